@@ -1,0 +1,110 @@
+"""The sequential penalty method of the paper, its fixed-weight baseline, and no constraint at all."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from samplewise.constraints import Constraint
+from samplewise.errors import ConfigurationError
+from samplewise.methods.base import Method
+from samplewise.penalties import Linear, Penalty
+from samplewise.schedules import Constant, Schedule, Zero
+
+__all__ = ["FixedPenalty", "SequentialPenalty", "Unconstrained"]
+
+
+class SequentialPenalty(Method):
+    """The paper's method (section III): minimise ``P_tau``, let tau grow, start again from where it ended.
+
+    The loss is the mean over the batch of ``P^j_tau = f_j + tau * sum_i penalty(g_ij)``.
+
+    Args:
+        constraints: the requirements.
+        penalty: :class:`Linear` as in the paper's experiments, :class:`Quadratic` as in its theorems, or
+            :class:`Huber`.
+        schedule: tau_k, one for all constraints or one for each by its name.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import AtMost, Geometric
+        >>> method = SequentialPenalty([AtMost("error", 1.0)], schedule=Geometric(10.0, growth=2.0))
+        >>> method(torch.tensor([1.0, 3.0]), error=torch.tensor([0.5, 1.5]))
+        tensor(4.5000)
+        >>> method.step()["error"].satisfied, method.tau
+        (0.5, 20.0)
+    """
+
+    def __init__(
+        self,
+        constraints: Iterable[Constraint],
+        *,
+        penalty: Penalty | None = None,
+        schedule: Schedule | Mapping[str, Schedule],
+    ) -> None:
+        super().__init__(constraints, schedule)
+        if penalty is not None and not isinstance(penalty, Penalty):
+            raise ConfigurationError(f"expected a penalty such as Linear() or Quadratic(), got {penalty!r}")
+        self.penalty = penalty or Linear()
+
+    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
+        return [self._tau(i) * self.penalty(g) for i, g in enumerate(gs)]
+
+    def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
+        """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
+        return self.penalty.multiplier(g, self._taus[self._position(name)])
+
+
+class FixedPenalty(Method):
+    """The baseline of the paper's experiments (section V-A): a regulariser of fixed weight, blind to the bound.
+
+    The loss is the mean of ``f_j + weight * g_ij``: lowering the measure pays even where the bound is met. For
+    ``AtMost("mse", theta)`` that is ``f_j + lambda * mse_j`` up to a constant. For a *penalty* of fixed weight, which
+    is blind only to violations, take :class:`SequentialPenalty` with ``Constant``.
+
+    Args:
+        constraints: the requirements; their measures are what is regularised.
+        weight: lambda, one for all or one for each constraint by its name.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import AtMost
+        >>> method = FixedPenalty([AtMost("error", 0.0)], weight=10.0)
+        >>> method(torch.tensor([1.0, 3.0]), error=torch.tensor([0.5, 1.5]))
+        tensor(12.)
+    """
+
+    def __init__(self, constraints: Iterable[Constraint], weight: float | Mapping[str, float]) -> None:
+        schedule = (
+            {name: Constant(w) for name, w in weight.items()} if isinstance(weight, Mapping) else Constant(weight)
+        )
+        super().__init__(constraints, schedule)
+
+    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
+        return [self._tau(i) * (g if g.ndim == 1 else g.sum(1)) for i, g in enumerate(gs)]
+
+    def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
+        """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
+        return torch.full_like(g, self._taus[self._position(name)])
+
+
+class Unconstrained(Method):
+    """The objective alone; the constraints are watched but cost nothing.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import AtMost
+        >>> Unconstrained([AtMost("error", 0.0)])(torch.tensor([1.0, 3.0]), error=torch.tensor([0.5, 1.5]))
+        tensor(2.)
+    """
+
+    def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
+        super().__init__(constraints, Zero())
+
+    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
+        return []
+
+    def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
+        """Zero: nothing is enforced."""
+        self._position(name)
+        return torch.zeros_like(g)

@@ -1,0 +1,100 @@
+"""What a violation costs. Each penalty is zero, with zero slope, wherever ``g <= 0``."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from samplewise.errors import ConfigurationError
+
+__all__ = ["Huber", "Linear", "Penalty", "Quadratic"]
+
+
+class Penalty(ABC):
+    """A function of ``g`` that costs nothing where the constraint holds and more the further it is broken."""
+
+    @abstractmethod
+    def value(self, g: Tensor) -> Tensor:
+        """The penalty of each entry of ``g``, of the same shape."""
+
+    @abstractmethod
+    def slope(self, g: Tensor) -> Tensor:
+        """The derivative of :meth:`value` at each entry of ``g``, of the same shape."""
+
+    def __call__(self, g: Tensor) -> Tensor:
+        """The penalty of each sample: ``(B,)``, or ``(B, m)`` summed over m, to ``(B,)``."""
+        value = self.value(g)
+        return value if value.ndim == 1 else value.flatten(1).sum(1)
+
+    def multiplier(self, g: Tensor, tau: float | Tensor) -> Tensor:
+        """The multiplier estimate ``tau * slope(g)``, of the shape of ``g`` (proof of Theorem 3)."""
+        return tau * self.slope(g)
+
+
+@dataclass(frozen=True)
+class Linear(Penalty):
+    """``max(0, g)``: what the paper's experiments use (section V).
+
+    The multiplier estimate is ``tau`` where the constraint is broken and zero elsewhere. At ``g = 0`` every value in
+    ``[0, tau]`` is a multiplier; a certificate picks the best of them.
+
+    Example:
+        >>> import torch
+        >>> Linear()(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([0., 0., 2.])
+    """
+
+    def value(self, g: Tensor) -> Tensor:
+        return torch.relu(g)  # not clamp: its gradient at exactly zero is one, relu's is zero
+
+    def slope(self, g: Tensor) -> Tensor:
+        return (g > 0).to(g.dtype)
+
+
+@dataclass(frozen=True)
+class Quadratic(Penalty):
+    """``max(0, g)^2 / 2``: the penalty of the paper's Definition 4, for which its theorems hold.
+
+    Example:
+        >>> import torch
+        >>> Quadratic()(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([0., 0., 2.])
+    """
+
+    def value(self, g: Tensor) -> Tensor:
+        return 0.5 * torch.relu(g).square()
+
+    def slope(self, g: Tensor) -> Tensor:
+        return torch.relu(g)
+
+
+@dataclass(frozen=True)
+class Huber(Penalty):
+    """``g^2 / (2 delta)`` up to ``delta``, ``g - delta / 2`` beyond: smooth at the bound, never steeper than linear.
+
+    The paper found the quadratic penalty less stable than the linear one (section V): its slope grows with the
+    violation. This one keeps the quadratic's continuous slope at the bound and the linear's limit far from it.
+
+    Args:
+        delta: where the quadratic part ends, in units of ``g``.
+
+    Example:
+        >>> import torch
+        >>> Huber(1.0)(torch.tensor([-1.0, 0.5, 2.0]))
+        tensor([0.0000, 0.1250, 1.5000])
+    """
+
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not self.delta > 0:
+            raise ConfigurationError(f"expected delta > 0, got {self.delta}; Linear() is the limit delta -> 0")
+
+    def value(self, g: Tensor) -> Tensor:
+        violation = torch.relu(g)
+        near = violation.clamp_max(self.delta)
+        return near * (violation - 0.5 * near) / self.delta
+
+    def slope(self, g: Tensor) -> Tensor:
+        return torch.relu(g).clamp_max(self.delta) / self.delta

@@ -1,0 +1,83 @@
+"""The problem: what to minimise and what must hold, for any model and batch."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from samplewise.constraints import Constraint, check_constraints
+from samplewise.errors import ConfigurationError, MeasureError
+from samplewise.methods import checks
+
+__all__ = ["Evaluation", "Problem"]
+
+Evaluate = Callable[[nn.Module, Any], tuple[Tensor, Mapping[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Objective and measures of one batch, sample by sample."""
+
+    objective: Tensor
+    """f_j, shape ``(B,)``."""
+    measures: Mapping[str, Tensor]
+    """Shape ``(B,)`` or ``(B, m)`` each. Measures no constraint bounds are reported by audits."""
+    index: Tensor | None = None
+    """Each sample's number in the data set, shape ``(B,)``."""
+
+
+class Problem:
+    """``min_w sum_j f_j(w)`` subject to ``g_ij(w) <= 0`` for every constraint i and sample j (problem (3)).
+
+    Args:
+        evaluate: a function of the model and a batch, as the data set gives it, that returns the objective ``(B,)``
+            and a dictionary of measures, ``(B,)`` or ``(B, m)`` each.
+        constraints: the requirements, each on one of the measures.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import AtMost
+        >>> def evaluate(model, batch):
+        ...     prediction = model(batch).squeeze(1)
+        ...     return prediction, {"size": prediction.abs()}
+        >>> problem = Problem(evaluate, [AtMost("size", 1.0)])
+        >>> problem.evaluate(torch.nn.Linear(3, 1), torch.zeros(5, 3)).objective.shape
+        torch.Size([5])
+    """
+
+    def __init__(self, evaluate: Evaluate, constraints: Iterable[Constraint]) -> None:
+        if not callable(evaluate):
+            raise ConfigurationError(
+                f"expected evaluate as a function of (model, batch), got {type(evaluate).__name__}"
+            )
+        self._evaluate = evaluate
+        self.constraints = check_constraints(constraints)
+
+    def evaluate(self, model: nn.Module, batch: Any, index: Tensor | None = None) -> Evaluation:
+        """Objective and measures of ``batch``, checked.
+
+        Args:
+            model: any model.
+            batch: as the data set gives it.
+            index: the samples' numbers in the data set, shape ``(B,)``.
+        """
+        result = self._evaluate(model, batch)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise MeasureError(
+                "expected evaluate(model, batch) to return (objective, {name: measure}), got "
+                f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
+            )
+        objective, measures = result
+        checks.check_objective(objective)
+        for constraint in self.constraints:
+            checks.pick_measure(constraint, measures, objective)
+        if index is not None and len(index) != len(objective):
+            raise MeasureError(
+                f"the batch has {len(index)} samples, but evaluate returned an objective of shape "
+                f"{tuple(objective.shape)}: expected one value for each sample"
+            )
+        return Evaluation(objective, measures, index)
+
+    def __repr__(self) -> str:
+        return f"Problem({', '.join(str(constraint) for constraint in self.constraints)})"

@@ -1,0 +1,153 @@
+"""How tau grows from round to round. A schedule is a frozen rule; its state lives in the method."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from samplewise.errors import ConfigurationError
+
+__all__ = ["Constant", "Feasibility", "FeasibilityDriven", "Geometric", "Schedule"]
+
+
+class Feasibility(NamedTuple):
+    """How one constraint fared in one round."""
+
+    satisfied: float
+    """Share of the samples that met the bound."""
+    violation: float
+    """Mean of ``max(0, excess)`` over the samples."""
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """A rule for tau_k, the weight of the penalty in round k.
+
+    Args:
+        tau0: the weight in the first round, k = 0.
+    """
+
+    tau0: float
+
+    def __post_init__(self) -> None:
+        if not (self.tau0 > 0 and math.isfinite(self.tau0)):
+            raise ConfigurationError(
+                f"expected a finite tau0 > 0, got {self.tau0}; for no penalty at all use Unconstrained"
+            )
+
+    @abstractmethod
+    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+        """The weight of the next round.
+
+        Args:
+            tau: the weight of the round that ends.
+            completed: how many rounds are complete, this one included.
+            now: how the constraint fared in the round that ends.
+            before: how it fared in the round before it, if there was one.
+        """
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """tau_k = tau0: one subproblem, never tightened.
+
+    Example:
+        >>> Constant(100.0).following(100.0, 1, Feasibility(0.5, 0.1), None)
+        100.0
+    """
+
+    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+        return self.tau0
+
+
+@dataclass(frozen=True)
+class Zero(Schedule):
+    """tau_k = 0: what a method without constraints reports as its weight."""
+
+    tau0: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Zero is right here, so the base class's check is left out."""
+
+    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class _Growing(Schedule):
+    """What the growing schedules share: a factor of at least one and a maximum."""
+
+    growth: float = 1.01
+    every: int = 1
+    maximum: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.growth >= 1 and math.isfinite(self.growth)):
+            raise ConfigurationError(f"expected growth >= 1, got {self.growth}: tau never falls; use Constant for 1")
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
+            raise ConfigurationError(f"expected every as a whole number of rounds >= 1, got {self.every!r}")
+        if not self.maximum >= self.tau0:
+            raise ConfigurationError(f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}")
+
+
+@dataclass(frozen=True)
+class Geometric(_Growing):
+    """tau_k = tau0 * growth^(k // every), at most ``maximum``: the rule of the paper's experiments (section V-A).
+
+    Args:
+        tau0: the weight in the first round.
+        growth: the factor, gamma in the paper.
+        every: how many rounds one weight lasts.
+        maximum: the weight is never larger.
+
+    Example:
+        >>> round(Geometric(100.0, growth=1.01).following(100.0, 2, Feasibility(0.5, 0.1), None), 6)
+        102.01
+    """
+
+    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+        # From k alone, not from the last tau: nothing can be applied twice, whatever happened in between.
+        exponent = completed // self.every
+        if exponent * math.log(self.growth) > math.log(self.maximum / self.tau0):
+            return self.maximum
+        return min(self.tau0 * self.growth**exponent, self.maximum)
+
+
+@dataclass(frozen=True)
+class FeasibilityDriven(_Growing):
+    """tau grows only when it has to: while the violation does not fall fast enough and the target is not met.
+
+    The rule of practical augmented Lagrangian methods (Birgin and Martinez, 2014, algorithm 4.1): tau is kept when
+    the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise.
+
+    Args:
+        tau0: the weight in the first round.
+        growth: the factor applied when progress is too slow.
+        every: tau may change only after every so many rounds.
+        maximum: the weight is never larger.
+        factor: the violation must fall to this share of the last round's for tau to be kept.
+        target: share of satisfied samples at which tau stops growing.
+
+    Example:
+        >>> FeasibilityDriven(10.0, growth=2.0).following(10.0, 2, Feasibility(0.9, 0.10), Feasibility(0.9, 0.10))
+        20.0
+    """
+
+    growth: float = 2.0
+    factor: float = 0.9
+    target: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.factor <= 1:
+            raise ConfigurationError(f"expected 0 < factor <= 1, got {self.factor}")
+        if not 0 < self.target <= 1:
+            raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}")
+
+    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+        if completed % self.every or now.satisfied >= self.target:
+            return tau
+        if before is None or now.violation <= self.factor * before.violation:
+            return tau  # the first round has nothing to compare with
+        return min(tau * self.growth, self.maximum)
