@@ -1,16 +1,18 @@
 """The problem: what to minimise and what must hold, for any model and batch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, check_constraints
 from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.methods import checks
 
-__all__ = ["Evaluation", "Problem"]
+__all__ = ["Evaluation", "Problem", "evaluation_mode"]
 
 Evaluate = Callable[[nn.Module, Any], tuple[Tensor, Mapping[str, Tensor]]]
 
@@ -81,3 +83,16 @@ class Problem:
 
     def __repr__(self) -> str:
         return f"Problem({', '.join(str(constraint) for constraint in self.constraints)})"
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """The model as it ships: eval mode and no gradients; every module's training flag is put back afterwards."""
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in flags:
+            module.training = training

@@ -1,0 +1,271 @@
+"""What holds on a whole data set: any model, however it was trained, as it ships (eval mode, true bounds)."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from samplewise import distributed
+from samplewise.batches import Data, Feed, in_order, source_of
+from samplewise.constraints import Constraint
+from samplewise.errors import ConfigurationError, did_you_mean
+from samplewise.methods import checks
+from samplewise.problem import Problem, evaluation_mode
+
+__all__ = ["Audit", "ConstraintAudit", "audit", "violation_rate_upper"]
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+
+def violation_rate_upper(violated: int, samples: int, confidence: float) -> float:
+    """Exact (Clopper-Pearson) one-sided upper bound on the probability that a fresh sample is violated.
+
+    It holds for samples drawn like those audited and not used in training; on training data it only describes them.
+
+    Args:
+        violated: how many of the samples are violated.
+        samples: how many there are.
+        confidence: probability with which the bound holds, such as 0.95.
+
+    Example:
+        >>> round(violation_rate_upper(0, 100, 0.95), 4)  # the "rule of three": about 3 / n
+        0.0295
+    """
+    from scipy.special import betaincinv  # here, so that importing the library stays quick
+
+    return 1.0 if violated >= samples else float(betaincinv(violated + 1, samples - violated, confidence))
+
+
+@dataclass(frozen=True)
+class ConstraintAudit:
+    """How one constraint fares on a data set, by its true bound and in the measure's units."""
+
+    constraint: Constraint
+    values: Tensor
+    """The measure of every sample, ``(N,)`` or ``(N, m)``."""
+    confidence: float
+
+    @cached_property
+    def excess(self) -> Tensor:
+        """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
+        excess = self.constraint.excess(self.values.double())
+        return excess if excess.ndim == 1 else excess.amax(1)
+
+    @cached_property
+    def violated(self) -> int:
+        """Number of samples beyond the bound."""
+        return int((self.excess > 0).sum())
+
+    @cached_property
+    def satisfied(self) -> float:
+        """Share of the samples within the bound."""
+        return 1.0 - self.violated / len(self.excess)
+
+    @cached_property
+    def mean_violation(self) -> float:
+        """Mean of ``max(0, excess)`` over all samples, as in the paper's Table I."""
+        return float(torch.relu(self.excess).mean())
+
+    @cached_property
+    def worst(self) -> float:
+        """Largest violation, 0 if every sample is within the bound."""
+        return float(torch.relu(self.excess).max())
+
+    @cached_property
+    def violators(self) -> Tensor:
+        """Numbers of the violated samples, in order."""
+        return (self.excess > 0).nonzero().flatten()
+
+    @cached_property
+    def quantiles(self) -> dict[float, float]:
+        """Quantiles of the measure's values."""
+        return dict(zip(QUANTILES, np.quantile(self.values.double().numpy(), QUANTILES).tolist(), strict=True))
+
+    @cached_property
+    def violation_rate_upper(self) -> float:
+        """Exact upper bound on the violation rate at the audit's confidence; see :func:`violation_rate_upper`."""
+        return violation_rate_upper(self.violated, len(self.excess), self.confidence)
+
+    def worst_violators(self, k: int = 10) -> list[tuple[int, float]]:
+        """The ``k`` most violated samples as ``(number, violation)``, worst first."""
+        order = self.excess.argsort(descending=True, stable=True)[: min(k, self.violated)]
+        return [(int(i), float(self.excess[i])) for i in order]
+
+    def suggest(self, share: float = 0.99) -> Constraint:
+        """The tightest bound that at least ``share`` of these samples meet, as a constraint ready to use.
+
+        Where some samples cannot be satisfied this says what could be asked for; where all are, how much tighter.
+        """
+        if not 0 < share <= 1:
+            raise ConfigurationError(f"expected a share in (0, 1], got {share}")
+        needed = math.ceil(share * len(self.excess) - 1e-9)
+        reach = float(self.excess.kthvalue(max(needed, 1)).values)
+        # Adding to the bound rounds, so step outward until the share is met in exact arithmetic.
+        while True:
+            constraint = self.constraint.relaxed(reach)
+            excess = constraint.excess(self.values.double())
+            excess = excess if excess.ndim == 1 else excess.amax(1)
+            if int((excess <= 0).sum()) >= needed:
+                return constraint
+            reach += max(abs(reach), 1e-300) * 1e-12
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values, without those of each sample."""
+        return {
+            "constraint": str(self.constraint),
+            "samples": len(self.excess),
+            "violated": self.violated,
+            "satisfied": self.satisfied,
+            "mean_violation": self.mean_violation,
+            "worst": self.worst,
+            "quantiles": {f"{q:g}": value for q, value in self.quantiles.items()},
+            "confidence": self.confidence,
+            "violation_rate_upper": self.violation_rate_upper,
+        }
+
+
+@dataclass(frozen=True)
+class Audit(Mapping[str, ConstraintAudit]):
+    """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
+
+    objectives: Tensor
+    """f_j of every sample, ``(N,)``."""
+    measures: dict[str, Tensor]
+    """Every measure of every sample, those no constraint bounds included."""
+    constraints: dict[str, ConstraintAudit]
+
+    def __getitem__(self, name: str) -> ConstraintAudit:
+        try:
+            return self.constraints[name]
+        except KeyError:
+            raise KeyError(f"no constraint is called {name!r}.{did_you_mean(name, self.constraints)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.constraints)
+
+    def __len__(self) -> int:
+        return len(self.constraints)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return len(self.objectives)
+
+    @cached_property
+    def objective(self) -> float:
+        """Mean objective."""
+        return float(self.objectives.double().mean())
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """Mean of every measure."""
+        return {name: float(values.double().mean()) for name, values in self.measures.items()}
+
+    @cached_property
+    def satisfied(self) -> float:
+        """Share of the samples that meet all constraints."""
+        held = torch.ones(self.samples, dtype=torch.bool)
+        for part in self.constraints.values():
+            held &= part.excess <= 0
+        return float(held.double().mean())
+
+    @cached_property
+    def mean_violation(self) -> float:
+        """Sum over the constraints of the mean violation, each in units of its scale."""
+        return sum(part.mean_violation / part.constraint.scale for part in self.constraints.values())
+
+    def suggest(self, share: float = 0.99) -> dict[str, Constraint]:
+        """For each constraint the tightest bound that at least ``share`` of the samples meet."""
+        return {name: part.suggest(share) for name, part in self.constraints.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values, without those of each sample."""
+        return {
+            "samples": self.samples,
+            "objective": self.objective,
+            "means": self.means,
+            "satisfied": self.satisfied,
+            "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
+        for name, part in self.constraints.items():
+            lines.append(
+                f"  {name}: {part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated); "
+                f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}; "
+                f"violation rate at most {part.violation_rate_upper:.4g} at {part.confidence:.0%} confidence"
+            )
+        return "\n".join(lines)
+
+
+def audit(
+    problem: Problem,
+    model: nn.Module,
+    data: Data | Feed,
+    *,
+    confidence: float = 0.95,
+    batch_size: int = 256,
+    device: torch.device | None = None,
+) -> Audit:
+    """Evaluate every sample once, in eval mode, and report what holds.
+
+    Under several processes each evaluates its part and all get the whole result.
+
+    Args:
+        problem: what to minimise and what must hold.
+        model: any model; its training flag is left as it was.
+        data: a Dataset or a DataLoader.
+        confidence: of the upper bound on the violation rate.
+        batch_size: samples in a batch; it changes only speed and memory.
+        device: where to evaluate; where the model's parameters are if not given.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from samplewise import AtMost, Problem
+        >>> problem = Problem(lambda model, batch: (batch[0], {"value": batch[0]}), [AtMost("value", 7.5)])
+        >>> report = audit(problem, torch.nn.Identity(), TensorDataset(torch.arange(10.0)))
+        >>> report["value"].satisfied, report["value"].violators
+        (0.8, tensor([8, 9]))
+    """
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
+    if batch_size < 1:
+        raise ConfigurationError(f"expected batch_size >= 1, got {batch_size}")
+    device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    feed = data if isinstance(data, Feed) else source_of(data)
+    columns = _evaluate_all(problem, model, feed, batch_size, device)
+    objectives = columns.pop("")
+    return Audit(
+        objectives=objectives,
+        measures=columns,
+        constraints={c.name: ConstraintAudit(c, columns[c.measure], confidence) for c in problem.constraints},
+    )
+
+
+def _evaluate_all(
+    problem: Problem, model: nn.Module, feed: Feed, batch_size: int, device: torch.device
+) -> dict[str, Tensor]:
+    """Objective (under the empty name) and measures of every sample, on the CPU."""
+    length, world = feed.source.length, distributed.world_size()
+    share = -(-length // world)
+    mine = range(min(distributed.rank() * share, length), min((distributed.rank() + 1) * share, length))
+    columns: dict[str, Tensor] = {}
+    with evaluation_mode(model):
+        for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
+            evaluation = problem.evaluate(model, batch, index)
+            for name, values in {"": evaluation.objective, **evaluation.measures}.items():
+                found = values.detach().to("cpu", non_blocking=False)
+                checks.raise_if_not_finite([(f"the measure {name!r}" if name else "the objective", found)], index, 0)
+                if name not in columns:
+                    columns[name] = found.new_zeros(length, *found.shape[1:])
+                if mine:
+                    columns[name][index[0] : index[-1] + 1] = found
+    # Every process filled rows of its own and left zeros elsewhere, so the sum is the whole: each sample counts once.
+    return {name: distributed.all_sum_(values.to(device)).cpu() for name, values in columns.items()}

@@ -1,0 +1,68 @@
+"""Samples that stay violated round after round: the ones to look at when a problem will not become feasible."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from samplewise.audit import Audit
+from samplewise.errors import ConfigurationError
+
+__all__ = ["PersistentViolators", "Streaks"]
+
+
+@dataclass(frozen=True)
+class PersistentViolators:
+    """Samples violated in every one of the last ``rounds`` audits of one constraint, worst first."""
+
+    rounds: int
+    index: Tensor
+    """Their numbers, ``(K,)``."""
+    violation: Tensor
+    """How far off each was in the last audit, ``(K,)``, in the measure's units."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+class Streaks:
+    """How many audits in a row each sample has been violated: 2 bytes for each sample and constraint."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[str, Tensor] = {}
+        self._excess: dict[str, Tensor] = {}
+        self.audits = 0
+
+    def update(self, audit: Audit) -> None:
+        """Count one more audit of the same data set."""
+        for name, part in audit.items():
+            before = self._lengths.get(name, torch.zeros(audit.samples, dtype=torch.int16))
+            # Saturating, since what matters is "at least r rounds".
+            grown = before + (before < torch.iinfo(torch.int16).max).to(torch.int16)
+            self._lengths[name] = torch.where(part.excess > 0, grown, torch.zeros_like(before))
+            self._excess[name] = part.excess.float()
+        self.audits += 1
+
+    def persistent(self, name: str, *, rounds: int) -> PersistentViolators:
+        """The samples that the constraint ``name`` found violated in each of the last ``rounds`` audits."""
+        if name not in self._lengths:
+            raise ConfigurationError(f"no audit of a constraint called {name!r} has been counted")
+        if not 1 <= rounds <= self.audits:
+            raise ConfigurationError(f"expected rounds from 1 to {self.audits}, the audits counted, got {rounds}")
+        index = (self._lengths[name] >= rounds).nonzero().flatten()
+        violation = self._excess[name][index]
+        order = violation.argsort(descending=True, stable=True)
+        return PersistentViolators(rounds, index[order], violation[order])
+
+    def state_dict(self) -> dict[str, object]:
+        """What a checkpoint needs."""
+        return {"lengths": dict(self._lengths), "excess": dict(self._excess), "audits": self.audits}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        lengths, excess, audits = state["lengths"], state["excess"], state["audits"]
+        assert isinstance(lengths, dict)
+        assert isinstance(excess, dict)
+        assert isinstance(audits, int)
+        self._lengths, self._excess, self.audits = lengths, excess, audits
