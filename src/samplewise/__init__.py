@@ -1,7 +1,9 @@
 """Train PyTorch models under requirements that must hold for every sample."""
 
+from samplewise.audit import Audit, audit
 from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal
 from samplewise.errors import SamplewiseError
+from samplewise.fit import Solution, Status, fit
 from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
 from samplewise.penalties import Huber, Linear, Penalty, Quadratic
 from samplewise.problem import Evaluation, Problem
@@ -12,6 +14,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AtLeast",
     "AtMost",
+    "Audit",
     "AugmentedLagrangian",
     "Between",
     "Constant",
@@ -31,5 +34,9 @@ __all__ = [
     "SamplewiseError",
     "Schedule",
     "SequentialPenalty",
+    "Solution",
+    "Status",
     "Unconstrained",
+    "audit",
+    "fit",
 ]

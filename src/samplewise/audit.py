@@ -64,7 +64,7 @@ class ConstraintAudit:
     @cached_property
     def satisfied(self) -> float:
         """Share of the samples within the bound."""
-        return 1.0 - self.violated / len(self.excess)
+        return (len(self.excess) - self.violated) / len(self.excess)
 
     @cached_property
     def mean_violation(self) -> float:

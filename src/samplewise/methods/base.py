@@ -188,14 +188,14 @@ class Method(nn.Module, ABC):
                 self.faults.zero_()
                 raise checks.not_finite(description, [sample], count, step, positions=False)
 
-    def step(self) -> Round:
-        """End the round: return its summary, let tau grow, start new statistics (outer loop, section III)."""
+    def summary(self) -> Round:
+        """The round so far, over all processes; nothing changes."""
         self.check()
-        sums = distributed.all_sum_(self.sums).tolist()
-        worst = distributed.all_max_(self.worst).tolist()
-        samples = int(distributed.all_sum_(self.seen).item())
+        sums = distributed.all_sum_(self.sums.clone()).tolist()
+        worst = distributed.all_max_(self.worst.clone()).tolist()
+        samples = int(distributed.all_sum_(self.seen.clone()).item())
         shares = [total / samples if samples else math.nan for total in sums]
-        summary = Round(
+        return Round(
             number=self._completed,
             samples=samples,
             objective=shares[0],
@@ -206,16 +206,32 @@ class Method(nn.Module, ABC):
                 for i, constraint in enumerate(self.constraints)
             },
         )
+
+    def step(self) -> Round:
+        """End the round: return its summary, let tau grow, start new statistics (outer loop, section III)."""
+        summary = self.summary()
         self._completed += 1
         for i, (rule, fared) in enumerate(zip(self.schedules, summary.constraints.values(), strict=True)):
             now = Feasibility(fared.satisfied, fared.mean_violation)
             self._taus[i] = rule.following(self._taus[i], self._completed, now, self._before[i])
             self._before[i] = now
+        self.weights.copy_(torch.tensor(self._taus))
         self._forget()
         return summary
 
+    def gather_(self) -> None:
+        """Move all processes' statistics to the first one, whose state is then that of the whole run."""
+        for buffer in (self.sums, self.seen):
+            distributed.all_sum_(buffer)
+        distributed.all_max_(self.worst)
+        self.keep_statistics_of_first_()
+
+    def keep_statistics_of_first_(self) -> None:
+        """Forget the statistics in all processes but the first: after a load all hold those of the whole run."""
+        if distributed.rank() > 0:
+            self._forget()
+
     def _forget(self) -> None:
-        self.weights.copy_(torch.tensor(self._taus))
         for buffer in (self.sums, self.worst, self.seen):
             buffer.zero_()
 

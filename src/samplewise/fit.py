@@ -1,0 +1,300 @@
+"""Whole runs: the paper's outer loop around any PyTorch optimiser (section III)."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from samplewise import distributed
+from samplewise.audit import Audit
+from samplewise.batches import Data, Feed, source_of
+from samplewise.engine import Auxiliary, Engine, single_device
+from samplewise.errors import ConfigurationError
+from samplewise.history import History
+from samplewise.methods import Method
+from samplewise.problem import Problem
+from samplewise.progress import Progress
+from samplewise.run import RunFolder
+from samplewise.selection import Selection
+from samplewise.training import Settings, Training
+from samplewise.violators import Streaks
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["Solution", "Status", "fit"]
+
+
+class Status(enum.Enum):
+    """How a run ended; the value is the message."""
+
+    FEASIBLE = "every epoch was run; the selected model meets the feasibility target"
+    TARGET_REACHED = "stopped early: the feasibility target is met"
+    INFEASIBLE = "every epoch was run; no audited model meets the feasibility target"
+
+    @property
+    def message(self) -> str:
+        """The status in words."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a run found."""
+
+    model: nn.Module
+    """The selected model. The model given to ``fit`` has the weights of the last epoch."""
+    status: Status
+    selected: Selection
+    """Which epoch was selected, and why."""
+    history: History
+    audits: dict[str, Audit]
+    """The audits of the last epoch by data set."""
+    streaks: Streaks
+    """Which samples of the deciding data set stayed violated, audit after audit."""
+
+
+def fit(
+    problem: Problem,
+    model: nn.Module,
+    train_data: Data,
+    *,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    batch_size: int | None = None,
+    seed: int = 0,
+    shuffle: bool = True,
+    epochs_per_round: int = 1,
+    warmup_epochs: int = 0,
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
+    scheduler_interval: Literal["epoch", "step"] = "epoch",
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    auxiliary: Auxiliary | None = None,
+    evaluate: Mapping[str, Data] | None = None,
+    evaluate_every: int = 1,
+    evaluate_batch_size: int | None = None,
+    select_on: str | None = None,
+    target: float = 1.0,
+    stop_at_target: bool = False,
+    checkpoint: str | Path | None = None,
+    checkpoint_steps: int | None = None,
+    keep: int = 2,
+    resume: bool = True,
+    num_workers: int = 0,
+    fabric: Fabric | None = None,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+) -> Solution:
+    """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
+
+    With a checkpoint folder the run can be killed at any moment; the same call goes on from the last checkpoint and
+    ends with bit-identical weights (on a CPU). All randomness is a function of ``seed`` and the position in the run.
+
+    Args:
+        problem: what to minimise and what must hold.
+        model: trained in place.
+        train_data: a map-style Dataset, or a DataLoader, whose batch size, order, collation and workers are taken over.
+        method: over the problem's constraints.
+        optimizer: over the model's parameters.
+        epochs: passes over the data under the method.
+        batch_size: samples in a step, over all devices and micro-batches together.
+        seed: of the order of samples and of everything random in model and data.
+        shuffle: a new order in each epoch.
+        epochs_per_round: epochs at one tau.
+        warmup_epochs: epochs before those, on the objective alone.
+        scheduler: a learning-rate schedule of PyTorch over ``optimizer``.
+        scheduler_interval: whether it is stepped after each epoch or each step.
+        clip_norm: the gradient's norm is cut to this.
+        accumulate: backward passes (micro-batches) in a step.
+        auxiliary: a step before each main one, such as a discriminator's.
+        evaluate: data sets to audit by name; the training data, after the last epoch only, if not given.
+        evaluate_every: epochs between audits of ``evaluate``; the last epoch is always audited.
+        evaluate_batch_size: samples in a batch of an audit; ``batch_size`` if not given.
+        select_on: name of the data set whose audits select the best model; the first of ``evaluate`` if not given.
+        target: share of its samples that must meet all constraints for an epoch to count as feasible.
+        stop_at_target: end the run at the first audit that meets the target.
+        checkpoint: folder of the run. Checkpoints are written after each epoch.
+        checkpoint_steps: steps between further checkpoints within an epoch.
+        keep: how many checkpoints stay.
+        resume: go on from what the folder holds; if False it must not hold a run.
+        num_workers: processes that load data, for a data set that is neither in memory nor batched by itself.
+        fabric: devices, strategy and precision, launched; the best single device if not given.
+        tensorboard: also write TensorBoard event files to the run's folder.
+        progress: show a progress bar; on a terminal only if not given.
+
+    Returns:
+        The selected model, the status, the history and the audits of the last epoch.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from samplewise import AtMost, Geometric, Problem, SequentialPenalty
+        >>> def evaluate_batch(model, batch):
+        ...     (x,) = batch
+        ...     y = model(x).squeeze(1)
+        ...     return (y - 3.0).square(), {"size": y.abs()}  # wants 3, may have at most 1
+        >>> problem = Problem(evaluate_batch, [AtMost("size", 1.0)])
+        >>> model = torch.nn.Linear(1, 1)
+        >>> solution = fit(
+        ...     problem,
+        ...     model,
+        ...     TensorDataset(torch.zeros(64, 1)),
+        ...     method=SequentialPenalty(problem.constraints, schedule=Geometric(5.0, growth=1.02)),
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        ...     epochs=50,
+        ...     batch_size=16,
+        ... )
+        >>> bool((solution.model.bias - 1.0).abs() < 0.2)
+        True
+    """
+    feed = source_of(train_data, num_workers=num_workers)
+    named = {"train": train_data} if evaluate is None else evaluate
+    settings = Settings(
+        epochs=epochs,
+        batch_size=_batch_size(feed, batch_size),
+        seed=seed,
+        shuffle=shuffle if feed.shuffle is None else feed.shuffle,
+        epochs_per_round=epochs_per_round,
+        warmup_epochs=warmup_epochs,
+        scheduler_interval=scheduler_interval,
+        accumulate=accumulate,
+        evaluate_every=evaluate_every if evaluate is not None else 0,
+        evaluate_batch_size=evaluate_batch_size or _batch_size(feed, batch_size),
+        select_on=select_on or next(iter(named), ""),
+        target=target,
+        stop_at_target=stop_at_target,
+        checkpoint_steps=checkpoint_steps,
+    )
+    _check(settings, problem, model, method, optimizer, scheduler, named, keep)
+    if tensorboard and checkpoint is None:
+        raise ConfigurationError("tensorboard=True needs checkpoint=..., the folder to write to")
+    engine = Engine(fabric or single_device(), problem, model, optimizer, auxiliary=auxiliary, clip_norm=clip_norm)
+    training = Training(
+        settings=settings,
+        engine=engine,
+        method=method,
+        feed=feed,
+        splits={name: source_of(data, num_workers=num_workers) for name, data in named.items()},
+        scheduler=scheduler,
+        loggers=_loggers(engine.fabric, Path(checkpoint) if tensorboard and checkpoint else None),
+    )
+    if checkpoint is not None:
+        asked = _asked(settings, problem, model, method, optimizer, feed)
+        training.open(RunFolder(Path(checkpoint), asked, keep=keep, resume=resume, model=model))
+    shown = progress if distributed.rank() == 0 else False
+    with Progress(settings.last_epoch, done=training.epoch, shown=shown) as bar:
+        training.loop(bar)
+    return _solution(training, model)
+
+
+def _solution(training: Training, model: nn.Module) -> Solution:
+    best = training.best
+    assert best is not None, "the last epoch is always audited"
+    selected = model
+    if best.epoch != training.epoch and training.best_weights is not None:
+        selected = copy.deepcopy(model)
+        selected.load_state_dict(training.best_weights)
+    status = Status.FEASIBLE if best.feasible else Status.INFEASIBLE
+    if training.stopped:
+        status = Status.TARGET_REACHED
+    return Solution(selected, status, best, training.history, training.audits, training.streaks)
+
+
+def _batch_size(feed: Feed, given: int | None) -> int:
+    if feed.batch_size is not None:
+        if given is not None and given != feed.batch_size:
+            raise ConfigurationError(f"batch_size={given}, but the DataLoader has {feed.batch_size}: give one of them")
+        return feed.batch_size
+    if given is None:
+        raise ConfigurationError("batch_size is missing: a Dataset, unlike a DataLoader, does not say it")
+    return given
+
+
+def _check(
+    settings: Settings,
+    problem: Problem,
+    model: nn.Module,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None,
+    named: Mapping[str, Data],
+    keep: int,
+) -> None:
+    """Say what cannot be right before anything is started or written."""
+    counts = {
+        "epochs": settings.epochs,
+        "batch_size": settings.batch_size,
+        "epochs_per_round": settings.epochs_per_round,
+        "accumulate": settings.accumulate,
+        "keep": keep,
+    }
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigurationError(f"expected {name} as a whole number >= 1, got {value!r}")
+    if settings.warmup_epochs < 0 or settings.evaluate_every < 0:
+        raise ConfigurationError("expected warmup_epochs and evaluate_every >= 0")
+    if not 0 < settings.target <= 1:
+        raise ConfigurationError(f"expected a target share in (0, 1], got {settings.target}")
+    if settings.scheduler_interval not in ("epoch", "step"):
+        raise ConfigurationError(f"expected scheduler_interval 'epoch' or 'step', got {settings.scheduler_interval!r}")
+    if settings.select_on not in named:
+        raise ConfigurationError(f"select_on={settings.select_on!r} is none of the data sets given: {list(named)}")
+    if method.constraints != problem.constraints:
+        raise ConfigurationError(
+            f"the method's constraints {[repr(c) for c in method.constraints]} are not the problem's "
+            f"{[repr(c) for c in problem.constraints]}: build the method with problem.constraints"
+        )
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if not trained & {id(parameter) for parameter in model.parameters()}:
+        raise ConfigurationError("the optimizer holds none of the model's parameters: build it from model.parameters()")
+    if scheduler is not None and scheduler.optimizer is not optimizer:
+        raise ConfigurationError("the scheduler drives another optimizer than the one given")
+
+
+def _asked(
+    settings: Settings,
+    problem: Problem,
+    model: nn.Module,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    feed: Feed,
+) -> dict[str, Any]:
+    """What makes a run this run and no other. Its length is left out: a finished run may be continued."""
+    kept = {key: value for key, value in asdict(settings).items() if key not in ("epochs", "checkpoint_steps")}
+    described = {
+        key: repr(value) for key, value in vars(method).items() if not key.startswith("_") and key != "training"
+    }
+    return {
+        "constraints": [repr(constraint) for constraint in problem.constraints],
+        "method": {"type": type(method).__name__, **described},
+        "model": {name: list(value.shape) for name, value in model.state_dict().items()},
+        "optimizer": type(optimizer).__name__,
+        "samples": feed.source.length,
+        **kept,
+    }
+
+
+def _loggers(fabric: Fabric, folder: Path | None) -> list[Any]:
+    """The fabric's own loggers, and TensorBoard in the run's folder if asked for."""
+    if distributed.rank() > 0:
+        return []
+    loggers: list[Any] = list(fabric.loggers)
+    if folder is not None:
+        try:
+            from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+            loggers.append(TensorBoardLogger(root_dir=folder, name="tensorboard", version=""))
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                "tensorboard=True needs the extra: pip install 'samplewise[tensorboard]'"
+            ) from error
+    return loggers

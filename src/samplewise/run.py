@@ -1,0 +1,95 @@
+"""The folder of a run: what was asked, where it stands, and its best model. Everything needed to go on or to report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from samplewise import distributed
+from samplewise.checkpoint import SUFFIX, Checkpoints, ensure_writable, load_state, save_state, write_json
+from samplewise.errors import CheckpointError, OutputError
+from samplewise.history import History
+from samplewise.provenance import provenance
+
+__all__ = ["RunFolder"]
+
+IDENTITY = "run.json"
+BEST = "best"
+
+
+class RunFolder:
+    """One run on disk.
+
+    ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
+    each epoch, ``checkpoints/`` the state to go on from, ``best/`` the selected model.
+
+    Args:
+        path: the folder.
+        asked: what identifies the run; a folder of another run is refused.
+        keep: how many checkpoints stay.
+        resume: go on from what is there; otherwise the folder must not hold a run.
+    """
+
+    def __init__(self, path: Path, asked: dict[str, Any], *, keep: int, resume: bool, model: nn.Module) -> None:
+        self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep)
+        self._writes = distributed.rank() == 0
+        if not self._writes:
+            return
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        # Weights and two moments of them in each checkpoint, one more while it is written, and the best model.
+        ensure_writable(self.path, needed=3 * weights * (keep + 1) + weights)
+        identity = self.path / IDENTITY
+        if identity.exists():
+            if not resume:
+                raise OutputError(f"{self.path} holds a run already: choose another folder, or resume it")
+            self._compare(identity, asked)
+        else:
+            strangers = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+            if {"checkpoints", BEST} & set(strangers):
+                raise CheckpointError(
+                    f"{self.path} holds checkpoints but no {IDENTITY}: it is not a run of this library"
+                )
+            write_json(identity, {"asked": asked, "provenance": provenance(seed=asked.get("seed"))})
+
+    def _compare(self, identity: Path, asked: dict[str, Any]) -> None:
+        try:
+            found = json.loads(identity.read_text())["asked"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{identity} cannot be read as the description of a run: {error}") from error
+        wanted = json.loads(json.dumps(asked))
+        for key in {**wanted, **found}:
+            if wanted.get(key) != found.get(key):
+                raise CheckpointError(
+                    f"{self.path} holds another run: its {key} is {found.get(key)!r}, now it is {wanted.get(key)!r}. "
+                    "Choose another folder, or ask for the same"
+                )
+
+    def history(self, epochs: int) -> History:
+        """The history of the first ``epochs`` epochs; what was written after the checkpoint will be made again."""
+        rows = [row for row in History.read(self.path).rows if row["epoch"] <= epochs]
+        return History(self.path if self._writes else None, rows)
+
+    def save_best(self, epoch: int, weights: dict[str, torch.Tensor]) -> None:
+        """Keep the model of ``epoch`` beside the best one so far, until a checkpoint says which of them it is."""
+        if self._writes:
+            save_state(self._best(epoch), {"model": weights})
+
+    def load_best(self, epoch: int) -> dict[str, torch.Tensor]:
+        """The weights that :meth:`save_best` kept."""
+        weights: dict[str, torch.Tensor] = load_state(self._best(epoch))["model"]
+        return weights
+
+    def save(self, step: int, state: dict[str, Any], *, best: int | None) -> None:
+        """Write a checkpoint; then only the model of epoch ``best`` is still needed."""
+        if not self._writes:
+            return
+        self.checkpoints.save(step, state)
+        for path in (self.path / BEST).glob(f"*{SUFFIX}"):
+            if best is None or path != self._best(best):
+                path.unlink(missing_ok=True)
+
+    def _best(self, epoch: int) -> Path:
+        return self.path / BEST / f"epoch-{epoch:06d}{SUFFIX}"

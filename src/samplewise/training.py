@@ -1,0 +1,259 @@
+"""A run in progress: its position, its state, and the loop over epochs and rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from samplewise import distributed
+from samplewise.audit import Audit, audit
+from samplewise.batches import Feed, mix
+from samplewise.engine import Engine
+from samplewise.errors import DataError
+from samplewise.history import History
+from samplewise.methods import Method, Round, Unconstrained
+from samplewise.plan import epoch_order, plan_epoch
+from samplewise.progress import Progress
+from samplewise.run import RunFolder
+from samplewise.selection import Selection, better
+from samplewise.violators import Streaks
+
+__all__ = ["Settings", "Training"]
+
+CHECK_EVERY = 100  # steps between looks at an accelerator's notes of values that are not finite
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked to do, checked; see :func:`samplewise.fit` for the meaning of each."""
+
+    epochs: int
+    batch_size: int
+    seed: int
+    shuffle: bool
+    epochs_per_round: int
+    warmup_epochs: int
+    scheduler_interval: str
+    accumulate: int
+    evaluate_every: int
+    """0: after the last epoch only."""
+    evaluate_batch_size: int
+    select_on: str
+    target: float
+    stop_at_target: bool
+    checkpoint_steps: int | None
+
+    @property
+    def last_epoch(self) -> int:
+        """Number of epochs in all."""
+        return self.warmup_epochs + self.epochs
+
+
+@dataclass
+class Training:
+    """The state of a run and the loop that moves it on."""
+
+    settings: Settings
+    engine: Engine
+    method: Method
+    feed: Feed
+    splits: Mapping[str, Feed]
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None
+    loggers: list[Any]
+    folder: RunFolder | None = None
+    history: History = field(default_factory=History)
+    streaks: Streaks = field(default_factory=Streaks)
+    audits: dict[str, Audit] = field(default_factory=dict)
+    best: Selection | None = None
+    best_weights: dict[str, torch.Tensor] | None = None
+    epoch: int = 0
+    """Epochs complete."""
+    position: int = 0
+    """Steps complete in the present epoch."""
+    steps: int = 0
+    """Steps complete in all."""
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self.method.to(self.engine.device)
+        # Warm-up minimises the objective alone, but its rows in the history still say how the constraints fare.
+        self._warmup = Unconstrained(self.method.constraints).to(self.engine.device)
+
+    def loop(self, progress: Progress) -> None:
+        """Run the epochs that are left."""
+        self.engine.model.train()
+        while self.epoch < self.settings.last_epoch and not self.stopped:
+            began = time.perf_counter()
+            self._train_epoch(progress)
+            row = self._end_epoch()
+            row["seconds"] = time.perf_counter() - began
+            self._record(row)
+            self._save()
+            progress.end_epoch(self._note(row))
+        if not self.audits:  # a run that was complete already, or resumed after its last audit
+            self.audits = self._audit()
+
+    def _train_epoch(self, progress: Progress) -> None:
+        settings, rank = self.settings, distributed.rank()
+        order = epoch_order(self.feed, shuffle=settings.shuffle, seed=settings.seed, epoch=self.epoch)
+        plan = plan_epoch(
+            order,
+            batch_size=settings.batch_size,
+            accumulate=settings.accumulate,
+            world=distributed.world_size(),
+            rank=rank,
+            drop_last=self.feed.drop_last,
+        )
+        left = plan[self.position :]
+        batches = self.feed.source.batches(
+            [part.index for step in left for part in step],
+            seed=mix(settings.seed, "data", self.epoch, rank),
+            first=self.position * settings.accumulate,
+        )
+        method = self._warmup if self.epoch < settings.warmup_epochs else self.method
+        progress.start_epoch(len(plan), self.position)
+        for step in left:
+            # Dropout and the like depend on the position in the run alone, so a resumed run draws the same.
+            torch.manual_seed(mix(settings.seed, "step", self.epoch, self.position, rank))
+            self.engine.step(method, step, batches)
+            if self.scheduler is not None and settings.scheduler_interval == "step":
+                self.scheduler.step()
+            self.position += 1
+            self.steps += 1
+            progress.step()
+            if self.steps % CHECK_EVERY == 0:
+                method.check()
+            if settings.checkpoint_steps and self.steps % settings.checkpoint_steps == 0 and self.position < len(plan):
+                self._save()
+
+    def _end_epoch(self) -> dict[str, Any]:
+        """Close the epoch and, at its end, the round; returns the epoch's row of the history."""
+        settings = self.settings
+        warming = self.epoch < settings.warmup_epochs
+        self.epoch += 1
+        self.position = 0
+        ends_round = warming or (self.epoch - settings.warmup_epochs) % settings.epochs_per_round == 0
+        method = self._warmup if warming else self.method
+        number = self.method.rounds
+        summary = method.step() if ends_round else method.summary()
+        row = {"epoch": self.epoch, "round": number, "warmup": warming, **_running(summary)}
+        row["lr"] = self.engine.raw_optimizer.param_groups[0]["lr"]
+        if self.scheduler is not None and settings.scheduler_interval == "epoch":
+            self.scheduler.step()
+        every = settings.evaluate_every
+        if self.epoch == settings.last_epoch or (every and self.epoch % every == 0):
+            self.audits = self._audit()
+            for split, found in self.audits.items():
+                row |= _audited(split, found)
+            self._choose()
+        return row
+
+    def _audit(self) -> dict[str, Audit]:
+        model = self.engine.model_to_audit
+        size = self.settings.evaluate_batch_size
+        return {
+            name: audit(self.engine.problem, model, feed, batch_size=size, device=self.engine.device)
+            for name, feed in self.splits.items()
+        }
+
+    def _choose(self) -> None:
+        """Let the epoch just audited take the place of the best one, if it is better."""
+        settings = self.settings
+        decisive = self.audits[settings.select_on]
+        self.streaks.update(decisive)
+        candidate = Selection.of(decisive, epoch=self.epoch, split=settings.select_on, target=settings.target)
+        if better(candidate, self.best):
+            self.best = candidate
+            weights = self.engine.state()["model"]
+            self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
+            if self.folder is not None:
+                self.folder.save_best(self.epoch, self.best_weights)
+        self.stopped = settings.stop_at_target and candidate.feasible
+
+    def _record(self, row: dict[str, Any]) -> None:
+        self.history.append(row)
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        for logger in self.loggers:
+            logger.log_metrics(numbers, step=self.epoch)
+
+    def _note(self, row: dict[str, Any]) -> str:
+        shares = [f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in self.method.taus]
+        return f"objective {row['running/objective']:.4g}, satisfied: {', '.join(shares) or '-'}"
+
+    def _save(self) -> None:
+        if self.folder is None:
+            return
+        for method in (self.method, self._warmup):
+            method.gather_()
+        state = {
+            **self.engine.state(),
+            "method": dict(self.method.state_dict()),
+            "warmup": dict(self._warmup.state_dict()),
+            "scheduler": None if self.scheduler is None else _plain(self.scheduler.state_dict()),
+            "streaks": self.streaks.state_dict(),
+            "best": None if self.best is None else asdict(self.best),
+            "epoch": self.epoch,
+            "position": self.position,
+            "steps": self.steps,
+            "stopped": self.stopped,
+            "samples": self.feed.source.length,
+        }
+        self.folder.save(self.steps, state, best=None if self.best is None else self.best.epoch)
+        self.engine.fabric.barrier()
+
+    def open(self, folder: RunFolder) -> None:
+        """Keep the run in ``folder`` and go on from what it holds."""
+        self.folder = folder
+        state = folder.checkpoints.latest()
+        if state is not None:
+            if state["samples"] != self.feed.source.length:
+                raise DataError(
+                    f"the checkpoint in {folder.path} was made with {state['samples']} training samples, the data set "
+                    f"now has {self.feed.source.length}: resume with the same data, or start in another folder"
+                )
+            self._load(state)
+        self.history = folder.history(self.epoch)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.engine.load(state)
+        for method, saved in ((self.method, state["method"]), (self._warmup, state["warmup"])):
+            method.load_state_dict(saved)
+            method.keep_statistics_of_first_()
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.streaks.load_state_dict(state["streaks"])
+        self.epoch, self.position, self.steps = state["epoch"], state["position"], state["steps"]
+        self.stopped = state["stopped"]
+        if state["best"] is not None and self.folder is not None:
+            self.best = Selection(**state["best"])
+            self.best_weights = self.folder.load_best(self.best.epoch)
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """A learning-rate scheduler's state without the functions it may hold: they come with the resumed call."""
+    return {key: value for key, value in state.items() if not callable(value)}
+
+
+def _running(summary: Round) -> dict[str, Any]:
+    row: dict[str, Any] = {"running/objective": summary.objective}
+    for name, part in summary.constraints.items():
+        row[f"tau/{name}"] = part.tau
+        row[f"running/{name}/satisfied"] = part.satisfied
+        row[f"running/{name}/violation"] = part.mean_violation
+        row[f"running/{name}/worst"] = part.worst
+    return row
+
+
+def _audited(split: str, found: Audit) -> dict[str, Any]:
+    row: dict[str, Any] = {f"{split}/objective": found.objective, f"{split}/satisfied": found.satisfied}
+    row |= {f"{split}/{name}": value for name, value in found.means.items()}
+    for name, part in found.items():
+        row[f"{split}/{name}/satisfied"] = part.satisfied
+        row[f"{split}/{name}/violation"] = part.mean_violation
+        row[f"{split}/{name}/worst"] = part.worst
+        row[f"{split}/{name}/violation_rate_upper"] = part.violation_rate_upper
+    return row
