@@ -1,0 +1,17 @@
+"""The commands. Each imports what it needs when it runs, so that ``--help`` is quick."""
+
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 (the job failed) or 2 (bad input).
+
+    Args:
+        arguments: the command line behind the program's name; that of the process if not given.
+    """
+    from samplewise.cli.app import app
+    from samplewise.cli.outcome import run
+
+    return run(app, arguments)

@@ -1,0 +1,33 @@
+"""The command ``samplewise`` and its subcommands."""
+
+from typing import Annotated
+
+import typer
+
+from samplewise.cli import demo, env, mnist
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="samplewise",
+    help="Train PyTorch models under requirements that must hold for every sample.",
+    epilog="Example: samplewise demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, for bug reports.")] = False,
+) -> None:
+    """Options of every command; ``--debug`` is read where errors are reported."""
+
+
+app.command(epilog="Example: samplewise demo --out demo")(demo.demo)
+app.command(
+    epilog="Example: samplewise mnist --data download --rows all --out runs/mnist   "
+    "One row: samplewise mnist --data digits --row penalty:100:1.01 --epochs 50 --theta 0.02 --out runs/digits"
+)(mnist.mnist)
+app.command(epilog="Example: samplewise env --json")(env.env)

@@ -1,0 +1,25 @@
+"""``samplewise demo``: the first study in small, on embedded data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samplewise.cli.outcome import emit_json, note
+
+__all__ = ["demo"]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the table, the plots and their data.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and the order of the samples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Compare the sequential penalty method with fixed weights on handwritten digits, in about a minute."""
+    from samplewise.studies import demo as study
+
+    outcome = study.run_demo(out, seed=seed, note=note)
+    if as_json:
+        emit_json(outcome.to_dict())
+    else:
+        print(outcome.text)

@@ -1,0 +1,173 @@
+"""``samplewise mnist``: the paper's first study."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
+from samplewise.cli.outcome import emit_json, note
+from samplewise.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from samplewise.data import ImageData
+    from samplewise.studies.mnist.jobs import Job
+    from samplewise.studies.mnist.settings import Settings
+
+__all__ = ["Source", "mnist", "share_cores"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the images come from; calling it loads them, so that it can be handed to another process."""
+
+    place: str
+    """A folder, ``download`` or ``digits``."""
+    dataset: str
+    validation: int = 0
+
+    def __call__(self) -> ImageData:
+        """Load the images."""
+        from samplewise import data
+
+        if self.place == "digits":
+            images = data.digits()
+        else:
+            known = data.published(self.dataset)
+            folder = data.download(known) if self.place == "download" else Path(self.place)
+            images = data.load_folder(folder, known)
+        return images.with_validation(self.validation) if self.validation else images
+
+
+def mnist(
+    out: Annotated[Path, typer.Option(help="Folder of the run: rows, table and figures.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Folder with the four idx files (plain or .gz), or download, or digits (embedded)."),
+    ] = None,
+    dataset: Annotated[
+        str, typer.Option(help="What the files are: mnist, fashion-mnist, or own (no md5 to check).")
+    ] = "mnist",
+    rows: Annotated[
+        str | None, typer.Option(help="A group of rows: all (the paper's table), fixed, sequential.")
+    ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="One row, such as penalty:100:1.01, fixed:100, classification, ours.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each row.")] = 250,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="May be given several times; 0 if not given.")] = None,
+    latent: Annotated[str, typer.Option(help="Activation of the code: linear (published numbers) or relu.")] = "linear",
+    theta: Annotated[float, typer.Option(help="The tolerated reconstruction error.")] = 0.01,
+    code: Annotated[int, typer.Option(min=1, help="Units of the code.")] = 20,
+    warm_epochs: Annotated[int, typer.Option(min=0, help="Epochs of classification only before all rows.")] = 5,
+    validation: Annotated[
+        int, typer.Option(min=0, help="Hold out so many training samples and report on them, not on the test set.")
+    ] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Rows side by side; one for each core if not given.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each job; its share of the cores if not given.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the folder, or add rows to it.")
+    ] = False,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Train nothing: make table and figures from the rows that are there.")
+    ] = False,
+    accelerator: Accelerator = "auto",
+    devices: DevicesFlag = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
+    from samplewise.studies.mnist import output
+
+    if not table_only:
+        todo = _jobs(rows, row, seed or [0])
+        if data is None:
+            raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
+        place = Devices(accelerator, devices, nodes, strategy, precision)
+        source = Source(data, dataset, validation)
+        chosen = {"theta": theta, "latent": latent, "code": code, "epochs": epochs, "warm_epochs": warm_epochs}
+        if place.several:
+            if not _train_on_several(todo, chosen, out, source, place, resume=resume):
+                return  # the first process alone writes the table
+        else:
+            _train(todo, _begin(out, source(), chosen, resume=resume), out, source, place, jobs, threads)
+    outcome = output.write_all(out)
+    if as_json:
+        emit_json(outcome.table.to_dict())
+    else:
+        print(outcome.text)
+        note(f"The table and the figures are in {out}")
+
+
+def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list[Job]:
+    from samplewise.studies.mnist.jobs import Job
+    from samplewise.studies.mnist.rows import GROUPS, parse_row
+
+    if group is not None and group not in GROUPS:
+        raise ConfigurationError(f"expected --rows as one of {', '.join(GROUPS)}, got {group!r}; for one row: --row")
+    names = [*(GROUPS[group] if group else ()), *(single or ())]
+    if not names:
+        raise ConfigurationError("no rows to run: give --rows all, or --row penalty:100:1.01")
+    parsed = {row.name: row for row in map(parse_row, names)}
+    return [Job(row, seed) for seed in dict.fromkeys(seeds) for row in parsed.values()]
+
+
+def _begin(out: Path, images: ImageData, chosen: dict[str, object], *, resume: bool) -> Settings:
+    from samplewise.studies.mnist.settings import Settings, open_run
+
+    settings = Settings.of(images, **chosen)
+    open_run(out, settings, resume=resume)
+    return settings
+
+
+def share_cores(rows: int, jobs: int | None, threads: int | None) -> tuple[int, int]:
+    """How many rows run side by side, with how many threads each.
+
+    Small matrices leave a second thread little to do, so rows side by side come first.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if jobs is None:
+        jobs = max(1, min(rows, cores // (threads or 1)))
+    return jobs, threads or max(1, cores // jobs)
+
+
+def _train(
+    todo: list[Job],
+    settings: Settings,
+    out: Path,
+    source: Source,
+    place: Devices,
+    jobs: int | None,
+    threads: int | None,
+) -> None:
+    from samplewise.cli.progress import watching
+    from samplewise.studies.mnist.jobs import run_jobs
+
+    processes, threads = share_cores(len(todo), jobs, threads)
+    with watching(len(todo), settings.epochs) as watch:
+        run_jobs(todo, settings, out, source, processes=processes, threads=threads, fabric=place, watch=watch)
+
+
+def _train_on_several(
+    todo: list[Job], chosen: dict[str, object], out: Path, source: Source, place: Devices, *, resume: bool
+) -> bool:
+    """Train every row on all devices; returns whether this is the first of the processes."""
+    from samplewise.studies.mnist.jobs import run_here
+    from samplewise.studies.mnist.settings import Settings
+
+    fabric = place()
+    images = source()
+    first = fabric.global_rank == 0
+    settings = _begin(out, images, chosen, resume=resume) if first else Settings.of(images, **chosen)
+    fabric.launch()
+    run_here(todo, settings, out, images, fabric)
+    fabric.barrier()
+    return first

@@ -1,0 +1,66 @@
+"""Progress of rows that run side by side: bars on a terminal, a line for each row elsewhere."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from samplewise.cli.outcome import note
+
+__all__ = ["watching"]
+
+Watch = Callable[[dict[Any, int]], None]
+
+
+@contextmanager
+def watching(rows: int, epochs: int) -> Iterator[Watch]:
+    """Give a function that is called with the epochs each unfinished row has behind it.
+
+    Args:
+        rows: how many rows there are.
+        epochs: of each row.
+    """
+    if not sys.stderr.isatty():
+        yield _Lines(epochs)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+        yield _Bars(bars, rows, epochs)
+
+
+class _Bars:
+    def __init__(self, bars: Any, rows: int, epochs: int) -> None:
+        self.bars = bars
+        self.epochs = epochs
+        self.total = bars.add_task("all rows", total=rows * epochs)
+        self.tasks: dict[Any, Any] = {}
+        self.rows = rows
+
+    def __call__(self, done: dict[Any, int]) -> None:
+        for job, epochs in done.items():
+            if epochs and job not in self.tasks:
+                self.tasks[job] = self.bars.add_task(str(job), total=self.epochs)
+            if job in self.tasks:
+                self.bars.update(self.tasks[job], completed=epochs)
+        for job in [job for job in self.tasks if job not in done]:
+            self.bars.remove_task(self.tasks.pop(job))
+        finished = self.rows - len(done)
+        self.bars.update(self.total, completed=finished * self.epochs + sum(done.values()))
+
+
+class _Lines:
+    """For logs: a line when a row begins to show, at every tenth of it, and when it is done."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.shown: dict[Any, int] = {}
+
+    def __call__(self, done: dict[Any, int]) -> None:
+        for job, epochs in done.items():
+            tenth = 10 * epochs // self.epochs
+            if epochs and tenth > self.shown.get(job, -1):
+                self.shown[job] = tenth
+                note(f"{job}: {epochs} of {self.epochs} epochs")

@@ -1,0 +1,31 @@
+"""Table and figures of a run, from the files of its rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from samplewise.errors import DataError
+from samplewise.studies.mnist import results
+from samplewise.studies.mnist.settings import read_settings
+from samplewise.studies.mnist.table import Table, make_table
+
+__all__ = ["Outcome", "write_all"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was made."""
+
+    table: Table
+    text: str
+    """The table for people."""
+
+
+def write_all(out: Path) -> Outcome:
+    """Write ``table.md``, ``table.csv``, ``table.json`` and ``figures/`` into the run's folder."""
+    settings = read_settings(out)
+    found = results.read_results(out)
+    if not found:
+        raise DataError(f"{out}: no row is complete yet; go on with --resume")
+    table = make_table(settings, found)
+    table.write(out)
+    return Outcome(table, table.text())

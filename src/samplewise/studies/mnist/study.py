@@ -1,0 +1,246 @@
+"""One row of the study: its copy of the warm start, training, and the files it leaves behind."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
+from torch.utils.data import TensorDataset
+
+from samplewise import checkpoint, distributed
+from samplewise.audit import Audit, audit
+from samplewise.batches import mix
+from samplewise.constraints import Constraint
+from samplewise.data import ImageData
+from samplewise.errors import CheckpointError
+from samplewise.fit import Solution, fit
+from samplewise.measures import mse
+from samplewise.methods import Method, Unconstrained
+from samplewise.provenance import provenance
+from samplewise.studies.mnist import results
+from samplewise.studies.mnist.network import CONSTRAINT, Network, study_problem
+from samplewise.studies.mnist.rows import Row, make_method
+from samplewise.studies.mnist.settings import Settings, row_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_fabric import Fabric
+
+__all__ = ["is_complete", "run_row", "warm_start"]
+
+EVALUATION_BATCH = 2000  # large enough that a batch's overhead vanishes, small enough for the processor's cache
+SHOWN = 10  # pictures of each kind that are kept
+
+
+def is_complete(out: Path, row: Row, seed: int) -> bool:
+    """Whether the row has been run to its end."""
+    return (row_folder(out, row, seed) / results.RESULT_FILE).exists()
+
+
+def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fabric: Fabric | None = None) -> Network:
+    """The network after a few epochs of classification only, made once for each seed and kept.
+
+    As in the published code: Adam with learning rate 1e-3 and no weight decay. The decoder is as initialised.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = settings.network()
+    if not settings.warm_epochs:
+        return model
+    folder = out / "warm" / f"seed-{seed}"
+    with _alone(folder):
+        problem = study_problem(settings.theta)
+        fit(
+            problem,
+            model,
+            data.train,
+            method=Unconstrained(problem.constraints),
+            optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+            epochs=settings.warm_epochs,
+            batch_size=settings.batch_size,
+            seed=mix("warm", seed),
+            evaluate={"train": data.train},
+            evaluate_every=settings.warm_epochs,
+            evaluate_batch_size=EVALUATION_BATCH,
+            checkpoint=folder,
+            keep=1,
+            fabric=fabric,
+            progress=False,
+        )
+    return model
+
+
+def run_row(
+    settings: Settings,
+    data: ImageData,
+    row: Row,
+    seed: int,
+    out: Path,
+    *,
+    fabric: Fabric | None = None,
+    progress: bool | None = False,
+) -> Path:
+    """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
+
+    Args:
+        settings: what all rows have in common.
+        data: the images.
+        row: which row.
+        seed: of the initial weights and of the order of the samples.
+        out: the run's folder.
+        fabric: devices, strategy and precision; one CPU process if not given.
+        progress: show a progress bar; on a terminal only if None.
+
+    Returns:
+        The row's folder, with ``result.json``, ``history.csv``, ``errors.csv`` and pictures in it.
+    """
+    folder = row_folder(out, row, seed)
+    if is_complete(out, row, seed):
+        return folder
+    start = time.perf_counter()
+    model = warm_start(settings, data, seed, out, fabric=fabric)
+    problem = study_problem(settings.theta, margin=row.options.margin)
+    method = make_method(row, problem.constraints, samples=len(data.train))
+    optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay)
+    splits = {"train": data.train, settings.held_out: data.test}
+    with _alone(folder):
+        solution = fit(
+            problem,
+            model,
+            data.train,
+            method=method,
+            optimizer=optimizer,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            seed=seed,
+            scheduler=_scheduler(row, optimizer, method, settings.epochs),
+            clip_norm=row.options.clip,
+            evaluate=dict(splits),
+            evaluate_batch_size=EVALUATION_BATCH,
+            select_on="train",
+            checkpoint=folder / "fit",
+            fabric=fabric,
+            progress=progress,
+        )
+        if distributed.rank() == 0:
+            _leave(folder, settings, row, seed, splits, solution, model, time.perf_counter() - start)
+    return folder
+
+
+def _scheduler(row: Row, optimizer: torch.optim.Optimizer, method: Method, epochs: int) -> LRScheduler | None:
+    if row.options.lr == "cosine":
+        return CosineAnnealingLR(optimizer, T_max=epochs)
+    if row.options.lr == "inverse-tau" and method.tau:
+        # The theory's step size is 1 / L, and the penalty's Lipschitz constant L grows like tau (section IV-A).
+        tau0 = method.tau
+        return LambdaLR(optimizer, lambda _: tau0 / method.tau)
+    return None
+
+
+def _leave(
+    folder: Path,
+    settings: Settings,
+    row: Row,
+    seed: int,
+    splits: dict[str, TensorDataset],
+    solution: Solution,
+    last: nn.Module,
+    seconds: float,
+) -> None:
+    """Write what tables and figures are made of; the result last, since it says that the row is complete."""
+    rows = solution.history.rows
+    selected, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
+    if row.kind == "classification":
+        # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
+        selected, epoch, reason = last, settings.epochs, "the last epoch: this row does not train the decoder"
+    problem = study_problem(settings.theta)
+    audits = {split: audit(problem, selected, images, batch_size=EVALUATION_BATCH) for split, images in splits.items()}
+    results.write_history(folder, rows)
+    errors = {f"{split}/selected": found[CONSTRAINT].values for split, found in audits.items()}
+    errors |= {f"{split}/last": solution.audits[split][CONSTRAINT].values for split in splits}
+    results.write_errors(folder, settings.theta, errors)
+    results.write_examples(folder, _examples(selected, splits, audits))
+    checkpoint.save_state(folder / "model.safetensors", {"model": dict(selected.state_dict())})
+    black = {split: _black(images, problem.constraints[0]) for split, images in splits.items()}
+    results.write_result(
+        folder,
+        {
+            "name": row.name,
+            "row": row.text,
+            "label": row.label,
+            "seed": seed,
+            "settings": asdict(settings),
+            "status": solution.status.name,
+            "selected": {
+                "epoch": epoch,
+                "reason": reason,
+                "metrics": {split: results.from_audit(found) for split, found in audits.items()},
+            },
+            "last": {
+                "epoch": len(rows),
+                "metrics": {split: results.from_audit(solution.audits[split]) for split in splits},
+            },
+            "black_image": black,
+            "seconds": sum(entry["seconds"] for entry in rows),
+            "seconds_this_call": seconds,
+            "provenance": provenance(seed=seed, device=str(next(last.parameters()).device)),
+        },
+    )
+
+
+def _black(images: TensorDataset, constraint: Constraint) -> dict[str, float]:
+    """What an all-black picture would score: the paper's first row reports this in the place of a decoder."""
+    pixels = images.tensors[0]
+    error = mse(torch.zeros_like(pixels), pixels).double()
+    excess = constraint.excess(error)
+    return {
+        "mse": float(error.mean()),
+        "violation": float(torch.relu(excess).mean()),
+        "satisfied": float((excess <= 0).double().mean()),
+    }
+
+
+def _examples(model: nn.Module, splits: dict[str, TensorDataset], audits: dict[str, Audit]) -> dict[str, Tensor]:
+    """The first pictures of each split and its worst reconstructed ones, before and after."""
+    found: dict[str, Tensor] = {}
+    device = next(model.parameters()).device
+    for split, images in splits.items():
+        pixels = images.tensors[0]
+        errors = audits[split][CONSTRAINT].values
+        for which, index in (("first", torch.arange(SHOWN)), ("worst", errors.argsort(descending=True)[:SHOWN])):
+            originals = pixels[index]
+            model.eval()
+            with torch.no_grad():
+                _, reconstructions = model(originals.to(device))
+            found[f"{split}/{which}/original"] = originals
+            found[f"{split}/{which}/reconstruction"] = reconstructions.cpu()
+            found[f"{split}/{which}/index"] = index
+            found[f"{split}/{which}/error"] = errors[index].double()
+    return found
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second process out of ``folder``; the system lifts the lock when this one ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if distributed.rank() != 0:
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        try:
+            import fcntl
+        except ImportError:  # Windows has no such lock
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(f"{folder}: another process is working on this row; wait for it or end it") from None
+        yield
