@@ -5,17 +5,18 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
+from itertools import combinations
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number
 
 __all__ = ["AtLeast", "AtMost", "Between", "Constraint", "Equal", "check_constraints"]
 
 # What the call of a method takes for itself, so no measure can be called so.
-RESERVED = frozenset({"objective", "index", "sample_weight"})
+RESERVED = frozenset({"self", "objective", "index", "sample_weight"})
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,21 @@ class Constraint(ABC):
             raise ConfigurationError(
                 f"a measure cannot be called {self.measure!r}, which a method's call takes for itself: rename it"
             )
-        for field in ("scale", "margin"):
-            self._check_number(field)
+        self._check_numbers("scale", "margin")
         if self.scale <= 0:
-            raise ConfigurationError(f"{self.measure}: expected scale > 0, got {self.scale}")
+            raise ConfigurationError(f"{self.measure}: expected scale > 0, got {self.scale}; leave it out for 1")
         if self.margin < 0:
-            raise ConfigurationError(f"{self.measure}: expected margin >= 0, got {self.margin}; a margin tightens")
+            raise ConfigurationError(
+                f"{self.measure}: expected margin >= 0, got {self.margin}; to relax, move the bound"
+            )
+        if not isinstance(self.name, str):
+            raise ConfigurationError(f"{self.measure}: expected the constraint's name as text, got {self.name!r}")
         if not self.name:
             object.__setattr__(self, "name", self.measure)
 
-    def _check_number(self, field: str) -> None:
-        value = getattr(self, field)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ConfigurationError(f"{self.measure}: expected a finite number for {field}, got {value!r}")
+    def _check_numbers(self, *fields: str) -> None:
+        for field in fields:
+            object.__setattr__(self, field, finite_number(getattr(self, field), f"{field} of {self.measure!r}"))
 
     @abstractmethod
     def excess(self, measure: Tensor) -> Tensor:
@@ -72,9 +75,17 @@ class Constraint(ABC):
     def __str__(self) -> str:
         """The requirement as a formula, such as ``mse <= 0.01``."""
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The values that satisfy the constraint with its margin, from lowest to highest."""
+        return -math.inf, math.inf
+
     def g(self, measure: Tensor) -> Tensor:
         """The constraint function training sees, of the measure's shape: tightened by the margin, in units of scale."""
-        excess = self.excess(measure)
+        return self.tightened(self.excess(measure))
+
+    def tightened(self, excess: Tensor) -> Tensor:
+        """``g`` from the excess over the true bound."""
         if self.margin:
             excess = excess + self.margin
         return excess if self.scale == 1.0 else excess / self.scale
@@ -94,7 +105,11 @@ class AtMost(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_number("bound")
+        self._check_numbers("bound")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return -math.inf, self.bound - self.margin
 
     def excess(self, measure: Tensor) -> Tensor:
         return measure - self.bound
@@ -120,7 +135,11 @@ class AtLeast(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_number("bound")
+        self._check_numbers("bound")
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.bound + self.margin, math.inf
 
     def excess(self, measure: Tensor) -> Tensor:
         return self.bound - measure
@@ -147,8 +166,7 @@ class Between(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_number("lower")
-        self._check_number("upper")
+        self._check_numbers("lower", "upper")
         if self.lower > self.upper:
             raise ConfigurationError(
                 f"{self.measure}: expected lower <= upper, got {self.lower} and {self.upper}: nothing lies between"
@@ -159,11 +177,17 @@ class Between(Constraint):
                 f"{self.upper}; make it at most {(self.upper - self.lower) / 2:g}"
             )
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.lower + self.margin, self.upper - self.margin
+
     def excess(self, measure: Tensor) -> Tensor:
         return torch.maximum(self.lower - measure, measure - self.upper)
 
     def relaxed(self, by: float) -> Self:
-        return replace(self, lower=self.lower - by, upper=self.upper + by)
+        half = (self.upper - self.lower) / 2
+        by = max(by, -half)  # further inward they would cross
+        return replace(self, lower=self.lower - by, upper=self.upper + by, margin=min(self.margin, half + by))
 
     def __str__(self) -> str:
         return f"{self.lower:g} <= {self.measure} <= {self.upper:g}"
@@ -185,8 +209,7 @@ class Equal(Constraint):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_number("target")
-        self._check_number("tolerance")
+        self._check_numbers("target", "tolerance")
         if self.tolerance < 0:
             raise ConfigurationError(f"{self.measure}: expected tolerance >= 0, got {self.tolerance}")
         if self.margin > self.tolerance:
@@ -195,11 +218,17 @@ class Equal(Constraint):
                 "no value could satisfy the tightened constraint"
             )
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        reach = self.tolerance - self.margin
+        return self.target - reach, self.target + reach
+
     def excess(self, measure: Tensor) -> Tensor:
         return (measure - self.target).abs() - self.tolerance
 
     def relaxed(self, by: float) -> Self:
-        return replace(self, tolerance=max(0.0, self.tolerance + by))
+        tolerance = max(0.0, self.tolerance + by)  # further inward nothing is left
+        return replace(self, tolerance=tolerance, margin=min(self.margin, tolerance))
 
     def __str__(self) -> str:
         return f"|{self.measure} - {self.target:g}| <= {self.tolerance:g}"
@@ -209,6 +238,8 @@ def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ..
     """Return the constraints as a tuple, or say what is wrong with them."""
     if isinstance(constraints, Constraint):
         raise ConfigurationError(f"expected a list of constraints, got one constraint: write [{constraints!r}]")
+    if not isinstance(constraints, Iterable):
+        raise ConfigurationError(f"expected a list of constraints, got {type(constraints).__name__}")
     found = tuple(constraints)
     for constraint in found:
         if not isinstance(constraint, Constraint):
@@ -218,7 +249,7 @@ def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ..
     for name, count in Counter(constraint.name for constraint in found).items():
         if count > 1:
             raise ConfigurationError(
-                f"{count} constraints are called {name!r}; give each its own name, for example "
+                f"{count} constraints are called {name!r}; expected a name of its own for each, for example "
                 f"AtMost({name!r}, ..., name='{name}_high')"
             )
     _check_contradictions(found)
@@ -226,10 +257,14 @@ def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ..
 
 
 def _check_contradictions(constraints: tuple[Constraint, ...]) -> None:
-    """Refuse a floor above a ceiling on one measure: no sample could satisfy both."""
-    floors = [c for c in constraints if isinstance(c, AtLeast)]
-    ceilings = [c for c in constraints if isinstance(c, AtMost)]
-    for floor in floors:
-        for ceiling in ceilings:
-            if floor.measure == ceiling.measure and floor.bound > ceiling.bound:
-                raise ConfigurationError(f"no sample can satisfy both {floor} and {ceiling}: the bounds contradict")
+    """Refuse bounds on one measure that no value can satisfy together."""
+    for first, second in combinations(constraints, 2):
+        if first.measure != second.measure:
+            continue
+        lower = max(first.interval[0], second.interval[0])
+        upper = min(first.interval[1], second.interval[1])
+        if lower > upper:
+            margins = f" with margins {first.margin:g} and {second.margin:g}" if first.margin or second.margin else ""
+            raise ConfigurationError(
+                f"no sample can satisfy both {first} and {second}{margins}: the bounds contradict, so move one"
+            )

@@ -1,7 +1,10 @@
 """One root exception; every subclass also is the builtin that fits, so plain handlers keep working."""
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "CheckpointError",
@@ -9,11 +12,13 @@ __all__ = [
     "DataError",
     "MeasureError",
     "MissingMeasureError",
+    "MissingPackageError",
     "NotFiniteError",
     "OutputError",
     "SampleIndexError",
     "SamplewiseError",
     "did_you_mean",
+    "finite_number",
 ]
 
 
@@ -34,6 +39,10 @@ class MissingMeasureError(SamplewiseError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the repr, with quotes and escapes
+
+
+class MissingPackageError(SamplewiseError, ImportError):
+    """A package of one of the extras is not installed."""
 
 
 class NotFiniteError(SamplewiseError, ArithmeticError):
@@ -60,3 +69,10 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest of ``choices``, or an empty string."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def finite_number(value: Any, what: str) -> float:
+    """Return ``value`` as a float, or say that ``what`` must be a finite number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ConfigurationError(f"expected a finite number for {what}, got {value!r}")
+    return float(value)

@@ -1,19 +1,38 @@
 """Pure per-sample measures: tensors in, one number for each sample out, shape ``(B,)``."""
 
+import math
+
 import torch
 from torch import Tensor
 
-from samplewise.errors import MeasureError
+from samplewise.errors import MeasureError, MissingPackageError
 
 __all__ = ["bit_error", "mae", "max_difference", "mse", "psnr", "ssim"]
 
+SSIM_WINDOW = 11  # pixels on each side of the Gaussian window
 
-def _same_shape(first: Tensor, second: Tensor) -> None:
+
+def _check(first: Tensor, second: Tensor) -> None:
     if first.shape != second.shape or first.ndim == 0:
         raise MeasureError(
             f"expected two tensors of one shape (B, ...), got {tuple(first.shape)} and "
             f"{tuple(second.shape)}: broadcasting would hide a mistake, so reshape one of them"
         )
+    if first.ndim > 1 and not first[:1].numel() and len(first):
+        raise MeasureError(f"expected at least one value in each sample, got the shape {tuple(first.shape)}")
+
+
+def _difference(first: Tensor, second: Tensor) -> Tensor:
+    """``first - second`` as ``(B, n)``, in float32 at least: squares of small errors vanish in half precision."""
+    _check(first, second)
+    if not (first.is_floating_point() and second.is_floating_point()):
+        raise MeasureError(
+            f"expected floating point tensors, got {first.dtype} and {second.dtype}: differences of unsigned integers "
+            "wrap around, so convert both first, for example with .float()"
+        )
+    wide = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
+    difference = first.to(wide) - second.to(wide)
+    return difference.flatten(1) if difference.ndim > 1 else difference.unsqueeze(1)
 
 
 def mse(prediction: Tensor, target: Tensor) -> Tensor:
@@ -31,8 +50,7 @@ def mse(prediction: Tensor, target: Tensor) -> Tensor:
         >>> mse(torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.ones(2, 2))
         tensor([1., 0.])
     """
-    _same_shape(prediction, target)
-    return (prediction - target).square().flatten(1).mean(1)
+    return _difference(prediction, target).square().mean(1)
 
 
 def mae(prediction: Tensor, target: Tensor) -> Tensor:
@@ -43,8 +61,7 @@ def mae(prediction: Tensor, target: Tensor) -> Tensor:
         >>> mae(torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.ones(2, 2))
         tensor([1., 0.])
     """
-    _same_shape(prediction, target)
-    return (prediction - target).abs().flatten(1).mean(1)
+    return _difference(prediction, target).abs().mean(1)
 
 
 def max_difference(prediction: Tensor, target: Tensor) -> Tensor:
@@ -55,8 +72,7 @@ def max_difference(prediction: Tensor, target: Tensor) -> Tensor:
         >>> max_difference(torch.tensor([[0.0, 4.0], [1.0, 1.0]]), torch.ones(2, 2))
         tensor([3., 0.])
     """
-    _same_shape(prediction, target)
-    return (prediction - target).abs().flatten(1).amax(1)
+    return _difference(prediction, target).abs().amax(1)
 
 
 def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float = 120.0) -> Tensor:
@@ -69,7 +85,7 @@ def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float 
         image: shape ``(B, ...)``.
         reference: the same shape.
         peak: the largest value a pixel can take (1.0, 255, or ``2**bits - 1``).
-        ceiling: the value in dB that stands for "identical".
+        ceiling: the value in dB that stands for "identical", at most 300.
 
     Returns:
         Shape ``(B,)``, at most ``ceiling``.
@@ -79,8 +95,10 @@ def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float 
         >>> psnr(torch.full((1, 1, 8, 8), 0.25), torch.full((1, 1, 8, 8), 0.5))
         tensor([12.0412])
     """
-    floor = peak**2 * 10.0 ** (-ceiling / 10.0)
-    return 10.0 * torch.log10(peak**2 / mse(image, reference).clamp_min(floor))
+    if not (0 < peak < math.inf and 0 < ceiling <= 300):
+        raise MeasureError(f"expected a finite peak > 0 and 0 < ceiling <= 300 dB, got {peak} and {ceiling}")
+    relative = mse(image, reference) / peak**2
+    return -10.0 * torch.log10(relative.clamp_min(10.0 ** (-ceiling / 10.0)))
 
 
 def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
@@ -94,10 +112,16 @@ def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
     Returns:
         Shape ``(B,)``, 1 for identical images.
     """
-    # Imported here because torchmetrics is an extra that the core does without.
-    from torchmetrics.functional.image import structural_similarity_index_measure
-
-    _same_shape(image, reference)
+    _check(image, reference)
+    if image.ndim != 4 or min(image.shape[2:]) < SSIM_WINDOW:
+        raise MeasureError(
+            f"expected images of shape (B, C, H, W) with H and W of at least {SSIM_WINDOW}, got {tuple(image.shape)}"
+        )
+    try:
+        # Imported here because torchmetrics is an extra that the core does without.
+        from torchmetrics.functional.image import structural_similarity_index_measure
+    except ImportError as error:
+        raise MissingPackageError("ssim needs torchmetrics: pip install 'samplewise[images]'") from error
     value = structural_similarity_index_measure(image, reference, data_range=peak, reduction="none")
     assert isinstance(value, Tensor)  # a tuple only when maps are asked for
     return value.reshape(len(image))
@@ -108,7 +132,7 @@ def bit_error(logits: Tensor, bits: Tensor) -> Tensor:
 
     Args:
         logits: shape ``(B, L)``.
-        bits: shape ``(B, L)``, zeros and ones.
+        bits: shape ``(B, L)``, zeros and ones of any type.
 
     Returns:
         Shape ``(B,)``, in [0, 1].
@@ -118,5 +142,6 @@ def bit_error(logits: Tensor, bits: Tensor) -> Tensor:
         >>> bit_error(torch.tensor([[3.0, -1.0]]), torch.tensor([[1.0, 1.0]]))
         tensor([0.5000])
     """
-    _same_shape(logits, bits)
-    return ((logits > 0) != (bits > 0.5)).flatten(1).float().mean(1)
+    _check(logits, bits)
+    wrong = ((logits > 0) != (bits > 0.5)).float()
+    return wrong.flatten(1).mean(1) if wrong.ndim > 1 else wrong

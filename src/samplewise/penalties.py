@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number
 
 __all__ = ["Huber", "Linear", "Penalty", "Quadratic"]
 
@@ -25,7 +25,7 @@ class Penalty(ABC):
     def __call__(self, g: Tensor) -> Tensor:
         """The penalty of each sample: ``(B,)``, or ``(B, m)`` summed over m, to ``(B,)``."""
         value = self.value(g)
-        return value if value.ndim == 1 else value.flatten(1).sum(1)
+        return value if value.ndim == 1 else value.sum(1)
 
     def multiplier(self, g: Tensor, tau: float | Tensor) -> Tensor:
         """The multiplier estimate ``tau * slope(g)``, of the shape of ``g`` (proof of Theorem 3)."""
@@ -88,7 +88,7 @@ class Huber(Penalty):
     delta: float
 
     def __post_init__(self) -> None:
-        if not self.delta > 0:
+        if not finite_number(self.delta, "delta") > 0:
             raise ConfigurationError(f"expected delta > 0, got {self.delta}; Linear() is the limit delta -> 0")
 
     def value(self, g: Tensor) -> Tensor:

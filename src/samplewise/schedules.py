@@ -5,9 +5,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number
 
 __all__ = ["Constant", "Feasibility", "FeasibilityDriven", "Geometric", "Schedule"]
+
+LARGEST = 1e30  # beyond it tau * g would leave float32
 
 
 class Feasibility(NamedTuple):
@@ -30,9 +32,9 @@ class Schedule(ABC):
     tau0: float
 
     def __post_init__(self) -> None:
-        if not (self.tau0 > 0 and math.isfinite(self.tau0)):
+        if not 0 < finite_number(self.tau0, "tau0") <= LARGEST:
             raise ConfigurationError(
-                f"expected a finite tau0 > 0, got {self.tau0}; for no penalty at all use Unconstrained"
+                f"expected 0 < tau0 <= {LARGEST:g}, got {self.tau0}; for no penalty at all use Unconstrained"
             )
 
     @abstractmethod
@@ -83,12 +85,17 @@ class _Growing(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.growth >= 1 and math.isfinite(self.growth)):
-            raise ConfigurationError(f"expected growth >= 1, got {self.growth}: tau never falls; use Constant for 1")
+        if not finite_number(self.growth, "growth") >= 1:
+            raise ConfigurationError(f"expected growth >= 1, got {self.growth}: tau never falls; 1 keeps it")
         if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
             raise ConfigurationError(f"expected every as a whole number of rounds >= 1, got {self.every!r}")
         if not self.maximum >= self.tau0:
-            raise ConfigurationError(f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}")
+            raise ConfigurationError(
+                f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}; leave it out for no limit"
+            )
+
+    def _limited(self, tau: float) -> float:
+        return min(tau, self.maximum, LARGEST)
 
 
 @dataclass(frozen=True)
@@ -108,10 +115,10 @@ class Geometric(_Growing):
 
     def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
         # From k alone, not from the last tau: nothing can be applied twice, whatever happened in between.
-        exponent = completed // self.every
-        if exponent * math.log(self.growth) > math.log(self.maximum / self.tau0):
-            return self.maximum
-        return min(self.tau0 * self.growth**exponent, self.maximum)
+        try:
+            return self._limited(self.tau0 * self.growth ** (completed // self.every))
+        except OverflowError:
+            return self._limited(math.inf)
 
 
 @dataclass(frozen=True)
@@ -141,13 +148,13 @@ class FeasibilityDriven(_Growing):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
-            raise ConfigurationError(f"expected 0 < factor <= 1, got {self.factor}")
+            raise ConfigurationError(f"expected 0 < factor <= 1, got {self.factor}; 1 keeps tau on any progress")
         if not 0 < self.target <= 1:
-            raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}")
+            raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
 
     def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
         if completed % self.every or now.satisfied >= self.target:
             return tau
-        if before is None or now.violation <= self.factor * before.violation:
-            return tau  # the first round has nothing to compare with
-        return min(tau * self.growth, self.maximum)
+        if before is None or math.isnan(now.violation) or now.violation <= self.factor * before.violation:
+            return tau  # a first round, or an empty one, has nothing to compare
+        return self._limited(tau * self.growth)

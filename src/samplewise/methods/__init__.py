@@ -1,8 +1,9 @@
 """How an objective and constraints become one scalar loss, all behind one call signature."""
 
-from samplewise.methods.base import ConstraintRound, Method, Round
+from samplewise.methods.base import Method
 from samplewise.methods.lagrangian import AugmentedLagrangian
 from samplewise.methods.penalty import FixedPenalty, SequentialPenalty, Unconstrained
+from samplewise.methods.tally import ConstraintRound, Round
 
 __all__ = [
     "AugmentedLagrangian",

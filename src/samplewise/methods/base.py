@@ -1,51 +1,21 @@
-"""What all methods share: the call, the round's statistics, the schedule and its state."""
+"""What all methods share: the call, the schedule and its state."""
 
 import math
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from samplewise import distributed
 from samplewise.constraints import Constraint, check_constraints
-from samplewise.errors import CheckpointError, ConfigurationError, did_you_mean
+from samplewise.errors import CheckpointError, ConfigurationError, SamplewiseError, did_you_mean
 from samplewise.methods import checks
+from samplewise.methods.tally import ConstraintRound, Fault, Round, Tally
 from samplewise.schedules import Feasibility, Schedule
 
-__all__ = ["ConstraintRound", "Method", "Round"]
-
-
-@dataclass(frozen=True)
-class ConstraintRound:
-    """How one constraint fared in a round, by its true bound, in the measure's units.
-
-    The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
-    """
-
-    tau: float
-    satisfied: float
-    """Share of the samples that met the bound; a sample with several values meets it with all of them."""
-    mean_violation: float
-    worst: float
-    """Largest violation, 0 if there was none."""
-
-
-@dataclass(frozen=True)
-class Round:
-    """Summary of outer iteration k: what :meth:`Method.step` returns."""
-
-    number: int
-    """k, from 0."""
-    samples: int
-    objective: float
-    """Mean objective over the samples."""
-    constraints: dict[str, ConstraintRound]
-
-    def __getitem__(self, name: str) -> ConstraintRound:
-        return self.constraints[name]
+__all__ = ["Method"]
 
 
 class Method(nn.Module, ABC):
@@ -54,40 +24,35 @@ class Method(nn.Module, ABC):
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
     any batch size. In training mode the call also keeps the round's statistics; :meth:`step` ends the round.
 
+    Half precision stays outside: values are taken to float32 first, and ``.half()`` or ``.to(dtype)`` of a method or
+    of a module that holds it leave the method's state as it is.
+
     Args:
         constraints: the requirements.
         schedule: one rule for tau, or one for each constraint by its name.
     """
 
+    weights: Tensor
+
     def __init__(self, constraints: Iterable[Constraint], schedule: Schedule | Mapping[str, Schedule]) -> None:
         super().__init__()
         self.constraints = check_constraints(constraints)
         self.schedules = _schedules(self.constraints, schedule)
+        self.tally = Tally(len(self.constraints), len(self._watched()))
         self._taus = [rule.tau0 for rule in self.schedules]
         self._before: list[Feasibility | None] = [None] * len(self.constraints)
         self._completed = 0
-        self._calls = 0
-        count = len(self.constraints)
-        self.sums: Tensor
-        self.worst: Tensor
-        self.seen: Tensor
-        self.weights: Tensor
-        self.faults: Tensor
-        self.register_buffer("sums", torch.zeros(1 + 2 * count))  # objective; violation and satisfied by constraint
-        self.register_buffer("worst", torch.zeros(count))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
         self.register_buffer("weights", torch.tensor(self._taus, dtype=torch.float32), persistent=False)
-        # One row for the objective and for each constraint: how many values were not finite, first step, first sample.
-        self.register_buffer("faults", torch.zeros(1 + count, 3, dtype=torch.int64), persistent=False)
 
     @abstractmethod
-    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
-        """What each constraint adds to the loss of each sample, shape ``(B,)`` each.
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+        """Return ``total`` plus what the constraints add to the loss of each sample, shape ``(B,)``.
 
         Args:
+            total: the objective of each sample, ``(B,)``.
             gs: for each constraint g of shape ``(B,)`` or ``(B, m)``.
             index: sample indices ``(B,)``.
-            sample_weight: ``(B,)``; zero marks padding.
+            present: mask ``(B,)`` of the samples that are not padding; None if all are.
         """
 
     @abstractmethod
@@ -113,95 +78,84 @@ class Method(nn.Module, ABC):
         Returns:
             A scalar.
         """
-        checks.check_objective(objective)
+        objective = checks.check_objective(objective, self.weights.device)
         if index is not None:
-            checks.check_index(index, objective)
+            index = checks.check_index(index, objective)
+        present = None
         if sample_weight is not None:
-            checks.check_sample_weight(sample_weight, objective)
+            sample_weight = checks.check_sample_weight(sample_weight, objective)
+            present = sample_weight > 0
         picked = [checks.pick_measure(constraint, measures, objective) for constraint in self.constraints]
+        excesses = [constraint.excess(measure) for constraint, measure in zip(self.constraints, picked, strict=True)]
         if self.training:
-            self._tally(objective, picked, index, sample_weight)
-        gs = [constraint.g(measure) for constraint, measure in zip(self.constraints, picked, strict=True)]
-        total = objective
-        for term in self.terms(gs, index, sample_weight):
-            total = total + term
-        if sample_weight is None:
+            self._count(objective, picked, excesses, index, present)
+        gs = [constraint.tightened(excess) for constraint, excess in zip(self.constraints, excesses, strict=True)]
+        total = self.add_terms(objective, gs, index, present)
+        if sample_weight is None or present is None:
             return total.mean()
-        # A batch of padding alone has weight zero and loss zero, not NaN.
-        return (total * sample_weight).sum() / sample_weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
+        # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
+        kept = torch.where(present, total, 0.0) * sample_weight
+        return kept.sum() / sample_weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
 
-    def _tally(
-        self, objective: Tensor, picked: list[Tensor], index: Tensor | None, sample_weight: Tensor | None
+    def _count(
+        self,
+        objective: Tensor,
+        picked: list[Tensor],
+        excesses: list[Tensor],
+        index: Tensor | None,
+        present: Tensor | None,
     ) -> None:
-        """Add the batch to the round's statistics and look for values that are not finite."""
-        present = None if sample_weight is None else sample_weight > 0
+        """Add the batch to the round's statistics, unless it holds values that are not finite."""
         with torch.no_grad():
-            rows = [objective.detach() if present is None else objective.detach() * present]
-            probes = []
-            worst = []
-            for constraint, measure in zip(self.constraints, picked, strict=True):
-                excess = constraint.excess(measure.detach())
-                if excess.ndim > 1:
-                    excess = excess.amax(1)
-                if present is not None:
-                    excess = excess.masked_fill(~present, -1.0)
-                violation = torch.relu(excess)
-                rows += [violation, excess <= 0]
-                worst.append(violation.max())
-                probes.append(excess)
-            sums = torch.stack([row.sum(dtype=torch.float32) for row in rows])
-            self._watch(objective, picked, sums, probes, index)
+            # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
+            worst = [e if e.ndim == 1 else e.amax(1) + (0 * e).sum(1) for e in excesses]
+            values = torch.stack([objective, *worst])
             if present is not None:
-                sums[2::2] -= (~present).sum()
-                self.seen += present.sum()
-            else:
-                self.seen += len(objective)
-            self.sums += sums
-            if worst:
-                torch.maximum(self.worst, torch.stack(worst).float(), out=self.worst)
-        self._calls += 1
-
-    def _watch(
-        self, objective: Tensor, picked: list[Tensor], sums: Tensor, probes: list[Tensor], index: Tensor | None
-    ) -> None:
-        """Find values that are not finite: at once on a CPU, by a note on the device elsewhere (no stall)."""
-        if objective.device.type == "cpu" and not torch.compiler.is_compiling():
-            # One sum is finite only if all its parts are; the exact look is left to the rare case that it is not.
-            probe = sums[0] + sum(excess.sum() for excess in probes)
-            if not math.isfinite(float(probe)):
-                checks.raise_if_not_finite(zip(self._watched(), [objective, *picked], strict=True), index, self._calls)
-            return
-        for row, values in enumerate([objective, *picked]):
-            bad = checks.bad_rows(values)
-            first = bad.int().argmax()
-            sample = first if index is None else index[first]
-            note = torch.stack([bad.sum(), torch.full_like(self.seen, self._calls), sample.to(torch.int64)])
-            self.faults[row] = torch.where(self.faults[row, 0] > 0, self.faults[row], note)
+                values = values.where(present, 0.0)
+            if not checks.can_look(values):
+                self.tally.note_(0, ~values.isfinite(), index)
+            elif not math.isfinite(float(values.sum())):
+                # A sum is finite only if all its parts are; the exact look is left to the rare case that it is not.
+                named = zip(self._watched(), [objective, *picked], strict=True)
+                checks.raise_if_not_finite(named, index, int(self.tally.calls), present)
+            self.tally.add_(values, present)
 
     def _watched(self) -> list[str]:
+        """What is looked at for faults, in words."""
         return ["the objective", *(f"the measure of the constraint {c.name!r} ({c})" for c in self.constraints)]
 
+    def _error(self, fault: Fault) -> SamplewiseError:
+        return checks.not_finite(
+            self._watched()[fault.row], [fault.sample], fault.affected, fault.step, positions=not fault.numbered
+        )
+
     def check(self) -> None:
-        """Raise if a value that is not finite was noted on an accelerator since the last check (waits for it)."""
-        for description, (count, step, sample) in zip(self._watched(), self.faults.tolist(), strict=True):
-            if count:
-                self.faults.zero_()
-                raise checks.not_finite(description, [sample], count, step, positions=False)
+        """Raise if a bad value was noted on an accelerator since the last check (waits for it)."""
+        self._raise_fault(everywhere=False)
+
+    def _raise_fault(self, *, everywhere: bool) -> None:
+        fault = self.tally.first_fault_(everywhere=everywhere)
+        if fault is not None:
+            raise self._error(fault)
 
     def summary(self) -> Round:
-        """The round so far, over all processes; nothing changes."""
-        self.check()
-        sums = distributed.all_sum_(self.sums.clone()).tolist()
-        worst = distributed.all_max_(self.worst.clone()).tolist()
-        samples = int(distributed.all_sum_(self.seen.clone()).item())
-        shares = [total / samples if samples else math.nan for total in sums]
+        """The round so far, over all processes, each of which must call; nothing changes."""
+        self._raise_fault(everywhere=True)  # in all processes: if only one raised, the others would wait for it
+        totals = self.tally.totals()
+
+        def share(part: float) -> float:
+            return part / totals.samples if totals.samples else math.nan
+
         return Round(
             number=self._completed,
-            samples=samples,
-            objective=shares[0],
+            samples=totals.samples,
+            objective=share(totals.objective),
             constraints={
                 constraint.name: ConstraintRound(
-                    tau=self._taus[i], satisfied=shares[2 + 2 * i], mean_violation=shares[1 + 2 * i], worst=worst[i]
+                    tau=self._taus[i],
+                    satisfied=share(totals.samples - totals.violated[i]),
+                    mean_violation=share(totals.violation[i]),
+                    worst=totals.worst[i],
                 )
                 for i, constraint in enumerate(self.constraints)
             },
@@ -214,37 +168,33 @@ class Method(nn.Module, ABC):
         for i, (rule, fared) in enumerate(zip(self.schedules, summary.constraints.values(), strict=True)):
             now = Feasibility(fared.satisfied, fared.mean_violation)
             self._taus[i] = rule.following(self._taus[i], self._completed, now, self._before[i])
-            self._before[i] = now
-        self.weights.copy_(torch.tensor(self._taus))
-        self._forget()
+            if summary.samples:
+                self._before[i] = now
+        self._write_weights()
+        self.tally.reset_()
         return summary
 
     def gather_(self) -> None:
         """Move all processes' statistics to the first one, whose state is then that of the whole run."""
-        for buffer in (self.sums, self.seen):
-            distributed.all_sum_(buffer)
-        distributed.all_max_(self.worst)
-        self.keep_statistics_of_first_()
+        self.tally.gather_()
 
-    def keep_statistics_of_first_(self) -> None:
-        """Forget the statistics in all processes but the first: after a load all hold those of the whole run."""
-        if distributed.rank() > 0:
-            self._forget()
-
-    def _forget(self) -> None:
-        for buffer in (self.sums, self.worst, self.seen):
-            buffer.zero_()
+    def _write_weights(self) -> None:
+        self.weights.copy_(torch.tensor(self._taus, dtype=torch.float32))
 
     def _tau(self, i: int) -> float | Tensor:
         # A compiled graph must not be rebuilt whenever tau grows, so it reads tau from a buffer.
         return self.weights[i] if torch.compiler.is_compiling() else self._taus[i]
 
+    def _plus(self, total: Tensor, i: int, value: Tensor) -> Tensor:
+        """``total + tau_i * value``, in one operation where tau is a number."""
+        tau = self._tau(i)
+        return total + tau * value if isinstance(tau, Tensor) else torch.add(total, value, alpha=tau)
+
     def _position(self, name: str) -> int:
-        for i, constraint in enumerate(self.constraints):
-            if constraint.name == name:
-                return i
         names = [constraint.name for constraint in self.constraints]
-        raise ConfigurationError(f"no constraint is called {name!r}, only {names}.{did_you_mean(name, names)}")
+        if name not in names:
+            raise ConfigurationError(f"no constraint is called {name!r}, only {names}.{did_you_mean(name, names)}")
+        return names.index(name)
 
     @property
     def rounds(self) -> int:
@@ -259,38 +209,61 @@ class Method(nn.Module, ABC):
     @property
     def tau(self) -> float:
         """The present weight, where all constraints have the same."""
-        if not self._taus:
-            return 0.0
         if len(set(self._taus)) > 1:
             raise ConfigurationError(f"the constraints have different weights, {self.taus}: read method.taus")
-        return self._taus[0]
+        return self._taus[0] if self._taus else 0.0
+
+    def _fingerprint(self) -> float:
+        """Tells states of other methods and other constraints apart; bounds and schedules may change."""
+        kinds = [(type(constraint).__name__, constraint.name, constraint.measure) for constraint in self.constraints]
+        return float(zlib.crc32(repr((type(self).__name__, kinds)).encode()))
 
     def get_extra_state(self) -> Tensor:
         """The schedule's state as one float64 tensor: exact on any device, and no pickle."""
-        before = [math.nan if pair is None else value for pair in self._before for value in (pair or (0.0, 0.0))]
-        return torch.tensor([self._completed, self._calls, *self._taus, *before], dtype=torch.float64)
+        before = [value for pair in self._before for value in (pair or (math.nan, math.nan))]
+        return torch.tensor([self._fingerprint(), self._completed, *self._taus, *before], dtype=torch.float64)
 
     def set_extra_state(self, state: Any) -> None:
         """Take back what :meth:`get_extra_state` gave."""
         count = len(self.constraints)
-        values = state.tolist()
-        self._completed, self._calls = int(values[0]), int(values[1])
-        self._taus = values[2 : 2 + count]
-        pairs = zip(values[2 + count :: 2], values[3 + count :: 2], strict=True)
+        fingerprint, completed, *values = state.tolist()
+        if fingerprint != self._fingerprint() or len(values) != 3 * count:
+            raise CheckpointError(self._foreign())
+        self._completed = int(completed)
+        self._taus = values[:count]
+        pairs = zip(values[count::2], values[count + 1 :: 2], strict=True)
         self._before = [None if math.isnan(pair[0]) else Feasibility(*pair) for pair in pairs]
-        self.weights.copy_(torch.tensor(self._taus))
+        self._write_weights()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state of the same kind of method over the same constraints."""
+        """Load a state of the same kind of method over the same constraints, whole or not at all."""
         own = self.state_dict()
-        wrong = [key for key in own if key not in state_dict or state_dict[key].shape != own[key].shape]
-        wrong += [key for key in state_dict if key not in own]
+        wrong = own.keys() ^ state_dict.keys()
+        wrong |= {key for key in own.keys() & state_dict.keys() if not self._fits(key, own[key], state_dict[key])}
         if wrong:
-            raise CheckpointError(
-                f"this state is of another method or other constraints than {type(self).__name__} over "
-                f"{[str(c) for c in self.constraints]}: {', '.join(wrong)} differ in name or shape"
-            )
+            raise CheckpointError(f"{self._foreign()} ({', '.join(sorted(wrong))} differ)")
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def _fits(self, key: str, own: Tensor, saved: Any) -> bool:
+        if not isinstance(saved, Tensor) or saved.shape != own.shape:
+            return False
+        return not key.endswith("_extra_state") or bool(saved[0] == own[0])
+
+    def _foreign(self) -> str:
+        return (
+            f"this state is of another method or other constraints than {type(self).__name__} over "
+            f"{[str(constraint) for constraint in self.constraints]}: load it into the method it was saved from"
+        )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow a move to another device, but no cast: sums and multipliers need their precision."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]  # torch leaves it without types
+        return self
 
     def extra_repr(self) -> str:
         return ", ".join(
@@ -304,15 +277,17 @@ def _schedules(constraints: tuple[Constraint, ...], schedule: Schedule | Mapping
         return [schedule] * len(names)
     if not isinstance(schedule, Mapping):
         raise ConfigurationError(
-            f"expected a schedule such as Constant({schedule!r}) or Geometric({schedule!r}, growth=1.01), "
-            f"got {type(schedule).__name__}"
+            f"expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01), or one for each "
+            f"constraint by its name, got {schedule!r}"
         )
-    for name in schedule:
+    for name, rule in schedule.items():
         if name not in names:
             raise ConfigurationError(
                 f"a schedule is given for {name!r}, which no constraint is called.{did_you_mean(name, names)}"
             )
+        if not isinstance(rule, Schedule):
+            raise ConfigurationError(f"expected a schedule such as Constant(100.0) for {name!r}, got {rule!r}")
     missing = [name for name in names if name not in schedule]
     if missing:
-        raise ConfigurationError(f"no schedule is given for {', '.join(missing)}")
+        raise ConfigurationError(f"no schedule is given for {', '.join(missing)}; expected one for each of {names}")
     return [schedule[name] for name in names]

@@ -9,10 +9,16 @@ from samplewise.constraints import Constraint
 from samplewise.errors import MeasureError, MissingMeasureError, NotFiniteError, SampleIndexError, did_you_mean
 
 SHOWN = 8  # how many sample indices an error message lists
+HALF = frozenset({torch.float16, torch.bfloat16})
 
 
-def check_objective(objective: Tensor) -> None:
-    """The objective must have one value for each sample."""
+def can_look(values: Tensor) -> bool:
+    """Whether values can be read at once: on an accelerator or in a compiled graph that would stall every step."""
+    return not torch.compiler.is_compiling() and values.device.type == "cpu"
+
+
+def check_objective(objective: Tensor, device: torch.device | None = None) -> Tensor:
+    """Return the objective in float32 at least; it must have one value for each sample."""
     if not isinstance(objective, Tensor):
         raise MeasureError(f"expected the objective as a tensor of shape (B,), got {type(objective).__name__}")
     if objective.ndim == 0:
@@ -22,14 +28,22 @@ def check_objective(objective: Tensor) -> None:
         )
     if objective.ndim != 1 or not len(objective):
         raise MeasureError(
-            f"expected the objective of each sample, shape (B,) with B >= 1, got {tuple(objective.shape)}"
+            f"expected the objective of each sample, shape (B,) with B >= 1, got {tuple(objective.shape)}; "
+            "reduce each sample to one number, but not the batch"
         )
     if not objective.is_floating_point():
-        raise MeasureError(f"expected an objective of floating point type, got {objective.dtype}")
+        raise MeasureError(
+            f"expected an objective of floating point type, got {objective.dtype}; convert it with .float()"
+        )
+    if device is not None and objective.device != device:
+        raise MeasureError(
+            f"the objective is on {objective.device}, the method on {device}: call method.to({str(objective.device)!r})"
+        )
+    return objective.float() if objective.dtype in HALF else objective
 
 
 def pick_measure(constraint: Constraint, measures: Mapping[str, Tensor], objective: Tensor) -> Tensor:
-    """Return the measure that ``constraint`` bounds, or say why it cannot be used."""
+    """Return the measure that ``constraint`` bounds, in float32 at least, or say why it cannot be used."""
     name = constraint.measure
     try:
         measure = measures[name]
@@ -47,39 +61,53 @@ def pick_measure(constraint: Constraint, measures: Mapping[str, Tensor], objecti
             f"sample of the objective, got {tuple(measure.shape)}; do not average over the batch"
         )
     if not measure.is_floating_point():
-        raise MeasureError(f"expected the measure {name!r} of floating point type, got {measure.dtype}")
+        raise MeasureError(
+            f"expected the measure {name!r} of floating point type, got {measure.dtype}; convert it with .float()"
+        )
     if measure.device != objective.device:
         raise MeasureError(
             f"the measure {name!r} is on {measure.device}, the objective on {objective.device}: move one of them"
         )
-    return measure
+    return measure.float() if measure.dtype in HALF else measure
 
 
-def check_index(index: Tensor, objective: Tensor) -> None:
-    """Sample indices are one whole number for each sample."""
-    if not isinstance(index, Tensor) or index.shape != objective.shape or index.is_floating_point():
-        found = tuple(index.shape) if isinstance(index, Tensor) else type(index).__name__
-        dtype = f" of {index.dtype}" if isinstance(index, Tensor) else ""
-        raise SampleIndexError(f"expected index as integers of shape ({len(objective)},), got {found}{dtype}")
+def check_index(index: Tensor, objective: Tensor) -> Tensor:
+    """Return the sample indices as int64 on the objective's device; they are one whole number for each sample."""
+    whole = isinstance(index, Tensor) and not (index.is_floating_point() or index.is_complex())
+    if not whole or index.dtype == torch.bool or index.shape != objective.shape:
+        found = f"{tuple(index.shape)} of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
+        raise SampleIndexError(
+            f"expected index as integers of shape ({len(objective)},), got {found}; it holds each sample's number in "
+            "the data set"
+        )
+    return index.to(objective.device, torch.int64)
 
 
-def check_sample_weight(sample_weight: Tensor, objective: Tensor) -> None:
-    """Sample weights are one number for each sample."""
+def check_sample_weight(sample_weight: Tensor, objective: Tensor) -> Tensor:
+    """Return the sample weights in the objective's type; they are one number >= 0 for each sample."""
     if not isinstance(sample_weight, Tensor) or sample_weight.shape != objective.shape:
         found = tuple(sample_weight.shape) if isinstance(sample_weight, Tensor) else type(sample_weight).__name__
-        raise MeasureError(f"expected sample_weight of shape ({len(objective)},), got {found}")
+        raise MeasureError(f"expected sample_weight of shape ({len(objective)},), one for each sample, got {found}")
+    if sample_weight.device != objective.device:
+        raise MeasureError(
+            f"sample_weight is on {sample_weight.device}, the objective on {objective.device}: move one of them"
+        )
+    sample_weight = sample_weight.to(objective.dtype)
+    if can_look(sample_weight) and not bool(((sample_weight >= 0) & sample_weight.isfinite()).all()):
+        raise MeasureError(f"expected finite sample_weight >= 0, zero for padding, got {sample_weight.tolist()}")
+    return sample_weight
 
 
-def bad_rows(values: Tensor) -> Tensor:
-    """Mask ``(B,)`` of the samples with a value that is not finite."""
-    bad = ~torch.isfinite(values.detach())
-    return bad if bad.ndim == 1 else bad.any(1)
-
-
-def raise_if_not_finite(named: Iterable[tuple[str, Tensor]], index: Tensor | None, step: int) -> None:
+def raise_if_not_finite(
+    named: Iterable[tuple[str, Tensor]], index: Tensor | None, step: int, present: Tensor | None = None
+) -> None:
     """Raise an error that names the first of the ``(description, values)`` pairs with a value that is not finite."""
     for description, values in named:
-        bad = bad_rows(values)
+        bad = ~values.detach().isfinite()
+        if bad.ndim > 1:
+            bad = bad.any(1)
+        if present is not None:
+            bad &= present
         if bad.any():
             where = bad.nonzero().flatten()
             samples = (where if index is None else index.to(where.device)[where]).tolist()
@@ -91,6 +119,7 @@ def not_finite(description: str, samples: list[int], count: int, step: int, *, p
     listed = ", ".join(map(str, samples[:SHOWN])) + (", ..." if count > min(len(samples), SHOWN) else "")
     kind = "position in the batch" if positions else "sample index"
     return NotFiniteError(
-        f"{description} is not finite for {count} sample{'s' if count > 1 else ''} at step {step} ({kind}: {listed}). "
-        "Look at these samples and at the step size; weights after this step are not to be trusted"
+        f"expected finite values, but {description} is not finite for {count} sample{'s' if count > 1 else ''} at "
+        f"step {step} ({kind}: {listed}). Look at these samples and at the step size; weights after this step are not "
+        "to be trusted"
     )

@@ -9,12 +9,22 @@ from torch import Tensor
 
 from samplewise import distributed
 from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError, SampleIndexError
+from samplewise.errors import (
+    CheckpointError,
+    ConfigurationError,
+    MeasureError,
+    SampleIndexError,
+    SamplewiseError,
+    finite_number,
+)
+from samplewise.methods import checks
 from samplewise.methods.base import Method
-from samplewise.methods.checks import SHOWN
+from samplewise.methods.tally import Fault
 from samplewise.schedules import Schedule
 
 __all__ = ["AugmentedLagrangian"]
+
+OUTSIDE, REPEATED = 0, 1  # what can be wrong with a sample index
 
 
 class AugmentedLagrangian(Method):
@@ -26,6 +36,9 @@ class AugmentedLagrangian(Method):
     multipliers zero the method is :class:`SequentialPenalty` with a quadratic penalty.
 
     Under several processes the multipliers of the batch are exchanged at every step, so all processes hold the same.
+
+    A measure of shape ``(B, m)`` gets its m multipliers for each sample when its first batch comes; under
+    ``torch.compile`` call the method once before it is compiled, in eval mode to change nothing else.
 
     Args:
         constraints: the requirements.
@@ -55,11 +68,13 @@ class AugmentedLagrangian(Method):
     ) -> None:
         super().__init__(constraints, schedule)
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise ConfigurationError(f"expected samples as the length of the training set, got {samples!r}")
-        if multiplier_step is not None and not multiplier_step > 0:
-            raise ConfigurationError(f"expected multiplier_step > 0, got {multiplier_step}")
-        if not maximum > 0:
-            raise ConfigurationError(f"expected maximum > 0, got {maximum}")
+            raise ConfigurationError(
+                f"expected samples as the length of the training set, a whole number >= 1, got {samples!r}"
+            )
+        if multiplier_step is not None and not finite_number(multiplier_step, "multiplier_step") > 0:
+            raise ConfigurationError(f"expected multiplier_step > 0, got {multiplier_step}; leave it out for tau")
+        if isinstance(maximum, bool) or not maximum > 0:
+            raise ConfigurationError(f"expected maximum > 0, got {maximum}; leave it out for no limit")
         self.samples = samples
         self.multiplier_step = multiplier_step
         self.maximum = maximum
@@ -67,8 +82,8 @@ class AugmentedLagrangian(Method):
             self._allocate(i, ())
 
     def _allocate(self, i: int, width: tuple[int, ...]) -> None:
-        # One row more than samples: padding writes there, so that it needs no branch.
-        self.register_buffer(f"multipliers_{i}", torch.zeros(self.samples + 1, *width, device=self.seen.device))
+        # One row more than samples: padding is sent there, so that it needs no branch. It stays zero.
+        self.register_buffer(f"multipliers_{i}", torch.zeros(self.samples + 1, *width, device=self.weights.device))
 
     def _table(self, i: int) -> Tensor:
         table = getattr(self, f"multipliers_{i}")
@@ -80,72 +95,117 @@ class AugmentedLagrangian(Method):
         """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
         return {constraint.name: self._table(i)[: self.samples] for i, constraint in enumerate(self.constraints)}
 
-    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
-        rows = self._rows(index, sample_weight)
-        every = distributed.all_gather(rows) if self.training else rows
-        terms = []
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+        rows = self._rows(index, present)
+        everyone = self._everyone(rows) if self.training else rows
         for i, g in enumerate(gs):
             if g.shape[1:] != self._table(i).shape[1:]:
                 self._widen(i, g)
             table, tau = self._table(i), self._tau(i)
-            known = table[rows]
+            known = table.index_select(0, rows)
             shifted = torch.relu(known + tau * g)
-            term = (shifted.square() - known.square()) / (2 * tau)
-            terms.append(term if term.ndim == 1 else term.sum(1))
+            term = (shifted.square() - known.square()) * (0.5 / tau)
+            total = total + (term if term.ndim == 1 else term.sum(1))
             if self.training:
-                moved = known + (self.multiplier_step or tau) * g.detach().float()
-                table[every] = distributed.all_gather(moved.clamp_(0.0, self.maximum))
-        return terms
+                moved = self._moved(known, g.detach(), shifted.detach(), present)
+                table.index_copy_(0, everyone, distributed.all_gather(moved))
+        return total
+
+    def _moved(self, known: Tensor, g: Tensor, shifted: Tensor, present: Tensor | None) -> Tensor:
+        """The batch's new multipliers, float32; zero for padding."""
+        # With tau as the step the new multiplier is what the loss has computed already.
+        moved = shifted if self.multiplier_step is None else torch.relu(known + self.multiplier_step * g)
+        if self.maximum < math.inf:
+            moved = moved.clamp_max(self.maximum)
+        if present is not None:
+            moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
+        return moved.float()
 
     def _widen(self, i: int, g: Tensor) -> None:
         """Make room for several values for each sample, which is known only when the first batch comes."""
-        if self._calls > 1:
-            raise ConfigurationError(
-                f"the measure of {self.constraints[i].name!r} had values of shape {tuple(self._table(i).shape[1:])} "
-                f"for each sample before and has {tuple(g.shape[1:])} now"
+        if int(self.tally.calls) > 1:  # the first call is counted already
+            raise MeasureError(
+                f"the measure of the constraint {self.constraints[i].name!r} had values of shape "
+                f"{tuple(self._table(i).shape[1:])} for each sample before and has {tuple(g.shape[1:])} now: "
+                "expected the same in every batch"
             )
         self._allocate(i, tuple(g.shape[1:]))
 
-    def _rows(self, index: Tensor | None, sample_weight: Tensor | None) -> Tensor:
-        """Rows of the tables that belong to the batch, checked; padding gets the spare last row."""
+    def _rows(self, index: Tensor | None, present: Tensor | None) -> Tensor:
+        """Rows of the tables that belong to the batch, in range; padding gets the spare last row."""
         if index is None:
             raise SampleIndexError(
                 "the augmented Lagrangian keeps a multiplier for each sample: give index=..., the sample's number in "
                 "the data set (fit does so by itself)"
             )
-        if not torch.compiler.is_compiling() and index.device.type == "cpu":
-            self._check_rows(index if sample_weight is None else index[sample_weight > 0])
-        if sample_weight is not None:
-            index = torch.where(sample_weight > 0, index, self.samples)
-        return index
+        outside = (index < 0) | (index >= self.samples)
+        if present is not None:
+            outside &= present
+        self._refuse(OUTSIDE, outside, index)
+        if present is not None:
+            index = torch.where(present, index, self.samples)
+        # Where the error is only noted, a wild index would end the process with no word of why.
+        return index if checks.can_look(index) else torch.where(outside, self.samples, index)
 
-    def _check_rows(self, index: Tensor) -> None:
-        if not len(index):
-            return
-        ordered = index.sort().values
-        if int(ordered[0]) < 0 or int(ordered[-1]) >= self.samples:
-            wrong = ordered[(ordered < 0) | (ordered >= self.samples)].tolist()
-            raise SampleIndexError(
-                f"expected sample indices from 0 to {self.samples - 1}, got {wrong[:SHOWN]}; "
-                f"samples={self.samples} must be the length of the training set"
+    def _everyone(self, rows: Tensor) -> Tensor:
+        """The rows of all processes' batches; no sample may stand in two places."""
+        everyone = distributed.all_gather(rows)
+        ordered = everyone.sort().values
+        repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
+        self._refuse(REPEATED, repeated, ordered[1:])
+        return everyone
+
+    def _refuse(self, kind: int, bad: Tensor, index: Tensor) -> None:
+        """Raise for the sample indices that are ``bad``, at once or later."""
+        if not checks.can_look(bad):
+            if len(bad):
+                self.tally.note_(1 + len(self.constraints) + kind, bad.unsqueeze(0), index)
+        elif bool(bad.any()):
+            raise self._index_error(kind, sorted(set(index[bad].tolist())))
+
+    def _watched(self) -> list[str]:
+        return [*super()._watched(), "sample indices out of range", "sample indices given twice"]
+
+    def _error(self, fault: Fault) -> SamplewiseError:
+        kind = fault.row - 1 - len(self.constraints)
+        return super()._error(fault) if kind < 0 else self._index_error(kind, [fault.sample], fault.step)
+
+    def _index_error(self, kind: int, wrong: list[int], step: int | None = None) -> SampleIndexError:
+        when = "" if step is None else f" at step {step}"
+        listed = ", ".join(map(str, wrong[: checks.SHOWN])) + (", ..." if len(wrong) > checks.SHOWN else "")
+        if kind == OUTSIDE:
+            return SampleIndexError(
+                f"expected sample indices from 0 to {self.samples - 1}, got {listed}{when}; samples={self.samples} "
+                "must be the length of the training set"
             )
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(repeated):
-            raise SampleIndexError(
-                f"sample indices {repeated[:SHOWN].tolist()} stand twice in one batch: its multiplier would be "
-                "updated by only one of them. Sample without replacement, or give padding sample_weight 0"
-            )
+        return SampleIndexError(
+            f"expected each sample once in a batch, got the sample index {listed} twice{when}: its multiplier would "
+            "follow only one of them. Sample without replacement, or give padding sample_weight 0"
+        )
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``max(0, lambda_j + tau g_j)``, the first-order estimate, for the samples ``index``."""
         i = self._position(name)
-        rows = self._rows(index, None).to(self._table(i).device)
-        return torch.relu(self._table(i)[rows].to(g) + self._taus[i] * g)
+        table = self._table(i)
+        rows = self._rows(None if index is None else checks.check_index(index, g[:, 0] if g.ndim > 1 else g), None)
+        known = table[rows.to(table.device)].to(g)
+        if known.shape != g.shape and known.ndim < g.ndim:
+            known = known.unsqueeze(1)  # no batch has come yet, so all are zero
+        return torch.relu(known + self._taus[i] * g)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state over the same constraints and number of samples."""
+    def _fits(self, key: str, own: Tensor, saved: Any) -> bool:
+        if not key.startswith("multipliers_") or not isinstance(saved, Tensor):
+            return super()._fits(key, own, saved)
+        if len(saved) != len(own):
+            raise CheckpointError(
+                f"this state has multipliers for {len(saved) - 1} samples, expected {self.samples}: the data set "
+                "changed its length. Give the data set of the saved run"
+            )
+        return True  # how many values a sample has may not be known here yet
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         for i in range(len(self.constraints)):
-            saved = state_dict.get(f"multipliers_{i}")
-            if saved is not None and len(saved) == self.samples + 1:
-                self._allocate(i, tuple(saved.shape[1:]))  # the width may not be known here yet
-        return super().load_state_dict(state_dict, strict=strict, assign=assign)
+            saved = state_dict.get(f"{prefix}multipliers_{i}")
+            if isinstance(saved, Tensor) and saved.shape[1:] != self._table(i).shape[1:]:
+                self._allocate(i, tuple(saved.shape[1:]))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

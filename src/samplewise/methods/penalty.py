@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number
 from samplewise.methods.base import Method
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
@@ -47,8 +47,10 @@ class SequentialPenalty(Method):
             raise ConfigurationError(f"expected a penalty such as Linear() or Quadratic(), got {penalty!r}")
         self.penalty = penalty or Linear()
 
-    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
-        return [self._tau(i) * self.penalty(g) for i, g in enumerate(gs)]
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+        for i, g in enumerate(gs):
+            total = self._plus(total, i, self.penalty(g))
+        return total
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
@@ -60,7 +62,7 @@ class FixedPenalty(Method):
 
     The loss is the mean of ``f_j + weight * g_ij``: lowering the measure pays even where the bound is met. For
     ``AtMost("mse", theta)`` that is ``f_j + lambda * mse_j`` up to a constant. For a *penalty* of fixed weight, which
-    is blind only to violations, take :class:`SequentialPenalty` with ``Constant``.
+    costs only where the bound is broken, take :class:`SequentialPenalty` with ``Constant``.
 
     Args:
         constraints: the requirements; their measures are what is regularised.
@@ -75,17 +77,25 @@ class FixedPenalty(Method):
     """
 
     def __init__(self, constraints: Iterable[Constraint], weight: float | Mapping[str, float]) -> None:
-        schedule = (
-            {name: Constant(w) for name, w in weight.items()} if isinstance(weight, Mapping) else Constant(weight)
+        super().__init__(
+            constraints,
+            {name: _fixed(each) for name, each in weight.items()} if isinstance(weight, Mapping) else _fixed(weight),
         )
-        super().__init__(constraints, schedule)
 
-    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
-        return [self._tau(i) * (g if g.ndim == 1 else g.sum(1)) for i, g in enumerate(gs)]
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+        for i, g in enumerate(gs):
+            total = self._plus(total, i, g if g.ndim == 1 else g.sum(1))
+        return total
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
         return torch.full_like(g, self._taus[self._position(name)])
+
+
+def _fixed(weight: float) -> Constant:
+    if not finite_number(weight, "weight") > 0:
+        raise ConfigurationError(f"expected weight > 0, got {weight}; for the objective alone use Unconstrained")
+    return Constant(weight)
 
 
 class Unconstrained(Method):
@@ -101,8 +111,8 @@ class Unconstrained(Method):
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())
 
-    def terms(self, gs: Sequence[Tensor], index: Tensor | None, sample_weight: Tensor | None) -> list[Tensor]:
-        return []
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+        return total
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """Zero: nothing is enforced."""
