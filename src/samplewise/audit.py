@@ -262,7 +262,9 @@ def _evaluate_all(
             evaluation = problem.evaluate(model, batch, index)
             for name, values in {"": evaluation.objective, **evaluation.measures}.items():
                 found = values.detach().to("cpu", non_blocking=False)
-                checks.raise_if_not_finite([(f"the measure {name!r}" if name else "the objective", found)], index, 0)
+                checks.raise_if_not_finite(
+                    [(f"the measure {name!r}" if name else "the objective", found)], index, step=None
+                )
                 if name not in columns:
                     columns[name] = found.new_zeros(length, *found.shape[1:])
                 if mine:

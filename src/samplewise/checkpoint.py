@@ -137,7 +137,7 @@ def _digest(tensors: dict[str, Tensor]) -> str:
     for key in sorted(tensors):
         tensor = tensors[key]
         digest.update(f"{key}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

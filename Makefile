@@ -1,0 +1,37 @@
+# On a fresh machine with Python 3.11, `make demo` and `make test` each do everything: environment, install, run.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
+.PHONY: demo test test-slow lint format bench clean
+
+demo: .venv/installed-demo
+	$(BIN)/samplewise demo --out demo --force
+
+test: lint
+	$(BIN)/pytest
+
+test-slow: .venv/installed-dev
+	$(BIN)/pytest -m slow
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/installed-dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# Ratios between interleaved runs; give the machine nothing else to do meanwhile.
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/epoch.py
+
+.venv/installed-%: pyproject.toml constraints.txt
+	test -d .venv || $(PYTHON) -m venv .venv
+	$(INSTALL) ".[$*]"
+	touch $@
+
+clean:
+	rm -rf .venv demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
