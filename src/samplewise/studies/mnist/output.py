@@ -5,6 +5,7 @@ from pathlib import Path
 
 from samplewise.errors import DataError
 from samplewise.studies.mnist import results
+from samplewise.studies.mnist.figures import write_figures
 from samplewise.studies.mnist.settings import read_settings
 from samplewise.studies.mnist.table import Table, make_table
 
@@ -28,4 +29,5 @@ def write_all(out: Path) -> Outcome:
         raise DataError(f"{out}: no row is complete yet; go on with --resume")
     table = make_table(settings, found)
     table.write(out)
+    write_figures(out / "figures", settings, found)
     return Outcome(table, table.text())

@@ -95,11 +95,11 @@ class Result:
         """The numbers at the ``selected`` or the ``last`` epoch."""
         return self.selected if epoch == "selected" else self.last
 
-    def history(self) -> dict[str, list[float]]:
-        """The numbers of every epoch, by column."""
+    def history(self, *columns: str) -> list[list[float]]:
+        """The numbers of every epoch in the given columns."""
         with (self.folder / HISTORY_FILE).open(newline="") as file:
             rows = list(csv.DictReader(file))
-        return {name: [float(row[name]) if row[name] else float("nan") for row in rows] for name in rows[0]}
+        return [[float(row[name]) for row in rows] for name in columns]
 
     def errors(self) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """Edges of the bins and, by ``split/epoch``, how many samples lie in each; the last bin has no upper edge."""

@@ -55,6 +55,10 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
     if not settings.warm_epochs:
         return model
     folder = out / "warm" / f"seed-{seed}"
+    kept = folder / "model.safetensors"
+    if kept.exists():
+        model.load_state_dict(checkpoint.load_state(kept)["model"])
+        return model
     with _alone(folder):
         problem = study_problem(settings.theta)
         fit(
@@ -69,11 +73,13 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
             evaluate={"train": data.train},
             evaluate_every=settings.warm_epochs,
             evaluate_batch_size=EVALUATION_BATCH,
-            checkpoint=folder,
+            checkpoint=folder / "fit",
             keep=1,
             fabric=fabric,
             progress=False,
         )
+        if distributed.rank() == 0:
+            checkpoint.save_state(kept, {"model": dict(model.state_dict())})
     return model
 
 

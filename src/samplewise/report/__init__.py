@@ -1,0 +1,1 @@
+"""Results for people: the style of all figures, and pages."""
