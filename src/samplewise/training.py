@@ -118,7 +118,7 @@ class Training:
         progress.start_epoch(len(plan), self.position)
         for step in left:
             # Dropout and the like depend on the position in the run alone, so a resumed run draws the same.
-            torch.manual_seed(mix(settings.seed, "step", self.epoch, self.position, rank))
+            _seed(mix(settings.seed, "step", self.epoch, self.position, rank), self.engine.device)
             self.engine.step(method, step, batches)
             if self.scheduler is not None and settings.scheduler_interval == "step":
                 self.scheduler.step()
@@ -222,7 +222,8 @@ class Training:
         self.engine.load(state)
         for method, saved in ((self.method, state["method"]), (self._warmup, state["warmup"])):
             method.load_state_dict(saved)
-            method.keep_statistics_of_first_()
+            if distributed.rank() > 0:
+                method.tally.reset_()  # the saved statistics are those of all processes: only the first keeps them
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.streaks.load_state_dict(state["streaks"])
@@ -231,6 +232,13 @@ class Training:
         if state["best"] is not None and self.folder is not None:
             self.best = Selection(**state["best"])
             self.best_weights = self.folder.load_best(self.best.epoch)
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seed the device's generator and the CPU's; torch.manual_seed visits every backend and costs a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
