@@ -73,22 +73,29 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result]) -> li
     """Distribution of reconstruction errors with the bound marked (the paper's figure 2)."""
     figure, panels = new_figure(1, 2, height=2.7)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
-        for result in shown:
+        for place, result in enumerate(shown):
             edges, counts = result.errors()
             shares = counts[f"{split}/selected"] / counts[f"{split}/selected"].sum()
-            widths = 100 * shares[:-1]  # the last bin, without an upper edge, goes into the legend
+            widths = 100 * shares[:-1]  # the last bin, without an upper edge, is counted but not drawn
             colour = colour_of(result.row)
-            satisfied = result.selected[split]["satisfied"]
-            label = f"{result.row.label}\n{satisfied:.1%} satisfied, MSE {result.selected[split]['mse']:.4f}"
-            panel.stairs(widths, edges, color=colour, linewidth=1.3, label=label)
+            panel.stairs(widths, edges, color=colour, linewidth=1.3, label=result.row.label)
             panel.stairs(widths, edges, color=colour, fill=True, alpha=0.18)
+            panel.text(
+                0.98,
+                0.84 - 0.09 * place,
+                f"{result.selected[split]['satisfied']:.1%} satisfied",
+                transform=panel.transAxes,
+                ha="right",
+                color=colour,
+            )
         panel.set_xlim(0, 3 * settings.theta)
         panel.set_ylim(bottom=0)
         bound_line(panel, settings.theta, f"θ = {settings.theta:g}")
         panel.set_xlabel("reconstruction error (MSE)")
         panel.set_ylabel("% of samples in a bin")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
-        panel.legend(loc="center right")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(shown))
     return save(figure, folder, "errors")
 
 
@@ -106,6 +113,7 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result]) -> li
             lowest = min(lowest, float(np.quantile(values, 0.02)))
         panel.set_title(f"({letter}) {name}, {_split_name(split)}", loc="left")
         panel.set_xlim(0, settings.epochs)
+        panel.locator_params(axis="x", integer=True)
         panel.set_xlabel("epoch")
         if column == "accuracy":
             panel.set_ylim(max(0.0, lowest - 0.1 * (1.001 - lowest)), 1.001)

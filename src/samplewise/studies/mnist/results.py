@@ -175,10 +175,10 @@ def write_errors(folder: Path, theta: float, errors: Mapping[str, Tensor]) -> No
 
 
 def write_examples(folder: Path, examples: Mapping[str, Tensor]) -> None:
-    """Write pictures with values in [0, 1] as bytes."""
-    pictures = {
-        name: (values.clamp(0, 1) * 255).round().to(torch.uint8) if values.is_floating_point() else values
+    """Write pictures with values in [0, 1] as bytes; the samples' numbers and errors as they are."""
+    stored = {
+        name: values if name.endswith(("/index", "/error")) else (values.clamp(0, 1) * 255).round().to(torch.uint8)
         for name, values in examples.items()
     }
     with checkpoint.atomic(folder / EXAMPLES_FILE) as temporary:
-        save_file({name: values.contiguous() for name, values in pictures.items()}, temporary)
+        save_file({name: values.contiguous() for name, values in stored.items()}, temporary)
