@@ -9,6 +9,7 @@ from samplewise.errors import MeasureError, MissingPackageError
 
 __all__ = ["bit_error", "mae", "max_difference", "mse", "psnr", "ssim"]
 
+HALF = frozenset({torch.float16, torch.bfloat16})
 SSIM_WINDOW = 11  # pixels on each side of the Gaussian window
 
 
@@ -30,9 +31,12 @@ def _difference(first: Tensor, second: Tensor) -> Tensor:
             f"expected floating point tensors, got {first.dtype} and {second.dtype}: differences of unsigned integers "
             "wrap around, so convert both first, for example with .float()"
         )
-    wide = torch.promote_types(torch.promote_types(first.dtype, second.dtype), torch.float32)
-    difference = first.to(wide) - second.to(wide)
-    return difference.flatten(1) if difference.ndim > 1 else difference.unsqueeze(1)
+    difference = (first.float() if first.dtype in HALF else first) - (
+        second.float() if second.dtype in HALF else second
+    )
+    if difference.ndim == 2:
+        return difference
+    return difference.flatten(1) if difference.ndim > 2 else difference.unsqueeze(1)
 
 
 def mse(prediction: Tensor, target: Tensor) -> Tensor:

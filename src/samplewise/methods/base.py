@@ -114,11 +114,10 @@ class Method(nn.Module, ABC):
                 values = values.where(present, 0.0)
             if not checks.can_look(values):
                 self.tally.note_(0, ~values.isfinite(), index)
-            elif not math.isfinite(float(values.sum())):
-                # A sum is finite only if all its parts are; the exact look is left to the rare case that it is not.
+                self.tally.add_(values, present)
+            elif not self.tally.read_(values, objective.shape[0] if present is None else int(present.sum())):
                 named = zip(self._watched(), [objective, *picked], strict=True)
-                checks.raise_if_not_finite(named, index, int(self.tally.calls), present)
-            self.tally.add_(values, present)
+                checks.raise_if_not_finite(named, index, self.tally.calls, present)
 
     def _watched(self) -> list[str]:
         """What is looked at for faults, in words."""
@@ -247,7 +246,7 @@ class Method(nn.Module, ABC):
     def _fits(self, key: str, own: Tensor, saved: Any) -> bool:
         if not isinstance(saved, Tensor) or saved.shape != own.shape:
             return False
-        return not key.endswith("_extra_state") or bool(saved[0] == own[0])
+        return key != "_extra_state" or bool(saved[0] == own[0])
 
     def _foreign(self) -> str:
         return (

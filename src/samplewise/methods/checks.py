@@ -14,7 +14,7 @@ HALF = frozenset({torch.float16, torch.bfloat16})
 
 def can_look(values: Tensor) -> bool:
     """Whether values can be read at once: on an accelerator or in a compiled graph that would stall every step."""
-    return not torch.compiler.is_compiling() and values.device.type == "cpu"
+    return not torch.compiler.is_compiling() and values.is_cpu
 
 
 def check_objective(objective: Tensor, device: torch.device | None = None) -> Tensor:
@@ -26,7 +26,7 @@ def check_objective(objective: Tensor, device: torch.device | None = None) -> Te
             "expected the objective of each sample, shape (B,), got a scalar: it is already reduced. "
             "Compute the loss with reduction='none'; the method takes the mean itself"
         )
-    if objective.ndim != 1 or not len(objective):
+    if objective.ndim != 1 or not objective.numel():
         raise MeasureError(
             f"expected the objective of each sample, shape (B,) with B >= 1, got {tuple(objective.shape)}; "
             "reduce each sample to one number, but not the batch"
@@ -55,10 +55,11 @@ def pick_measure(constraint: Constraint, measures: Mapping[str, Tensor], objecti
         ) from None
     if not isinstance(measure, Tensor):
         raise MeasureError(f"expected the measure {name!r} as a tensor, got {type(measure).__name__}")
-    if measure.ndim not in (1, 2) or len(measure) != len(objective) or not measure.numel():
+    shape, (batch,) = measure.shape, objective.shape
+    if len(shape) not in (1, 2) or shape[0] != batch or not measure.numel():
         raise MeasureError(
-            f"expected the measure {name!r} of shape ({len(objective)},) or ({len(objective)}, m), one row for each "
-            f"sample of the objective, got {tuple(measure.shape)}; do not average over the batch"
+            f"expected the measure {name!r} of shape ({batch},) or ({batch}, m), one row for each sample of the "
+            f"objective, got {tuple(shape)}; do not average over the batch"
         )
     if not measure.is_floating_point():
         raise MeasureError(
@@ -99,7 +100,7 @@ def check_sample_weight(sample_weight: Tensor, objective: Tensor) -> Tensor:
 
 
 def raise_if_not_finite(
-    named: Iterable[tuple[str, Tensor]], index: Tensor | None, step: int, present: Tensor | None = None
+    named: Iterable[tuple[str, Tensor]], index: Tensor | None, step: int | None, present: Tensor | None = None
 ) -> None:
     """Raise an error that names the first of the ``(description, values)`` pairs with a value that is not finite."""
     for description, values in named:
@@ -114,12 +115,15 @@ def raise_if_not_finite(
             raise not_finite(description, samples, len(samples), step, positions=index is None)
 
 
-def not_finite(description: str, samples: list[int], count: int, step: int, *, positions: bool) -> NotFiniteError:
-    """The error for values that are not finite."""
+def not_finite(
+    description: str, samples: list[int], count: int, step: int | None, *, positions: bool
+) -> NotFiniteError:
+    """The error for values that are not finite, in training at ``step`` or, without one, in an audit."""
     listed = ", ".join(map(str, samples[:SHOWN])) + (", ..." if count > min(len(samples), SHOWN) else "")
     kind = "position in the batch" if positions else "sample index"
+    advice = "" if step is None else "and at the step size; weights after this step are not to be trusted"
+    when = "" if step is None else f" at step {step}"
     return NotFiniteError(
-        f"expected finite values, but {description} is not finite for {count} sample{'s' if count > 1 else ''} at "
-        f"step {step} ({kind}: {listed}). Look at these samples and at the step size; weights after this step are not "
-        "to be trusted"
+        f"expected finite values, but {description} is not finite for {count} sample{'s' if count > 1 else ''}{when} "
+        f"({kind}: {listed}). Look at these samples {advice}".rstrip()
     )

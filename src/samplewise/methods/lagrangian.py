@@ -123,7 +123,7 @@ class AugmentedLagrangian(Method):
 
     def _widen(self, i: int, g: Tensor) -> None:
         """Make room for several values for each sample, which is known only when the first batch comes."""
-        if int(self.tally.calls) > 1:  # the first call is counted already
+        if self.tally.calls > 1:  # the first call is counted already
             raise MeasureError(
                 f"the measure of the constraint {self.constraints[i].name!r} had values of shape "
                 f"{tuple(self._table(i).shape[1:])} for each sample before and has {tuple(g.shape[1:])} now: "

@@ -1,7 +1,8 @@
 """A round's statistics and the notes of bad values, kept on the device so that no step waits for it."""
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class Round:
 
 
 class Totals(NamedTuple):
-    """What a tally holds, over all processes; by constraint where it is a list."""
+    """Sums over the samples of a round; by constraint where it is a list."""
 
     samples: int
     objective: float
@@ -68,46 +69,78 @@ class Fault(NamedTuple):
 class Tally(nn.Module):
     """Sums over the samples of a round.
 
+    Where values can be read at once they are added up in Python, in double precision and with few operations;
+    elsewhere in buffers on the device. The round's totals are both together.
+
     Args:
         constraints: how many there are.
         watched: how many values are looked at for faults.
     """
 
     sums: Tensor
+    counts: Tensor
     worst: Tensor
-    violated: Tensor
-    seen: Tensor
-    calls: Tensor
+    noted_calls: Tensor
     faults: Tensor
 
     def __init__(self, constraints: int, watched: int) -> None:
         super().__init__()
-        self.register_buffer("sums", torch.zeros(1 + constraints))  # of the objective and of each violation
+        # Calls in all rounds; then of this one samples, objective, violations, numbers of violated samples.
+        self._read = [0.0] * (3 + 2 * constraints)
+        self._read_worst = [0.0] * constraints
+        self.register_buffer("sums", torch.zeros(1 + constraints))  # objective, violations
+        self.register_buffer("counts", torch.zeros(1 + constraints, dtype=torch.int64))  # samples, violated samples
         self.register_buffer("worst", torch.zeros(constraints))
-        self.register_buffer("violated", torch.zeros(constraints, dtype=torch.int64))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-        # Of all rounds, not of this one. On the device too: a compiled graph would be rebuilt for each new number.
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-        self.register_buffer(
-            "faults", torch.zeros(watched, len(Fault._fields) - 1, dtype=torch.int64), persistent=False
-        )
+        # A tensor, since a compiled graph would be rebuilt for each new number.
+        self.register_buffer("noted_calls", torch.zeros((), dtype=torch.int64))
+        # One line for each watched value: the fields of a fault after its row.
+        self.register_buffer("faults", torch.zeros(watched, 4, dtype=torch.int64), persistent=False)
 
-    def add_(self, values: Tensor, present: Tensor | None) -> None:
-        """Count a batch.
+    @property
+    def calls(self) -> int:
+        """How many batches were counted, in all rounds."""
+        return int(self._read[0]) + int(self.noted_calls)
+
+    def read_(self, values: Tensor, samples: int) -> bool:
+        """Count a batch now and return True, or return False if some value is not finite.
 
         Args:
             values: shape ``(1 + constraints, B)``, the objective and each constraint's worst excess, zero where a
                 sample is absent. Overwritten.
+            samples: how many are present.
+        """
+        sums = values.sum(1).tolist()
+        # A sum is finite only if all its parts are.
+        if not math.isfinite(sum(sums)):
+            return False
+        read = self._read
+        read[0] += 1
+        read[1] += samples
+        read[2] += sums[0]
+        excess = values[1:]
+        worst = excess.amax(1).tolist()
+        if max(worst, default=0.0) > 0:
+            excess.relu_()
+            violated = torch.linalg.vector_norm(excess, 0, 1).tolist()  # counts those that are not zero
+            for i, more in enumerate([*excess.sum(1).tolist(), *violated], start=3):
+                read[i] += more
+            self._read_worst[:] = map(max, self._read_worst, worst)
+        return True
+
+    def add_(self, values: Tensor, present: Tensor | None) -> None:
+        """Count a batch on the device, which may still be at work; ``values`` as in :meth:`read_`.
+
+        Args:
+            values: shape ``(1 + constraints, B)``. Overwritten.
             present: mask ``(B,)`` of the samples that count; all if None.
         """
         excess = values[1:]
-        self.violated.add_((excess > 0).sum(1))
+        self.counts[1:].add_((excess > 0).sum(1))
+        self.counts[0].add_(values.shape[1] if present is None else present.sum())
         excess.relu_()
         self.sums.add_(values.sum(1))
-        worst = self.worst
-        torch.maximum(worst, excess.amax(1), out=worst)
-        self.seen.add_(values.shape[1] if present is None else present.sum())
-        self.calls.add_(1)
+        self.worst.copy_(torch.maximum(self.worst, excess.amax(1)))
+        self.noted_calls.add_(1)
 
     def note_(self, first_row: int, bad: Tensor, samples: Tensor | None) -> None:
         """Note where values cannot be used, unless something was noted before; waits for nothing.
@@ -120,7 +153,7 @@ class Tally(nn.Module):
         where = bad.int().argmax(1)
         sample = where if samples is None else samples[where]
         known = torch.full_like(sample, samples is not None)
-        note = torch.stack([bad.sum(1), self.calls.expand_as(sample), sample, known], dim=1)
+        note = torch.stack([bad.sum(1), self.noted_calls.expand_as(sample), sample, known], dim=1)
         rows = self.faults[first_row : first_row + len(bad)]
         rows.copy_(torch.where(rows[:, :1] > 0, rows, note))
 
@@ -128,7 +161,7 @@ class Tally(nn.Module):
         """The first fault noted, here or in any process, and forget all of them."""
         noted = distributed.all_gather(self.faults) if everywhere else self.faults
         found = [
-            Fault(i % len(self.faults), affected, step, sample, bool(numbered))
+            Fault(i % len(self.faults), affected, int(self._read[0]) + step, sample, bool(numbered))
             for i, (affected, step, sample, numbered) in enumerate(noted.tolist())
             if affected
         ]
@@ -137,21 +170,44 @@ class Tally(nn.Module):
         self.faults.zero_()
         return min(found, key=lambda fault: (fault.step, fault.row))
 
+    def _whole(self) -> tuple[Tensor, Tensor]:
+        """The round's sums in the order of ``_read`` and worst violations, over all processes, float64."""
+        counts = self.counts.cpu()
+        sums = torch.tensor(self._read[1:], dtype=torch.float64) + torch.cat([counts[:1], self.sums.cpu(), counts[1:]])
+        worst = torch.tensor(self._read_worst, dtype=torch.float64).maximum(self.worst.cpu().double())
+        if distributed.world_size() == 1:
+            return sums, worst
+        device = self.sums.device
+        return distributed.all_sum_(sums.to(device)).cpu(), distributed.all_max_(worst.to(device)).cpu()
+
     def totals(self) -> Totals:
-        """The sums over all processes; nothing changes."""
-        objective, *violation = distributed.all_sum_(self.sums.clone()).tolist()
-        seen, *violated = distributed.all_sum_(torch.cat([self.seen.view(1), self.violated])).tolist()
-        return Totals(seen, objective, violation, violated, distributed.all_max_(self.worst.clone()).tolist())
+        """The round so far, over all processes; nothing changes."""
+        sums, worst = self._whole()
+        count = len(worst)
+        samples, objective, *rest = sums.tolist()
+        return Totals(int(samples), objective, rest[:count], [int(v) for v in rest[count:]], worst.tolist())
 
     def gather_(self) -> None:
         """Move all processes' sums to the first one."""
-        for buffer in (self.sums, self.seen, self.violated):
-            distributed.all_sum_(buffer)
-        distributed.all_max_(self.worst)
-        if distributed.rank() > 0:
-            self.reset_()
+        if distributed.world_size() == 1:
+            return
+        sums, worst = self._whole()
+        self.reset_()
+        if distributed.rank() == 0:
+            self._read[1:], self._read_worst[:] = sums.tolist(), worst.tolist()
 
     def reset_(self) -> None:
         """Start a new round."""
-        for buffer in (self.sums, self.worst, self.violated, self.seen):
+        self._read[1:] = [0.0] * (len(self._read) - 1)
+        self._read_worst[:] = [0.0] * len(self._read_worst)
+        for buffer in (self.sums, self.counts, self.worst):
             buffer.zero_()
+
+    def get_extra_state(self) -> Tensor:
+        """What was added up in Python, exactly."""
+        return torch.tensor([*self._read, *self._read_worst], dtype=torch.float64)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take back what :meth:`get_extra_state` gave."""
+        values = state.tolist()
+        self._read, self._read_worst = values[: len(self._read)], values[len(self._read) :]

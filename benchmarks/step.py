@@ -1,0 +1,281 @@
+"""Cost of one training step: by hand, with this library, and with Cooper, on the network of the paper's first study.
+
+Example:
+    python benchmarks/step.py --repeats 60 --steps 40
+
+All arms take the same batches, and every one has its own copy of the same network. They alternate step by step, in an
+order that changes; a ratio compares two arms over one turn of a few steps, and the result is the median over turns.
+"""
+
+import argparse
+import copy
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from cooper.cmp import CMPState, ConstrainedMinimizationProblem
+from cooper.constraints.constraint import Constraint
+from cooper.constraints.constraint_state import ConstraintState
+from cooper.formulations.formulations import AugmentedLagrangian, Formulation, QuadraticPenalty
+from cooper.multipliers.multipliers import IndexedMultiplier
+from cooper.optim.constrained_optimizers.simultaneous_optimizer import SimultaneousOptimizer
+from cooper.optim.unconstrained_optimizer import UnconstrainedOptimizer
+from cooper.penalty_coefficients.penalty_coefficients import DensePenaltyCoefficient
+from cooper.utils.annotations import ConstraintType
+from torch import Tensor, nn
+from torch.nn import functional
+
+import samplewise as sw
+from samplewise.checkpoint import write_json
+from samplewise.measures import mse
+from samplewise.provenance import provenance
+
+BOUND = 0.01
+TAU = 100.0
+BATCH = 128
+SAMPLES = (10_000, 1_000_000, 10_000_000)
+
+Batch = tuple[Tensor, Tensor, Tensor]
+Step = Callable[[Batch], None]
+
+
+class Network(nn.Module):
+    """784-256-20, with heads of 10 classes and 256-784 pixels (section V-A of the paper)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 20), nn.ReLU())
+        self.classes = nn.Linear(20, 10)
+        self.pixels = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 784), nn.Sigmoid())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        code = self.encoder(images)
+        return self.classes(code), self.pixels(code)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+
+
+def by_hand(model: nn.Module) -> Step:
+    """The linear penalty in plain PyTorch: no check, no statistics."""
+    optimizer = adam(model)
+
+    def step(batch: Batch) -> None:
+        images, labels, _ = batch
+        logits, pixels = model(images)
+        error = (pixels - images).square().mean(1)
+        loss = (functional.cross_entropy(logits, labels, reduction="none") + TAU * torch.relu(error - BOUND)).mean()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    return step
+
+
+def lagrangian_by_hand(model: nn.Module) -> Step:
+    """The augmented Lagrangian in plain PyTorch: no check, no statistics."""
+    optimizer = adam(model)
+    table = torch.zeros(SAMPLES[0])
+
+    def step(batch: Batch) -> None:
+        images, labels, index = batch
+        logits, pixels = model(images)
+        g = (pixels - images).square().mean(1) - BOUND
+        known = table[index]
+        term = (torch.relu(known + TAU * g).square() - known.square()) / (2 * TAU)
+        loss = (functional.cross_entropy(logits, labels, reduction="none") + term).mean()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        table[index] = torch.relu(known + TAU * g.detach())
+
+    return step
+
+
+def with_method(model: nn.Module, method: sw.Method) -> Step:
+    """This library: three lines of the hand-written step change."""
+    optimizer = adam(model)
+
+    def step(batch: Batch) -> None:
+        images, labels, index = batch
+        logits, pixels = model(images)
+        objective = functional.cross_entropy(logits, labels, reduction="none")
+        loss = method(objective, index=index, reconstruction=mse(pixels, images))
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+    return step
+
+
+class CooperProblem(ConstrainedMinimizationProblem):
+    """The same problem in Cooper, with one multiplier for each sample where the formulation has multipliers."""
+
+    def __init__(self, model: nn.Module, formulation: type[Formulation]) -> None:
+        super().__init__()
+        self.model = model
+        indexed = formulation.expects_multiplier
+        self.reconstruction = Constraint(
+            constraint_type=ConstraintType.INEQUALITY,
+            formulation_type=formulation,
+            multiplier=IndexedMultiplier(num_constraints=SAMPLES[0]) if indexed else None,
+            penalty_coefficient=DensePenaltyCoefficient(torch.tensor(TAU)),
+        )
+        self.indexed = indexed
+
+    def compute_cmp_state(self, batch: Batch) -> CMPState:
+        images, labels, index = batch
+        logits, pixels = self.model(images)
+        g = (pixels - images).square().mean(1) - BOUND
+        state = ConstraintState(
+            violation=g,
+            constraint_features=index if self.indexed else None,
+            contributes_to_dual_update=self.indexed,
+        )
+        # Cooper adds the violations of a batch up, so the objective is added up too: the same problem, times 128.
+        objective = functional.cross_entropy(logits, labels, reduction="sum")
+        return CMPState(loss=objective, observed_constraints={self.reconstruction: state})
+
+
+def with_cooper(model: nn.Module, formulation: type[Formulation]) -> Step:
+    problem = CooperProblem(model, formulation)
+    if problem.indexed:
+        dual = torch.optim.SGD(problem.dual_parameters(), lr=TAU, maximize=True)
+        optimizer: Any = SimultaneousOptimizer(problem, adam(model), dual)
+    else:
+        optimizer = UnconstrainedOptimizer(problem, adam(model))
+
+    def step(batch: Batch) -> None:
+        optimizer.roll(compute_cmp_state_kwargs={"batch": batch})
+
+    return step
+
+
+def bounded() -> list[sw.Constraint]:
+    return [sw.AtMost("reconstruction", BOUND)]
+
+
+def lagrangian(samples: int) -> sw.Method:
+    return sw.AugmentedLagrangian(bounded(), samples=samples, schedule=sw.Constant(TAU))
+
+
+def batches(samples: int, count: int, generator: torch.Generator) -> list[Batch]:
+    """Random images with many black pixels, as digits have; indices spread over all samples, none twice in a batch."""
+    made = []
+    for _ in range(count):
+        images = torch.rand(BATCH, 784, generator=generator)
+        images = torch.where(images > 0.8, images, torch.zeros(()))
+        labels = torch.randint(10, (BATCH,), generator=generator)
+        index = (torch.randperm(samples // 10, generator=generator)[:BATCH] * 10) % samples
+        made.append((images, labels, index))
+    return made
+
+
+def take_turns(arms: dict[str, tuple[Step, list[Batch]]], repeats: int, steps: int) -> dict[str, list[float]]:
+    """Seconds per step of each arm in each turn; within a turn the arms alternate step by step."""
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    order = list(arms)
+    for turn in range(repeats + 1):
+        spent = dict.fromkeys(arms, 0.0)
+        for i in range(steps):
+            random.shuffle(order)
+            for name in order:
+                step, feed = arms[name]
+                start = time.perf_counter()
+                step(feed[i % len(feed)])
+                spent[name] += time.perf_counter() - start
+        if turn:  # the first turn warms up
+            for name in arms:
+                seconds[name].append(spent[name] / steps)
+    return seconds
+
+
+def summary(seconds: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
+    """Median time, and the ratio to the reference in the same turn: median and quartiles."""
+    low, middle, high = statistics.quantiles((a / b for a, b in zip(seconds, reference, strict=True)), n=4)
+    return {
+        "milliseconds": round(1e3 * statistics.median(seconds), 4),
+        "ratio": round(middle, 4),
+        "ratio_quartile_low": round(low, 4),
+        "ratio_quartile_high": round(high, 4),
+    }
+
+
+def compare(repeats: int, steps: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
+    generator = torch.Generator().manual_seed(seed)
+    network = Network()
+    feed = batches(SAMPLES[0], steps, generator)
+
+    def model() -> nn.Module:
+        return copy.deepcopy(network)
+
+    arms: dict[str, tuple[Step, list[Batch]]] = {
+        "by hand": (by_hand(model()), feed),
+        "SequentialPenalty": (
+            with_method(model(), sw.SequentialPenalty(bounded(), schedule=sw.Constant(TAU))),
+            feed,
+        ),
+        "AugmentedLagrangian": (with_method(model(), lagrangian(SAMPLES[0])), feed),
+        "augmented Lagrangian by hand": (lagrangian_by_hand(model()), feed),
+        "Cooper QuadraticPenalty": (with_cooper(model(), QuadraticPenalty), feed),
+        "Cooper AugmentedLagrangian": (with_cooper(model(), AugmentedLagrangian), feed),
+    }
+    seconds = take_turns(arms, repeats, steps)
+    step = {name: summary(values, seconds["by hand"]) for name, values in seconds.items()}
+    del arms
+    sizes = {
+        f"{samples:.0e}": (with_method(model(), lagrangian(samples)), batches(samples, steps, generator))
+        for samples in SAMPLES
+    }
+    seconds = take_turns(sizes, repeats, steps)
+    smallest = next(iter(seconds.values()))
+    return {"step": step, "samples": {name: summary(values, smallest) for name, values in seconds.items()}}
+
+
+def table(title: str, rows: dict[str, dict[str, float]]) -> list[str]:
+    lines = [f"| {title} | ms a step | ratio | quartiles |", "|---|---|---|---|"]
+    for name, row in rows.items():
+        quartiles = f"{row['ratio_quartile_low']:.3f} to {row['ratio_quartile_high']:.3f}"
+        lines.append(f"| {name} | {row['milliseconds']:.3f} | {row['ratio']:.3f} | {quartiles} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure the cost of one training step.")
+    parser.add_argument("--repeats", type=int, default=60, help="turns of each arm")
+    parser.add_argument("--steps", type=int, default=40, help="steps in one turn")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=Path("results/benchmarks"), help="folder of the result files")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(options.seed)
+    random.seed(options.seed)
+    found = compare(options.repeats, options.steps, options.seed)
+    source = provenance(seed=options.seed)
+    settings = {"batch": BATCH, "repeats": options.repeats, "steps": options.steps}
+    write_json(options.output / "step.json", {"settings": settings, **found, "provenance": source})
+    versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
+    lines = [
+        "# Cost of one training step",
+        "",
+        f"Network 784-256-20 with heads 10 and 256-784, batch {BATCH}, Adam, one thread, {options.repeats} turns of "
+        f"{options.steps} steps. Ratios are medians over turns, to the hand-written step of the same turn.",
+        "",
+        *table("step", found["step"]),
+        "AugmentedLagrangian by number of samples; ratios to the smallest.",
+        "",
+        *table("samples", found["samples"]),
+        f"`{source['command']}`, commit {source['commit']}, seed {options.seed}; {versions}.",
+        "",
+    ]
+    (options.output / "step.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
