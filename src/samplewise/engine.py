@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.batches import to_device
+from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.plan import MicroBatch
 from samplewise.problem import Problem
@@ -91,7 +93,7 @@ class Engine:
                 handed_on = self.auxiliary.step(self.model, batch)
                 batch = batch if handed_on is None else handed_on
             # Processes exchange gradients only once a step, at its last micro-batch.
-            with self.fabric.no_backward_sync(self.model, enabled=i < last):
+            with self.fabric.no_backward_sync(self.model, enabled=i < last), _unused_parameters_explained():
                 self.fabric.backward(self._loss(method, part, batch))
         if self.clip_norm is not None:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.clip_norm)
@@ -140,6 +142,20 @@ class Engine:
         from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
         return isinstance(self.fabric.strategy, FSDPStrategy | ModelParallelStrategy)
+
+
+@contextlib.contextmanager
+def _unused_parameters_explained() -> Iterator[None]:
+    """Say what to do where PyTorch's DDP finds parameters that the loss does not reach."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "find_unused_parameters" not in str(error):
+            raise
+        raise ConfigurationError(
+            "some parameters do not reach the loss, which plain DDP does not allow: a method without constraints, or "
+            "warm-up, leaves out what only the measures need. Use strategy='ddp_find_unused_parameters_true'"
+        ) from error
 
 
 def _whole() -> Any:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from samplewise import distributed
-from samplewise.checkpoint import SUFFIX, Checkpoints, ensure_writable, load_state, save_state, write_json
+from samplewise.checkpoint import Checkpoints, atomic, ensure_writable, write_json
 from samplewise.errors import CheckpointError, OutputError
 from samplewise.history import History
 from samplewise.provenance import provenance
@@ -16,14 +17,14 @@ from samplewise.provenance import provenance
 __all__ = ["RunFolder"]
 
 IDENTITY = "run.json"
-BEST = "best"
+BEST = "best.safetensors"
 
 
 class RunFolder:
     """One run on disk.
 
     ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
-    each epoch, ``checkpoints/`` the state to go on from, ``best/`` the selected model.
+    each epoch, ``checkpoints/`` the state to go on from, ``best.safetensors`` the selected model.
 
     Args:
         path: the folder.
@@ -36,11 +37,12 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep)
         self._writes = distributed.rank() == 0
+        self._best: dict[str, torch.Tensor] | None = None
         if not self._writes:
             return
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        # Weights and two moments of them in each checkpoint, one more while it is written, and the best model.
-        ensure_writable(self.path, needed=3 * weights * (keep + 1) + weights)
+        # Weights, two moments of them and the best weights in each checkpoint, one more while it is written.
+        ensure_writable(self.path, needed=4 * weights * (keep + 1) + weights)
         identity = self.path / IDENTITY
         if identity.exists():
             if not resume:
@@ -72,24 +74,15 @@ class RunFolder:
         rows = [row for row in History.read(self.path).rows if row["epoch"] <= epochs]
         return History(self.path if self._writes else None, rows)
 
-    def save_best(self, epoch: int, weights: dict[str, torch.Tensor]) -> None:
-        """Keep the model of ``epoch`` beside the best one so far, until a checkpoint says which of them it is."""
-        if self._writes:
-            save_state(self._best(epoch), {"model": weights})
+    def save(self, step: int, state: dict[str, Any], best: dict[str, torch.Tensor] | None) -> None:
+        """Write a checkpoint and, if it has changed, the selected model as plain safetensors.
 
-    def load_best(self, epoch: int) -> dict[str, torch.Tensor]:
-        """The weights that :meth:`save_best` kept."""
-        weights: dict[str, torch.Tensor] = load_state(self._best(epoch))["model"]
-        return weights
-
-    def save(self, step: int, state: dict[str, Any], *, best: int | None) -> None:
-        """Write a checkpoint; then only the model of epoch ``best`` is still needed."""
+        The checkpoint is whole by itself; the model stands beside it for whoever wants to load just that.
+        """
         if not self._writes:
             return
         self.checkpoints.save(step, state)
-        for path in (self.path / BEST).glob(f"*{SUFFIX}"):
-            if best is None or path != self._best(best):
-                path.unlink(missing_ok=True)
-
-    def _best(self, epoch: int) -> Path:
-        return self.path / BEST / f"epoch-{epoch:06d}{SUFFIX}"
+        if best is not None and best is not self._best:
+            with atomic(self.path / BEST) as temporary:
+                save_file({name: value.contiguous() for name, value in best.items()}, temporary)
+            self._best = best

@@ -170,8 +170,6 @@ class Training:
             self.best = candidate
             weights = self.engine.state()["model"]
             self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
-            if self.folder is not None:
-                self.folder.save_best(self.epoch, self.best_weights)
         self.stopped = settings.stop_at_target and candidate.feasible
 
     def _record(self, row: dict[str, Any]) -> None:
@@ -196,13 +194,14 @@ class Training:
             "scheduler": None if self.scheduler is None else _plain(self.scheduler.state_dict()),
             "streaks": self.streaks.state_dict(),
             "best": None if self.best is None else asdict(self.best),
+            "best_weights": self.best_weights,
             "epoch": self.epoch,
             "position": self.position,
             "steps": self.steps,
             "stopped": self.stopped,
             "samples": self.feed.source.length,
         }
-        self.folder.save(self.steps, state, best=None if self.best is None else self.best.epoch)
+        self.folder.save(self.steps, state, self.best_weights)
         self.engine.fabric.barrier()
 
     def open(self, folder: RunFolder) -> None:
@@ -229,9 +228,8 @@ class Training:
         self.streaks.load_state_dict(state["streaks"])
         self.epoch, self.position, self.steps = state["epoch"], state["position"], state["steps"]
         self.stopped = state["stopped"]
-        if state["best"] is not None and self.folder is not None:
-            self.best = Selection(**state["best"])
-            self.best_weights = self.folder.load_best(self.best.epoch)
+        self.best = None if state["best"] is None else Selection(**state["best"])
+        self.best_weights = state["best_weights"]
 
 
 def _seed(seed: int, device: torch.device) -> None:

@@ -1,0 +1,237 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import samplewise as sw
+from samplewise.batches import source_of
+from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError
+from samplewise.plan import epoch_order
+from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
+
+
+def run(
+    *, model: nn.Module | None = None, data: Any = None, kind: str = "sequential", epochs: int = 3, **options: Any
+) -> tuple[nn.Module, sw.Solution]:
+    problem = make_problem()
+    model = model or make_model(dropout=0.0)
+    options.setdefault("method", make_method(kind))
+    options.setdefault("optimizer", torch.optim.Adam(model.parameters(), lr=1e-2))
+    options.setdefault("batch_size", 32)
+    return model, sw.fit(problem, model, make_data() if data is None else data, epochs=epochs, **options)
+
+
+def test_it_does_what_the_loop_written_by_hand_does() -> None:
+    data, by_hand = make_data(), make_model(dropout=0.0)
+    optimizer = torch.optim.Adam(by_hand.parameters(), lr=1e-2)
+    x, y = data.tensors
+    tau = 2.0
+    for epoch in range(3):
+        for index in torch.split(epoch_order(source_of(data), shuffle=True, seed=5, epoch=epoch), 32):
+            logits, decoded = by_hand(x[index])
+            objective = functional.cross_entropy(logits, y[index], reduction="none")
+            violation = torch.relu((decoded - x[index]).square().mean(1) - BOUND)
+            optimizer.zero_grad()
+            (objective + tau * violation).mean().backward()
+            optimizer.step()
+        tau = 2.0 * 1.1 ** ((epoch + 1) // 2)
+    model, solution = run(seed=5)
+    for expected, found in zip(by_hand.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert solution.history.column("tau/reconstruction") == pytest.approx([2.0, 2.0, 2.2])
+
+
+@pytest.mark.parametrize("kind", ["sequential", "lagrangian", "unconstrained"])
+def test_micro_batches_change_nothing(kind: str) -> None:
+    whole, _ = run(kind=kind)
+    parts, _ = run(kind=kind, accumulate=3)  # 32 is no multiple of 3, and the last step has 8 samples
+    for expected, found in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loader_gives_what_its_data_set_gives() -> None:
+    first, _ = run()
+    second, _ = run(data=DataLoader(make_data(), batch_size=32, shuffle=True), batch_size=None)
+    assert same_weights(first, second)
+
+
+class ItemByItem(Dataset[Any]):
+    """The same data, one sample at a time."""
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, i: int) -> tuple[Tensor, ...]:
+        return make_data()[i]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_data_set_gives_what_tensors_in_memory_give(workers: int) -> None:
+    first, _ = run(epochs=2)
+    second, _ = run(epochs=2, data=ItemByItem(), num_workers=workers)
+    assert same_weights(first, second)
+
+
+def test_rounds_of_several_epochs_keep_tau() -> None:
+    method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Geometric(1.0, growth=2.0))
+    _, solution = run(method=method, epochs=5, epochs_per_round=2)
+    assert solution.history.column("tau/reconstruction") == [1.0, 1.0, 2.0, 2.0, 4.0]
+    assert solution.history.column("round") == [0, 0, 1, 1, 2]
+
+
+def test_warm_up_minimises_the_objective_alone() -> None:
+    warmed, solution = run(epochs=1, warmup_epochs=2)
+    alone, _ = run(kind="unconstrained", epochs=2)
+    assert solution.history.column("warmup") == [True, True, False]
+    assert solution.history.column("tau/reconstruction") == [0.0, 0.0, 2.0]
+    only_warm = make_model(dropout=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        run(model=only_warm, epochs=1, warmup_epochs=2, auxiliary=StopAfter(14))
+    assert same_weights(only_warm, alone)
+    assert not same_weights(warmed, alone)
+
+
+class StopAfter:
+    """An auxiliary step that ends the run, as a user's Ctrl-C does."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self, model: nn.Module, batch: Any) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing is kept."""
+
+
+class Doubling(StopAfter):
+    """An auxiliary step that hands on another batch."""
+
+    def step(self, model: nn.Module, batch: Any) -> Any:
+        return batch[0] * 2, batch[1]
+
+
+def test_an_auxiliary_step_may_hand_on_what_it_made() -> None:
+    x, y = make_data().tensors
+    first, _ = run(auxiliary=Doubling(0))
+    second, _ = run(data=TensorDataset(x * 2, y))
+    assert same_weights(first, second)
+
+
+@pytest.mark.parametrize("interval", ["epoch", "step"])
+def test_the_learning_rate_follows_its_schedule(interval: str) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    _, solution = run(model=model, optimizer=optimizer, scheduler=scheduler, scheduler_interval=interval)
+    expected = [1.0, 0.5, 0.25] if interval == "epoch" else [0.5**7, 0.5**14, 0.5**21]
+    assert solution.history.column("lr") == pytest.approx(expected)
+
+
+def test_the_gradient_is_cut() -> None:
+    model = make_model(dropout=0.0)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    run(model=model, epochs=1, batch_size=200, clip_norm=0.01, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
+    moved = torch.cat([(a.detach() - b).flatten() for a, b in zip(model.parameters(), before, strict=True)])
+    assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_selected_epoch_is_the_most_feasible_one_and_its_model_is_given() -> None:
+    train, test = make_data(), make_data(seed=1)
+    model, solution = run(epochs=8, evaluate={"train": train, "test": test}, kind="unconstrained")
+    shares = solution.history.column("train/satisfied")
+    assert solution.selected.epoch == shares.index(max(shares)) + 1
+    assert sw.audit(make_problem(), solution.model, train).satisfied == max(shares)
+    assert sw.audit(make_problem(), model, test).satisfied == solution.history.rows[-1]["test/satisfied"]
+    assert solution.status is sw.Status.INFEASIBLE
+    assert solution.audits["test"].samples == 200
+    assert "target" in solution.status.message
+
+
+def test_evaluation_happens_every_n_epochs_and_at_the_end() -> None:
+    _, solution = run(epochs=5, evaluate={"train": make_data()}, evaluate_every=2)
+    assert [row["epoch"] for row in solution.history.rows if "train/objective" in row] == [2, 4, 5]
+    assert solution.streaks.audits == 3
+
+
+def test_it_stops_when_the_target_is_met() -> None:
+    _, solution = run(epochs=50, evaluate={"train": make_data()}, target=0.3, stop_at_target=True)
+    assert solution.status is sw.Status.TARGET_REACHED
+    assert len(solution.history.rows) < 50
+    assert solution.selected.epoch == len(solution.history.rows)
+    assert solution.selected.feasible
+
+
+def test_values_that_are_not_finite_stop_the_run_and_name_the_sample() -> None:
+    x, y = make_data().tensors
+    x = x.clone()
+    x[123, 0] = torch.nan
+    with pytest.raises(NotFiniteError, match=r"sample index: 123\)"):
+        run(data=TensorDataset(x, y))
+
+
+def test_tensorboard_files_hold_the_same_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    _, solution = run(checkpoint=tmp_path / "run", tensorboard=True)
+    (events,) = (tmp_path / "run").rglob("events.*")
+    reader = EventAccumulator(str(events))
+    reader.Reload()
+    found = [event.value for event in reader.Scalars("running/objective")]
+    assert found == pytest.approx(solution.history.column("running/objective"))
+
+
+def test_a_fabric_of_ones_own_sets_devices_and_precision() -> None:
+    from lightning_fabric import Fabric
+
+    plain, _ = run()
+    mixed, _ = run(fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
+    gap = max(float((a - b).detach().abs().max()) for a, b in zip(plain.parameters(), mixed.parameters(), strict=True))
+    assert 0 < gap < 0.5
+    assert isinstance(mixed, Network)
+    assert next(mixed.parameters()).dtype == torch.float32
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"method": sw.Unconstrained([])}, ConfigurationError, "not the problem's"),
+    ({"epochs": 0}, ConfigurationError, "epochs as a whole number >= 1"),
+    ({"batch_size": None}, ConfigurationError, "batch_size is missing"),
+    ({"batch_size": 0}, ConfigurationError, "batch_size"),
+    ({"accumulate": 0}, ConfigurationError, "accumulate"),
+    ({"target": 1.5}, ConfigurationError, "target"),
+    ({"select_on": "test"}, ConfigurationError, "none of the data sets"),
+    ({"scheduler_interval": "round"}, ConfigurationError, "'epoch' or 'step'"),
+    ({"tensorboard": True}, ConfigurationError, "checkpoint="),
+    ({"data": TensorDataset(torch.zeros(0, 10))}, DataError, "empty"),
+    ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))])}, ConfigurationError, "none of the model's"),
+    ({"data": DataLoader(make_data(), batch_size=16)}, ConfigurationError, "give one of them"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD)
+def test_what_cannot_be_right_is_said_before_anything_starts(
+    options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    if "tensorboard" not in options:
+        options = {**options, "checkpoint": tmp_path / "run"}
+    with pytest.raises(error, match=message):
+        run(**options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    model = make_model()
+    before = make_model()
+    with pytest.raises(OutputError, match="cannot write"):
+        run(model=model, checkpoint=tmp_path / "file")
+    assert same_weights(model, before)

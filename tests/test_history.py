@@ -1,0 +1,34 @@
+import csv
+import json
+import math
+from pathlib import Path
+
+from samplewise.history import History
+
+
+def test_rows_are_in_both_files(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.append({"epoch": 1, "loss": 0.5})
+    history.append({"epoch": 2, "loss": math.nan})
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert lines == [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": None}]
+    with (tmp_path / "history.csv").open() as file:
+        assert list(csv.DictReader(file)) == [{"epoch": "1", "loss": "0.5"}, {"epoch": "2", "loss": ""}]
+
+
+def test_a_new_column_gets_a_new_header(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.append({"epoch": 1})
+    history.append({"epoch": 2, "test/loss": 0.5})
+    history.append({"epoch": 3})
+    with (tmp_path / "history.csv").open() as file:
+        assert [row["test/loss"] for row in csv.DictReader(file)] == ["", "0.5", ""]
+    assert history.column("test/loss") == [None, 0.5, None]
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    History(tmp_path, [{"epoch": 1}, {"epoch": 2}])
+    path = tmp_path / "history.jsonl"
+    path.write_text(path.read_text()[:-4])
+    assert History.read(tmp_path).rows == [{"epoch": 1}]
+    assert History.read(tmp_path / "nowhere").rows == []

@@ -1,0 +1,162 @@
+"""Runs that are killed, torn or changed, as real processes with real files."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import samplewise as sw
+from samplewise.checkpoint import load_state
+from samplewise.errors import CheckpointError, DataError, OutputError
+from small import make_data, make_method, make_model, make_problem
+
+SCRIPT = Path(__file__).parent / "run_small.py"
+
+
+def command(folder: Path, method: str, *more: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), str(folder), method, *more]
+
+
+def finish(folder: Path, method: str, *more: str, processes: int = 1) -> list[dict[str, Any]]:
+    """Run to the end; the results of each process."""
+    result = folder.with_suffix(".result")
+    subprocess.run(
+        command(folder, method, "--result", str(result), *more), check=True, capture_output=True, text=True, timeout=120
+    )
+    return [load_state(result.with_suffix(f".{rank}")) for rank in range(processes)]
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["sequential", "lagrangian"])
+def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path, method: str) -> None:
+    (expected,) = finish(tmp_path / "whole", method)
+    moments = random.Random(method)
+    kills = 0
+    for _ in range(4):
+        process = subprocess.Popen(command(tmp_path / "killed", method), stderr=subprocess.DEVNULL)
+        before = len(list((tmp_path / "killed").glob("checkpoints/*")))
+        # Start the clock when the run has begun to write, so that kills fall into training and not into imports.
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if (tmp_path / "killed" / "checkpoints").exists() and (before == 0 or _moved(tmp_path / "killed")):
+                break
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.15))
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        if process.returncode == 0:
+            break
+    (found,) = finish(tmp_path / "killed", method)
+    assert kills >= 1
+    assert_same(found, expected)
+
+
+def _moved(folder: Path) -> bool:
+    """Whether a checkpoint was written within the last moments."""
+    newest = max((path.stat().st_mtime for path in folder.glob("checkpoints/*")), default=0.0)
+    return time.time() - newest < 0.2
+
+
+def test_a_torn_last_checkpoint_costs_time_but_not_the_result(tmp_path: Path) -> None:
+    (expected,) = finish(tmp_path / "whole", "sequential")
+    finish(tmp_path / "torn", "sequential", "--epochs", "3")
+    newest = max((tmp_path / "torn" / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-100])
+    (found,) = finish(tmp_path / "torn", "sequential")
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("method", ["sequential", "lagrangian"])
+def test_two_processes_end_where_one_does(tmp_path: Path, method: str) -> None:
+    (alone,) = finish(tmp_path / "one", method, "--dropout", "0")
+    first, second = finish(tmp_path / "two", method, "--dropout", "0", "--devices", "2", processes=2)
+    torch.testing.assert_close(first["model"], alone["model"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(first["method"], alone["method"], rtol=1e-3, atol=1e-4)
+    for key in ("model", "method"):
+        assert_same(first[key], second[key])
+    assert first["samples"] == alone["samples"] == 51, "each sample is counted once"
+    assert torch.equal(first["violators"], alone["violators"])
+    for ours, theirs in zip(first["history"], alone["history"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+
+
+def test_two_processes_resume_within_an_epoch(tmp_path: Path) -> None:
+    whole = finish(tmp_path / "whole", "lagrangian", "--devices", "2", processes=2)
+    finish(tmp_path / "parts", "lagrangian", "--devices", "2", "--epochs", "3", processes=2)
+    folder = tmp_path / "parts" / "checkpoints"
+    max(folder.iterdir()).unlink()  # what is left was written in the middle of an epoch
+    assert load_state(max(folder.iterdir()))["position"] > 0
+    parts = finish(tmp_path / "parts", "lagrangian", "--devices", "2", processes=2)
+    for found, expected in zip(parts, whole, strict=True):
+        assert_same(found, expected)
+
+
+def fit(folder: Path, *, samples: int = 200, kind: str = "sequential", epochs: int = 2, **options: Any) -> sw.Solution:
+    model = make_model()
+    return sw.fit(
+        make_problem(),
+        model,
+        make_data(samples),
+        method=make_method(kind, samples),
+        optimizer=torch.optim.Adam(model.parameters()),
+        epochs=epochs,
+        batch_size=32,
+        checkpoint=folder,
+        **options,
+    )
+
+
+def test_a_finished_run_returns_at_once_and_can_be_made_longer(tmp_path: Path) -> None:
+    first = fit(tmp_path)
+    again = fit(tmp_path)
+    assert again.history.rows == first.history.rows
+    assert again.audits["train"].objective == first.audits["train"].objective
+    assert [row["epoch"] for row in fit(tmp_path, epochs=4).history.rows] == [1, 2, 3, 4]
+
+
+def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
+    fit(tmp_path)
+    with pytest.raises((DataError, CheckpointError), match=r"samples.* 200.* 150"):
+        fit(tmp_path, samples=150)
+
+
+@pytest.mark.parametrize(("options", "message"), [({"kind": "unconstrained"}, "method"), ({"seed": 1}, "seed")])
+def test_the_folder_of_another_run_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    fit(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=f"holds another run: its {message}"):
+        fit(tmp_path, **options)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_without_resume_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    fit(tmp_path / "run", resume=False)
+    with pytest.raises(OutputError, match="holds a run already"):
+        fit(tmp_path / "run", resume=False)
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match=r"no run\.json"):
+        fit(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        fit(tmp_path)
+
+
+def test_the_best_model_stands_beside_the_last_checkpoints(tmp_path: Path) -> None:
+    solution = fit(tmp_path, epochs=6, kind="unconstrained", evaluate={"train": make_data()})
+    torch.testing.assert_close(load_file(tmp_path / "best.safetensors"), dict(solution.model.state_dict()))
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    assert json.loads((tmp_path / "run.json").read_text())["provenance"]["versions"]["torch"]
