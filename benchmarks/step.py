@@ -4,7 +4,7 @@ Example:
     python benchmarks/step.py --repeats 60 --steps 40
 
 All arms take the same batches, and every one has its own copy of the same network. They alternate step by step, in an
-order that changes; a ratio compares two arms over one turn of a few steps, and the result is the median over turns.
+order that changes; a ratio compares the median steps of two arms in one turn, and the result is the median over turns.
 """
 
 import argparse
@@ -177,21 +177,21 @@ def batches(samples: int, count: int, generator: torch.Generator) -> list[Batch]
 
 
 def take_turns(arms: dict[str, tuple[Step, list[Batch]]], repeats: int, steps: int) -> dict[str, list[float]]:
-    """Seconds per step of each arm in each turn; within a turn the arms alternate step by step."""
+    """Median seconds per step of each arm in each turn; within a turn the arms alternate step by step."""
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for turn in range(repeats + 1):
-        spent = dict.fromkeys(arms, 0.0)
+        spent: dict[str, list[float]] = {name: [] for name in arms}
         for i in range(steps):
             random.shuffle(order)
             for name in order:
                 step, feed = arms[name]
                 start = time.perf_counter()
                 step(feed[i % len(feed)])
-                spent[name] += time.perf_counter() - start
+                spent[name].append(time.perf_counter() - start)
         if turn:  # the first turn warms up
             for name in arms:
-                seconds[name].append(spent[name] / steps)
+                seconds[name].append(statistics.median(spent[name]))
     return seconds
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import Constraint, check_constraints
+from samplewise.constraints import RESERVED, Constraint, check_constraints
 from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.methods import checks
 
@@ -51,7 +51,8 @@ class Problem:
     def __init__(self, evaluate: Evaluate, constraints: Iterable[Constraint]) -> None:
         if not callable(evaluate):
             raise ConfigurationError(
-                f"expected evaluate as a function of (model, batch), got {type(evaluate).__name__}"
+                f"expected evaluate as a function of (model, batch), got {type(evaluate).__name__}; it returns the "
+                "objective and the measures of the batch"
             )
         self._evaluate = evaluate
         self.constraints = check_constraints(constraints)
@@ -72,6 +73,10 @@ class Problem:
             )
         objective, measures = result
         checks.check_objective(objective)
+        for name in RESERVED & measures.keys():
+            raise MeasureError(
+                f"a measure cannot be called {name!r}, which a method's call takes for itself: rename it in evaluate"
+            )
         for constraint in self.constraints:
             checks.pick_measure(constraint, measures, objective)
         if index is not None and len(index) != len(objective):
