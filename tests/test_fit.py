@@ -36,7 +36,7 @@ def test_it_does_what_the_loop_written_by_hand_does() -> None:
             objective = functional.cross_entropy(logits, y[index], reduction="none")
             violation = torch.relu((decoded - x[index]).square().mean(1) - BOUND)
             optimizer.zero_grad()
-            (objective + tau * violation).mean().backward()
+            torch.autograd.backward((objective + tau * violation).mean())
             optimizer.step()
         tau = 2.0 * 1.1 ** ((epoch + 1) // 2)
     model, solution = run(seed=5)
@@ -65,8 +65,9 @@ class ItemByItem(Dataset[Any]):
     def __len__(self) -> int:
         return 200
 
-    def __getitem__(self, i: int) -> tuple[Tensor, ...]:
-        return make_data()[i]
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        x, y = make_data().tensors
+        return x[i], y[i]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
