@@ -142,7 +142,7 @@ def test_a_loader_that_batches_by_itself_is_refused() -> None:
 
 
 def test_to_device_follows_containers() -> None:
-    pair = namedtuple("pair", "a b")  # noqa: PYI024 - the plain kind that batches come in
+    pair = namedtuple("pair", "a b")
     batch = {"x": [torch.zeros(1), (torch.ones(1), "text")], "y": pair(torch.zeros(2), 3)}
     moved = to_device(batch, torch.device("meta"))
     assert moved["x"][0].device.type == moved["x"][1][0].device.type == moved["y"].a.device.type == "meta"
