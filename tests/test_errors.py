@@ -1,0 +1,52 @@
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+from samplewise import errors
+from samplewise.errors import ConfigurationError, MissingMeasureError, SamplewiseError, did_you_mean, finite_number
+
+CLASSES = [
+    found
+    for _, found in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(found, SamplewiseError) and found is not SamplewiseError
+]
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_every_error_is_also_a_builtin_one(error: type[SamplewiseError]) -> None:
+    builtin = [base for base in error.__mro__ if base.__module__ == "builtins" and base not in (Exception, object)]
+    assert {base.__name__ for base in builtin} - {"BaseException"}
+    assert error.__name__ in errors.__all__
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_errors_print_their_message_as_it_is_and_survive_pickling(error: type[SamplewiseError]) -> None:
+    raised = pickle.loads(pickle.dumps(error("expected 'a'\ngot 'b'")))
+    assert type(raised) is error
+    assert str(raised) == "expected 'a'\ngot 'b'"
+
+
+def test_a_missing_measure_is_caught_as_key_error() -> None:
+    with pytest.raises(KeyError, match="mse"):
+        raise MissingMeasureError("mse")
+
+
+def test_did_you_mean_finds_the_nearest_name_or_nothing() -> None:
+    assert did_you_mean("reconstuction", ["reconstruction", "psnr"]) == " Did you mean 'reconstruction'?"
+    assert did_you_mean("zzz", ["reconstruction", "psnr"]) == ""
+    assert did_you_mean("x", []) == ""
+
+
+@pytest.mark.parametrize("value", [1, 1.5, np.float32(0.5), np.int64(3)])
+def test_finite_number_takes_any_real_number_as_float(value: float) -> None:
+    found = finite_number(value, "bound")
+    assert type(found) is float
+    assert found == value
+
+
+@pytest.mark.parametrize("value", [True, None, "1", float("nan"), float("inf"), 1j])
+def test_finite_number_refuses_the_rest(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="expected a finite number for bound, got"):
+        finite_number(value, "bound")
