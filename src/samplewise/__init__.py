@@ -1,5 +1,6 @@
 """Train PyTorch models under requirements that must hold for every sample."""
 
+from samplewise import measures
 from samplewise.audit import Audit, audit
 from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal
 from samplewise.errors import SamplewiseError
@@ -39,4 +40,5 @@ __all__ = [
     "Unconstrained",
     "audit",
     "fit",
+    "measures",
 ]
