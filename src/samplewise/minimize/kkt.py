@@ -1,0 +1,105 @@
+"""How near a point is to the KKT conditions, and the multipliers that say so."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samplewise.minimize.functions import Array, Functions
+
+__all__ = ["Bounds", "Kkt", "Multipliers", "residuals", "shaped"]
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """One number for each constraint at the end point, in the functions' own units (Definition 1)."""
+
+    constraints: tuple[Tensor, ...]
+    """lambda >= 0 of each inequality, of the shape its function returns."""
+    equalities: tuple[Tensor, ...]
+    """mu of each equality, of any sign."""
+    lower: Tensor
+    """Of the lower bounds, >= 0, of the shape of x."""
+    upper: Tensor
+    """Of the upper bounds, >= 0, of the shape of x."""
+
+
+@dataclass(frozen=True)
+class Kkt:
+    """Residuals of the KKT conditions (Definition 1), in the functions' own units."""
+
+    stationarity: float
+    """Largest entry of ``x - project(x - grad L)``, the gradient of the Lagrangian where no bound is met."""
+    feasibility: float
+    """Largest of ``max(0, g_i)`` and ``|h_i|``; bounds are never left."""
+    complementarity: float
+    """Largest ``|lambda_i g_i|``."""
+    gradient: float
+    """Largest entry of the objective's gradient: what the stationarity is to be compared with."""
+    largest_multiplier: float
+
+    @property
+    def relative_stationarity(self) -> float:
+        """``stationarity / max(1, gradient)``."""
+        return self.stationarity / max(1.0, self.gradient)
+
+    def within(self, tolerance: float) -> bool:
+        """Whether every residual is below ``tolerance``, relative to the size of what it is the residual of."""
+        return (
+            self.relative_stationarity <= tolerance
+            and self.feasibility <= tolerance
+            and self.complementarity <= tolerance * max(1.0, self.largest_multiplier)
+        )
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """``lower <= x <= upper``, infinite where there is none, flat."""
+
+    lower: Array
+    upper: Array
+
+    def project(self, x: Array) -> Array:
+        """The nearest point within the bounds."""
+        return np.clip(x, self.lower, self.upper)
+
+    def projected(self, x: Array, gradient: Array) -> Array:
+        """``x - project(x - gradient)``: zero exactly at a stationary point."""
+        return x - self.project(x - gradient)
+
+
+def residuals(functions: Functions, bounds: Bounds, x: Array, multipliers: Array) -> Kkt:
+    """The KKT residuals at ``x`` with the given multipliers of g and h."""
+    values = functions.evaluate(x)
+    c = values.c.detach().cpu().numpy()
+    gradient = functions.gradient(values)
+    lagrangian = gradient + multipliers @ functions.jacobian(values)
+    g, h = c[: functions.inequalities], c[functions.inequalities :]
+    return Kkt(
+        stationarity=float(np.abs(bounds.projected(x, lagrangian)).max()),
+        feasibility=float(max(np.maximum(g, 0.0).max(initial=0.0), np.abs(h).max(initial=0.0))),
+        complementarity=float(np.abs(multipliers[: functions.inequalities] * g).max(initial=0.0)),
+        gradient=float(np.abs(gradient).max()),
+        largest_multiplier=float(np.abs(multipliers).max(initial=0.0)),
+    )
+
+
+def shaped(functions: Functions, bounds: Bounds, x: Array, multipliers: Array) -> Multipliers:
+    """The flat multipliers in the shapes of the user's functions, with those of the bounds."""
+    values = functions.evaluate(x)
+    lagrangian = functions.gradient(values) + multipliers @ functions.jacobian(values)
+    below, above = x <= bounds.lower, x >= bounds.upper
+    shapes = (*functions.inequality_shapes, *functions.equality_shapes)
+    ends = np.cumsum([shape.numel() for shape in shapes], dtype=np.int64)
+    tensors = [
+        torch.from_numpy(multipliers[end - shape.numel() : end].copy()).view(shape)
+        for end, shape in zip(ends, shapes, strict=True)
+    ]
+    count = len(functions.inequality_shapes)
+    return Multipliers(
+        constraints=tuple(tensors[:count]),
+        equalities=tuple(tensors[count:]),
+        lower=torch.from_numpy(np.where(below, np.maximum(lagrangian, 0.0), 0.0)).view(functions.shape),
+        upper=torch.from_numpy(np.where(above, np.maximum(-lagrangian, 0.0), 0.0)).view(functions.shape),
+    )

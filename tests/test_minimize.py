@@ -1,0 +1,290 @@
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import optimize
+from torch import Tensor
+
+from nonlinear_problems import PROBLEMS, NonlinearProblem
+from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
+from samplewise.minimize import MinimizeStatus, minimize
+from samplewise.schedules import Constant, Geometric
+
+Name = Literal["sequential-penalty", "augmented-lagrangian"]
+METHODS: tuple[Name, Name] = ("sequential-penalty", "augmented-lagrangian")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_standard_problems_are_solved(problem: NonlinearProblem, method: Name) -> None:
+    result = minimize(
+        problem.f,
+        problem.x0,
+        constraints=problem.constraints,
+        equalities=problem.equalities,
+        bounds=problem.bounds,
+        method=method,
+    )
+    assert result.status is MinimizeStatus.CONVERGED
+    assert problem.error(result.fun) <= 1e-6
+    x = result.x
+    assert problem.g is None or float(problem.g(x).max()) <= 1e-6
+    assert problem.h is None or float(problem.h(x).abs().max()) <= 1e-6
+    lower, upper = (
+        torch.as_tensor(absent if side is None else side, dtype=torch.float64)
+        for side, absent in zip(problem.bounds, (-math.inf, math.inf), strict=True)
+    )
+    assert bool(((x >= lower) & (x <= upper)).all())
+    assert lagrangian_gradient(problem, result.x, result.multipliers) <= 1e-6 * max(1.0, result.kkt.gradient)
+
+
+def lagrangian_gradient(problem: NonlinearProblem, x: Tensor, multipliers: Any) -> float:
+    """The largest entry of the Lagrangian's gradient with all four kinds of multipliers, from their definition."""
+    x = x.clone().requires_grad_()
+    total = problem.f(x) - (multipliers.lower * x).sum() + (multipliers.upper * x).sum()
+    for functions, found in (
+        (problem.constraints, multipliers.constraints),
+        (problem.equalities, multipliers.equalities),
+    ):
+        for function, value in zip(functions, found, strict=True):
+            total = total + (function(x) * value).sum()
+    (gradient,) = torch.autograd.grad(total, x)
+    for found in (*multipliers.constraints, multipliers.lower, multipliers.upper):
+        assert bool((found >= 0).all())
+    return float(gradient.abs().max())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=15)
+def test_random_convex_programs_agree_with_slsqp(method: Name, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    n, m = 6, 5
+    root = draw.normal(size=(n, n))
+    matrix, slope = root @ root.T + np.eye(n), draw.normal(size=n)
+    rows, right = draw.normal(size=(m, n)), draw.normal(size=m) + 0.5
+    inside = draw.normal(size=n)
+    right = np.maximum(right, rows @ inside + 0.1)  # so that there is a feasible point
+    a, b, c, d = (torch.from_numpy(array) for array in (matrix, slope, rows, right))
+    result = minimize(
+        lambda x: 0.5 * x @ a @ x + b @ x,
+        torch.zeros(n),
+        constraints=[lambda x: c @ x - d],
+        method=method,
+    )
+
+    def objective(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        return float(0.5 * x @ matrix @ x + slope @ x), np.asarray(matrix @ x + slope)
+
+    reference = optimize.minimize(
+        objective,
+        np.zeros(n),
+        jac=True,
+        method="SLSQP",
+        constraints=optimize.LinearConstraint(rows, -np.inf, right),
+        tol=1e-14,
+    )
+    assert result.success
+    np.testing.assert_allclose(result.x.numpy(), reference.x, atol=1e-5)
+
+
+def test_rounds_follow_the_schedule_and_the_falling_accuracy() -> None:
+    schedule = Geometric(2.0, growth=3.0, maximum=1e10)
+    result = minimize(
+        lambda x: x.sum(),
+        torch.zeros(2),
+        constraints=[lambda x: x.square().sum() - 2],
+        schedule=schedule,
+        newton=False,
+        tolerance=1e-6,
+        epsilon0=1e-2,
+        decay=0.5,
+        scale=False,
+    )
+    assert result.success
+    taus = [entry.tau for entry in result.history]
+    assert taus == pytest.approx([2.0 * 3.0**k for k in range(len(taus))])
+    assert [entry.epsilon for entry in result.history[:3]] == pytest.approx([1e-2, 5e-3, 2.5e-3])
+    for entry in result.history:
+        assert entry.gradient <= max(entry.epsilon, 1e-7)
+    # The path of the quadratic penalty in closed form: x = -s (1, 1) with 1 = tau (2 s^2 - 2) 2 s.
+    for entry in result.history[4:8]:
+        s = optimize.brentq(lambda s, tau=entry.tau: 2 * s * tau * (2 * s * s - 2) - 1, 1.0, 2.0)
+        assert entry.violation == pytest.approx(2 * s * s - 2, abs=1e-3 / entry.tau)
+
+
+@pytest.mark.parametrize("name", ["hs7", "hs12", "hs35", "hs43", "hs65", "hs71", "ball", "simplex"])
+def test_the_penalty_alone_reaches_the_optimum_without_newton(name: str) -> None:
+    problem = next(problem for problem in PROBLEMS if problem.name == name)
+    result = minimize(
+        problem.f,
+        problem.x0,
+        constraints=problem.constraints,
+        equalities=problem.equalities,
+        bounds=problem.bounds,
+        newton=False,
+        tolerance=1e-6,
+    )
+    assert problem.error(result.fun) <= 2e-6
+    assert result.kkt.feasibility <= 1e-6
+
+
+def test_the_multiplier_is_tau_times_the_violation_without_newton() -> None:
+    # min (x - 2)^2 s.t. x <= 1: P_tau is least at (4 + tau) / (2 + tau), so lambda = 2 tau / (2 + tau).
+    result = minimize(
+        lambda x: (x[0] - 2) ** 2,
+        [0.0],
+        constraints=[lambda x: x[0] - 1],
+        newton=False,
+        scale=False,
+        max_rounds=1,
+        epsilon0=1e-9,
+        schedule=Constant(100.0),
+    )
+    assert result.status is MinimizeStatus.ITERATION_LIMIT
+    assert result.x.item() == pytest.approx(104 / 102, abs=1e-8)
+    assert result.multipliers.constraints[0].item() == pytest.approx(200 / 102, abs=1e-6)
+    assert result.kkt.feasibility == pytest.approx(2 / 102, abs=1e-8)
+    assert result.kkt.complementarity == pytest.approx(200 / 102 * 2 / 102, abs=1e-6)
+
+
+def two_discs(x: Tensor) -> Tensor:
+    return torch.stack([(x[0] + 2) ** 2 + x[1] ** 2 - 1, (x[0] - 2) ** 2 + x[1] ** 2 - 1])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("f", "x0", "constraints", "equalities", "least"),
+    [
+        (lambda x: x.sum(), [3.0], [lambda x: x**2 + 1], [], [0.0]),
+        (lambda x: x[0] + x[1], [1.0, 2.0], [two_discs], [], [0.0, 0.0]),
+        (lambda x: x.square().sum(), [5.0], [], [lambda x: x, lambda x: x - 2], [1.0]),
+    ],
+    ids=["no real root", "disjoint discs", "contradicting equalities"],
+)
+def test_infeasible_problems_end_at_the_least_violated_point(
+    method: Name,
+    f: Callable[[Tensor], Tensor],
+    x0: list[float],
+    constraints: list[Callable[[Tensor], Tensor]],
+    equalities: list[Callable[[Tensor], Tensor]],
+    least: list[float],
+) -> None:
+    result = minimize(f, x0, constraints=constraints, equalities=equalities, method=method)
+    assert result.status is MinimizeStatus.INFEASIBLE
+    assert "infeasible stationary point" in str(result.status)
+    np.testing.assert_allclose(result.x.numpy(), least, atol=1e-4)
+    assert len(result.history) < 15
+
+
+def test_infeasible_with_bounds() -> None:
+    result = minimize(lambda x: x[0], [0.5], constraints=[lambda x: 2 - x], bounds=(0.0, 1.0))
+    assert result.status is MinimizeStatus.INFEASIBLE
+    assert result.x.item() == 1.0
+
+
+@pytest.mark.parametrize("f", [lambda x: x.sum(), lambda x: torch.log(x).sum(), lambda x: -x.square().sum()])
+def test_a_problem_without_minimum_ends_as_not_finite(f: Callable[[Tensor], Tensor]) -> None:
+    result = minimize(f, [1.0, 2.0])
+    assert result.status in (MinimizeStatus.NOT_FINITE, MinimizeStatus.ITERATION_LIMIT)
+    assert not result.success
+
+
+def test_linear_objective_without_constraints_is_not_finite() -> None:
+    assert minimize(lambda x: x.sum(), [1.0]).status is MinimizeStatus.NOT_FINITE
+
+
+def test_a_subproblem_open_below_is_closed_by_a_larger_tau() -> None:
+    # P_tau falls without bound for tau <= 2 and has its minimum near the constraint for larger tau.
+    result = minimize(
+        lambda x: -(x[0] ** 2),
+        [0.5],
+        constraints=[lambda x: x - 1, lambda x: -x - 1],
+        schedule=Geometric(1.0, growth=4.0),
+    )
+    assert result.success
+    assert abs(result.x.item()) == pytest.approx(1.0)
+
+
+def test_iteration_limit() -> None:
+    problem = next(problem for problem in PROBLEMS if problem.name == "hs100")
+    result = minimize(problem.f, problem.x0, constraints=problem.constraints, max_rounds=1, newton=False)
+    assert result.status is MinimizeStatus.ITERATION_LIMIT
+    assert len(result.history) == 1
+
+
+def test_any_shape_and_dtype_of_x0() -> None:
+    target = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    result = minimize(
+        lambda x: (x - target).square().sum(),
+        torch.zeros(2, 2),
+        constraints=[lambda x: x - 2.5],
+        bounds=(None, torch.tensor([[0.5, 9.0], [9.0, 9.0]])),
+    )
+    assert result.x.dtype == torch.float64
+    torch.testing.assert_close(result.x, torch.tensor([[0.5, 2.0], [2.5, 2.5]], dtype=torch.float64))
+    torch.testing.assert_close(
+        result.multipliers.constraints[0], torch.tensor([[0.0, 0.0], [1.0, 3.0]], dtype=torch.float64)
+    )
+    torch.testing.assert_close(result.multipliers.upper, torch.tensor([[1.0, 0], [0, 0]], dtype=torch.float64))
+
+
+def test_the_start_is_moved_into_the_bounds() -> None:
+    # Outside the bounds the objective is not even defined.
+    result = minimize(lambda x: x[0] - torch.log(x[0]), [-3.0], bounds=(0.1, None))
+    assert result.x.item() == pytest.approx(1.0)
+
+
+def test_points_outside_the_domain_are_left_again() -> None:
+    result = minimize(lambda x: (x * torch.log(x)).sum(), [5.0], constraints=[lambda x: x - 6])
+    assert result.x.item() == pytest.approx(math.exp(-1), abs=1e-6)
+
+
+def square(x: Tensor) -> Tensor:
+    return x.square().sum()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ({"f": lambda x: x}, MeasureError, r"f\(x\) as a scalar, got the shape \(2,\)"),
+        ({"f": lambda x: x.sum().item()}, MeasureError, r"f\(x\) as a tensor, got float"),
+        ({"f": lambda x: torch.tensor(1.0)}, MeasureError, "f does not depend on x"),
+        ({"f": lambda x: square(x.detach())}, MeasureError, "f does not depend on x"),
+        ({"f": lambda x: torch.log(x - 1).sum()}, NotFiniteError, "f is not finite at x0"),
+        ({"f": lambda x: torch.sqrt(x).sum()}, NotFiniteError, "gradient of f is not finite at x0"),
+        ({"f": 3.0}, ConfigurationError, "f as a function"),
+        ({"constraints": [lambda x: torch.zeros(2)]}, MeasureError, r"constraints\[0\] does not depend on x"),
+        ({"constraints": [square, lambda x: 1.0]}, MeasureError, r"constraints\[1\]\(x\) as a tensor"),
+        ({"constraints": [lambda x: x[:0]]}, MeasureError, "at least one entry"),
+        ({"equalities": [lambda x: (x > 0).long()]}, MeasureError, r"equalities\[0\]\(x\) of floating point type"),
+        ({"equalities": [lambda x: 1 / x]}, NotFiniteError, r"equalities\[0\] is not finite at x0"),
+        ({"x0": torch.tensor([0, 0])}, ConfigurationError, "x0 of floating point type, got torch.int64"),
+        ({"x0": [0, 1]}, ConfigurationError, "write 1.0 instead of 1"),
+        ({"x0": torch.zeros(0)}, ConfigurationError, "at least one entry"),
+        ({"x0": [0.0, math.nan]}, NotFiniteError, "x0 is not finite"),
+        ({"x0": "here"}, ConfigurationError, "x0 as a tensor"),
+        ({"tolerance": 0.0}, ConfigurationError, "tolerance > 0, got 0.0"),
+        ({"tolerance": -1e-6}, ConfigurationError, "tolerance > 0"),
+        ({"tolerance": math.nan}, ConfigurationError, "tolerance > 0"),
+        ({"epsilon0": 0.0}, ConfigurationError, "epsilon0 > 0"),
+        ({"decay": 1.0}, ConfigurationError, "0 < decay < 1"),
+        ({"max_rounds": 0}, ConfigurationError, "max_rounds"),
+        ({"max_inner": 1.5}, ConfigurationError, "max_inner"),
+        ({"method": "augmented_lagrangian"}, ConfigurationError, "Did you mean 'augmented-lagrangian'"),
+        ({"bounds": (1.0, 0.0)}, ConfigurationError, "lower <= upper"),
+        ({"bounds": (math.nan, None)}, ConfigurationError, "lower bound is NaN"),
+        ({"bounds": ([0.0, 0.0, 0.0], None)}, ConfigurationError, r"shape \(2,\) of x0"),
+        ({"bounds": [(0, 1), (0, 1)]}, ConfigurationError, r"tuple \(lower, upper\)"),
+    ],
+)
+def test_bad_input_is_one_clear_error(arguments: dict[str, Any], error: type[Exception], match: str) -> None:
+    call: dict[str, Any] = {"f": square, "x0": [0.0, 0.0], **arguments}
+    with pytest.raises(error, match=match):
+        minimize(call.pop("f"), call.pop("x0"), **call)
