@@ -36,7 +36,7 @@ def test_it_does_what_the_loop_written_by_hand_does() -> None:
             objective = functional.cross_entropy(logits, y[index], reduction="none")
             violation = torch.relu((decoded - x[index]).square().mean(1) - BOUND)
             optimizer.zero_grad()
-            torch.autograd.backward((objective + tau * violation).mean())
+            (objective + tau * violation).mean().backward()
             optimizer.step()
         tau = 2.0 * 1.1 ** ((epoch + 1) // 2)
     model, solution = run(seed=5)
