@@ -110,9 +110,11 @@ class Tally(nn.Module):
             samples: how many are present.
         """
         sums = values.sum(1).tolist()
-        # A sum is finite only if all its parts are.
         if not math.isfinite(sum(sums)):
-            return False
+            values = values.double()  # where finite values cannot add up to infinity
+            sums = values.sum(1).tolist()
+            if not math.isfinite(sum(sums)):
+                return False
         read = self._read
         read[0] += 1
         read[1] += samples

@@ -1,0 +1,220 @@
+"""Bad input: one clear error that says what was expected, what was found and what to do, and nothing is lost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from method_cases import METHODS, SAMPLES, Make, batch
+
+import samplewise as sw
+from samplewise.errors import (
+    ConfigurationError,
+    MeasureError,
+    MissingMeasureError,
+    NotFiniteError,
+    SampleIndexError,
+    SamplewiseError,
+)
+
+every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())
+BOUNDED: list[sw.Constraint] = [sw.AtMost("reconstruction", 1.0)]
+TAU = sw.Constant(2.0)
+GOOD = torch.zeros(4)
+INDEX = torch.arange(4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            {},
+            MissingMeasureError,
+            r"constraint reconstruction <= 1 needs the measure 'reconstruction', which was not given \(given: none\)",
+        ),
+        (
+            {"reconstuction": GOOD, "psnr": GOOD},
+            MissingMeasureError,
+            r"\(given: psnr, reconstuction\)\. Did you mean 'reconstuction'\?",
+        ),
+        ({"reconstruction": [0.0] * 4}, MeasureError, "expected the measure 'reconstruction' as a tensor, got list"),
+        (
+            {"reconstruction": torch.zeros(3)},
+            MeasureError,
+            r"of shape \(4,\) or \(4, m\), one row for each sample of the objective, got \(3,\); do not average",
+        ),
+        ({"reconstruction": torch.zeros(())}, MeasureError, r"got \(\); do not average over the batch"),
+        ({"reconstruction": torch.zeros(4, 2, 2)}, MeasureError, r"got \(4, 2, 2\)"),
+        ({"reconstruction": torch.zeros(4, 0)}, MeasureError, r"got \(4, 0\)"),
+        (
+            {"reconstruction": torch.zeros(4, dtype=torch.int64)},
+            MeasureError,
+            r"floating point type, got torch.int64; convert it with \.float\(\)",
+        ),
+        (
+            {"reconstruction": torch.zeros(4, device="meta")},
+            MeasureError,
+            "the measure 'reconstruction' is on meta, the objective on cpu: move one of them",
+        ),
+        ({"objective": 0.5}, MeasureError, r"expected the objective as a tensor of shape \(B,\), got float"),
+        (
+            {"objective": torch.zeros(())},
+            MeasureError,
+            "got a scalar: it is already reduced. Compute the loss with reduction='none'",
+        ),
+        ({"objective": torch.zeros(4, 1)}, MeasureError, r"shape \(B,\) with B >= 1, got \(4, 1\); reduce each sample"),
+        ({"objective": torch.zeros(0)}, MeasureError, r"got \(0,\)"),
+        (
+            {"objective": torch.zeros(4, dtype=torch.int32)},
+            MeasureError,
+            "objective of floating point type, got torch.int32",
+        ),
+        (
+            {"objective": torch.zeros(4, device="meta")},
+            MeasureError,
+            r"the objective is on meta, the method on cpu: call method\.to\('meta'\)",
+        ),
+        ({"index": torch.arange(3)}, SampleIndexError, r"integers of shape \(4,\), got \(3,\) of torch.int64"),
+        ({"index": torch.zeros(4)}, SampleIndexError, r"got \(4,\) of torch.float32; it holds each sample's number"),
+        ({"index": torch.ones(4, dtype=torch.bool)}, SampleIndexError, "of torch.bool"),
+        ({"index": [0, 1, 2, 3]}, SampleIndexError, "got list"),
+        ({"sample_weight": torch.ones(3)}, MeasureError, r"expected sample_weight of shape \(4,\).*got \(3,\)"),
+        ({"sample_weight": 1.0}, MeasureError, "expected sample_weight of shape .* got float"),
+        (
+            {"sample_weight": torch.tensor([1.0, -1.0, 1.0, 1.0])},
+            MeasureError,
+            "expected finite sample_weight >= 0, zero for padding, got",
+        ),
+        ({"sample_weight": torch.tensor([1.0, torch.nan, 1.0, 1.0])}, MeasureError, "expected finite sample_weight"),
+        (
+            {"sample_weight": torch.ones(4, device="meta")},
+            MeasureError,
+            "sample_weight is on meta, the objective on cpu",
+        ),
+    ],
+)
+@every_method
+def test_a_bad_call_is_refused_and_changes_nothing(
+    make: Make, call: dict[str, Any], error: type[SamplewiseError], message: str
+) -> None:
+    method = make(BOUNDED, TAU)
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    arguments: dict[str, Any] = {"objective": GOOD, "index": INDEX, "reconstruction": GOOD}
+    if not call or "reconstuction" in call:
+        del arguments["reconstruction"]
+    arguments |= call
+    with pytest.raises(error, match=message):
+        method(arguments.pop("objective"), **arguments)
+    for key, value in method.state_dict().items():
+        torch.testing.assert_close(value, before[key], equal_nan=True, rtol=0, atol=0)
+
+
+@every_method
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_a_value_that_is_not_finite_names_constraint_samples_and_step(make: Make, bad: float) -> None:
+    method = make([sw.AtMost("x", 1.0), sw.AtLeast("y", 0.0, name="floor")], TAU)
+    objective, x, index = batch(12)
+    y = torch.ones(12, 2)
+    method(objective, x=x, y=y, index=index)
+    method(objective, x=x, y=y, index=index)
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    y[3, 1] = y[7, 0] = bad
+    with pytest.raises(NotFiniteError) as caught:
+        method(objective, x=x, y=y, index=index)
+    assert "expected finite values, but the measure of the constraint 'floor' (y >= 0) is not finite" in str(
+        caught.value
+    )
+    assert f"for 2 samples at step 2 (sample index: {index[3]}, {index[7]})" in str(caught.value)
+    assert "Look at these samples and at the step size" in str(caught.value)
+    for key, value in method.state_dict().items():
+        torch.testing.assert_close(value, before[key], equal_nan=True, rtol=0, atol=0)
+    method(objective, x=x, y=torch.ones(12, 2), index=index)  # and goes on
+    assert method.step().samples == 36
+
+
+def test_without_index_the_position_in_the_batch_is_named() -> None:
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=TAU)
+    objective = torch.zeros(20)
+    objective[5:17] = torch.nan
+    listed = r"position in the batch: 5, 6, 7, 8, 9, 10, 11, 12, \.\.\."
+    with pytest.raises(NotFiniteError, match=rf"the objective is not finite for 12 samples at step 0 \({listed}\)"):
+        method(objective, x=torch.zeros(20))
+
+
+def test_finite_values_whose_sum_overflows_are_no_error() -> None:
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=TAU)
+    huge = torch.full((4,), 3e38)
+    method(huge, x=huge)
+    found = method.step()
+    assert found.samples == 4
+    assert found.objective == found["x"].mean_violation == pytest.approx(3e38)
+
+
+def sequential(**options: Any) -> sw.Method:
+    return sw.SequentialPenalty(BOUNDED, **{"schedule": TAU, **options})
+
+
+def augmented(**options: Any) -> sw.Method:
+    arguments: dict[str, Any] = {"samples": 5, "schedule": TAU, **options}
+    return sw.AugmentedLagrangian(BOUNDED, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sequential(schedule=100.0), r"expected a schedule such as Constant\(100.0\).*got 100.0"),
+        (
+            lambda: sequential(schedule={"reconstuction": TAU}),
+            "given for 'reconstuction', which no constraint is called. Did you mean 'reconstruction'",
+        ),
+        (lambda: sequential(schedule={}), "no schedule is given for reconstruction"),
+        (lambda: sequential(schedule={"reconstruction": 1.0}), "for 'reconstruction', got 1.0"),
+        (lambda: sequential(penalty=sw.Linear), r"expected a penalty such as Linear\(\)"),
+        (lambda: sw.FixedPenalty(BOUNDED, 0.0), "expected weight > 0, got 0.0; for the objective alone use Uncons"),
+        (lambda: sw.FixedPenalty(BOUNDED, torch.nan), "expected a finite number for weight"),
+        (lambda: sw.FixedPenalty(BOUNDED, {"x": 1.0}), "given for 'x', which no constraint is called"),
+        (lambda: augmented(samples=0), "expected samples as the length of the training set.*got 0"),
+        (lambda: augmented(samples=1.5), "expected samples as the length of the training set.*got 1.5"),
+        (lambda: augmented(multiplier_step=0), "expected multiplier_step > 0, got 0"),
+        (lambda: augmented(maximum=0), "expected maximum > 0, got 0"),
+        (
+            lambda: sw.SequentialPenalty([sw.AtMost("x", 1), sw.AtLeast("x", 2, name="low")], schedule=TAU),
+            "the bounds contradict",
+        ),
+    ],
+)
+def test_methods_that_cannot_be_right_are_refused(make: Callable[[], sw.Method], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+@every_method
+def test_multipliers_of_an_unknown_constraint(make: Make) -> None:
+    with pytest.raises(ConfigurationError, match=r"no constraint is called 'x', only \['reconstruction'\]"):
+        make(BOUNDED, TAU).multipliers("x", GOOD, INDEX)
+
+
+@pytest.mark.parametrize("wrong", [[0, 1, 2, SAMPLES], [-1, 0, 1, 2]])
+@pytest.mark.parametrize("training", [True, False])
+def test_an_index_out_of_range(wrong: list[int], training: bool) -> None:
+    method = METHODS["lagrangian"](BOUNDED, TAU).train(training)
+    message = rf"expected sample indices from 0 to {SAMPLES - 1}, got {-1 if -1 in wrong else SAMPLES}; samples="
+    with pytest.raises(SampleIndexError, match=message):
+        method(GOOD, reconstruction=GOOD, index=torch.tensor(wrong))
+    with pytest.raises(SampleIndexError, match=message):
+        method.multipliers("reconstruction", GOOD, torch.tensor(wrong))
+
+
+def test_an_index_given_twice() -> None:
+    method = METHODS["lagrangian"](BOUNDED, TAU)
+    with pytest.raises(
+        SampleIndexError, match=r"each sample once in a batch, got the sample index 3, 5 twice.*sample_weight 0"
+    ):
+        method(torch.zeros(5), reconstruction=torch.zeros(5), index=torch.tensor([5, 3, 5, 3, 5]))
+    assert torch.isfinite(method.eval()(GOOD, reconstruction=GOOD, index=torch.tensor([3, 3, 3, 3])))
+
+
+def test_a_missing_index() -> None:
+    method = METHODS["lagrangian"](BOUNDED, TAU)
+    with pytest.raises(SampleIndexError, match=r"keeps a multiplier for each sample: give index=\.\.\."):
+        method(GOOD, reconstruction=GOOD)
