@@ -13,13 +13,13 @@ from samplewise.studies.mnist.network import CONSTRAINT
 from samplewise.studies.mnist.paper import TABLE
 from samplewise.studies.mnist.pictures import draw_pictures
 from samplewise.studies.mnist.results import Result
-from samplewise.studies.mnist.rows import Row, parse_row
+from samplewise.studies.mnist.rows import GAMMA, Naming, parse_row
 from samplewise.studies.mnist.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["best", "colour_of", "write_figures"]
+__all__ = ["best", "write_figures"]
 
 ACCURACY_LOSS = 0.025
 """How much training accuracy, against the best of all rows, the "best" row of a family may give up."""
@@ -38,15 +38,6 @@ def best(found: Sequence[Result], family: str) -> Result | None:
     return max(rows, key=lambda result: result.selected["train"]["accuracy"])
 
 
-def colour_of(row: Row) -> str:
-    """The colour of a row: by its family, rows beyond the paper's table apart."""
-    return COLOURS[_kind(row)]
-
-
-def _kind(row: Row) -> str:
-    return "ours" if row.family == "sequential" and (row.kind != "penalty" or row.text.count(",")) else row.family
-
-
 def write_figures(folder: Path, settings: Settings, found: Sequence[Result]) -> list[Path]:
     """Draw all figures that the rows at hand allow.
 
@@ -59,17 +50,18 @@ def write_figures(folder: Path, settings: Settings, found: Sequence[Result]) -> 
     families = [best(found, family) for family in ("sequential", "fixed", "classification")]
     shown = [result for result in families if result is not None]
     constrained = [result for result in shown if result.row.family != "classification"]
+    naming = Naming({result.row.name: result.row for result in found}.values())
     paths: list[Path] = []
     with styled():
         if constrained:
-            paths += draw_errors(folder, settings, constrained)
-            paths += draw_pictures(folder, settings, constrained)
-        paths += draw_epochs(folder, settings, shown)
-        paths += draw_trade_off(folder, settings, found)
+            paths += draw_errors(folder, settings, constrained, naming)
+            paths += draw_pictures(folder, settings, constrained, naming)
+        paths += draw_epochs(folder, settings, shown, naming)
+        paths += draw_trade_off(folder, settings, found, naming)
     return paths
 
 
-def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result]) -> list[Path]:
+def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """Distribution of reconstruction errors with the bound marked (the paper's figure 2)."""
     figure, panels = new_figure(1, 2, height=2.7)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
@@ -77,8 +69,8 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result]) -> li
             edges, counts = result.errors()
             shares = counts[f"{split}/selected"] / counts[f"{split}/selected"].sum()
             widths = 100 * shares[:-1]  # the last bin, without an upper edge, is counted but not drawn
-            colour = colour_of(result.row)
-            panel.stairs(widths, edges, color=colour, linewidth=1.3, label=result.row.label)
+            colour = COLOURS[naming.kind(result.row)]
+            panel.stairs(widths, edges, color=colour, linewidth=1.3, label=naming.label(result.row))
             panel.stairs(widths, edges, color=colour, fill=True, alpha=0.18)
             panel.text(
                 0.98,
@@ -99,7 +91,7 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result]) -> li
     return save(figure, folder, "errors")
 
 
-def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result]) -> list[Path]:
+def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """Accuracy and share satisfied over the epochs (the paper's figure 3)."""
     figure, panels = new_figure(2, 2, height=4.4)
     splits = ("train", settings.held_out)
@@ -109,7 +101,7 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result]) -> li
         lowest = 1.0
         for result in shown:
             epochs, values = result.history("epoch", f"{split}/{column}")
-            panel.plot(epochs, values, color=colour_of(result.row), label=result.row.label)
+            panel.plot(epochs, values, color=COLOURS[naming.kind(result.row)], label=naming.label(result.row))
             lowest = min(lowest, float(np.quantile(values, 0.02)))
         panel.set_title(f"({letter}) {name}, {_split_name(split)}", loc="left")
         panel.set_xlim(0, settings.epochs)
@@ -124,7 +116,7 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result]) -> li
     return save(figure, folder, "epochs")
 
 
-def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result]) -> list[Path]:
+def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], naming: Naming) -> list[Path]:
     """Share satisfied against accuracy: every row of the run and, for MNIST, of the paper."""
     comparable = settings.data == "mnist" and settings.held_out == "test"
     figure, panels = new_figure(1, 2, height=4.0)
@@ -132,17 +124,16 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result]) ->
         if comparable:
             for name, paper in TABLE.items():
                 point = getattr(paper, split)
-                row = parse_row(name)
-                _point(panel, row, point.accuracy, point.satisfied, filled=False)
+                _point(panel, parse_row(name).family, point.accuracy, point.satisfied, filled=False)
         for result in found:
             metrics = result.selected[split]
-            _point(panel, result.row, metrics["accuracy"], metrics["satisfied"], filled=True)
-        _name_points(panel, found, split)
+            _point(panel, naming.kind(result.row), metrics["accuracy"], metrics["satisfied"], filled=True)
+        _name_points(panel, found, split, naming)
         panel.set_xlabel("accuracy")
         panel.set_ylabel("share satisfied")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
         panel.margins(x=0.12, y=0.08)
-    kinds = [kind for kind in MARKERS if any(_kind(result.row) == kind for result in found)]
+    kinds = [kind for kind in MARKERS if any(naming.kind(result.row) == kind for result in found)]
     names = {
         "sequential": f"sequential penalty (τ₀, {GAMMA})",
         "fixed": "fixed (λ)",
@@ -158,15 +149,11 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result]) ->
     return save(figure, folder, "trade_off")
 
 
-GAMMA = "\N{GREEK SMALL LETTER GAMMA}"
-
-
 def _size(kind: str) -> float:
     return 9.0 if kind == "ours" else 5.0
 
 
-def _point(panel: Axes, row: Row, accuracy: float, satisfied: float, *, filled: bool) -> None:
-    kind = _kind(row)
+def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled: bool) -> None:
     panel.plot(
         [accuracy],
         [satisfied],
@@ -179,7 +166,7 @@ def _point(panel: Axes, row: Row, accuracy: float, satisfied: float, *, filled: 
     )
 
 
-def _name_points(panel: Axes, found: Sequence[Result], split: str) -> None:
+def _name_points(panel: Axes, found: Sequence[Result], split: str, naming: Naming) -> None:
     """Write each row's numbers beside its points, once for all seeds."""
     places: dict[str, list[tuple[float, float]]] = {}
     rows = {result.row.name: result.row for result in found}
@@ -190,19 +177,18 @@ def _name_points(panel: Axes, found: Sequence[Result], split: str) -> None:
     for name, points in sorted(places.items(), key=lambda item: item[1]):
         if rows[name].kind == "classification":
             continue
-        text = "ours" if name == "ours" else ", ".join(f"{number:g}" for number in rows[name].numbers[:2])
         x, y = (float(np.mean(values)) for values in zip(*points, strict=True))
         # To the left where another name stands close by on the right.
         left = any(abs(x - other_x) < 0.012 and abs(y - other_y) < 0.03 for other_x, other_y in taken)
         panel.annotate(
-            text,
+            naming.short(rows[name]),
             (x, y),
             (-6, 0) if left else (6, 0),
             textcoords="offset points",
             ha="right" if left else "left",
             va="center",
             fontsize=6.5,
-            color=colour_of(rows[name]),
+            color=COLOURS[naming.kind(rows[name])],
         )
         taken.append((x, y))
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from samplewise.report.style import COLOURS, save
 from samplewise.studies.mnist.results import Result
+from samplewise.studies.mnist.rows import Naming
 from samplewise.studies.mnist.settings import Settings
 
 __all__ = ["draw_pictures"]
@@ -29,17 +30,18 @@ class Strip:
     """Stands above the line where a new block begins."""
 
 
-def draw_pictures(folder: Path, settings: Settings, shown: Sequence[Result]) -> list[Path]:
+def draw_pictures(folder: Path, settings: Settings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """The first held-out images as each row reconstructs them, then each row's worst.
 
     Args:
         folder: where the figure goes.
         settings: of the run.
         shown: the rows to compare.
+        naming: what the rows are called.
     """
     from matplotlib.figure import Figure
 
-    strips = _strips(settings.held_out, shown)
+    strips = _strips(settings.held_out, shown, naming)
     count = len(strips[0].pictures)
     ratios = [1.0 + 0.55 * (strip.heading is not None) + 0.3 * (strip.errors is not None) for strip in strips]
     figure = Figure(figsize=(7.0, 0.62 * sum(ratios)))
@@ -77,7 +79,7 @@ def _draw(axes: object, strip: Strip, column: int, settings: Settings) -> None:
         )
 
 
-def _strips(split: str, shown: Sequence[Result]) -> list[Strip]:
+def _strips(split: str, shown: Sequence[Result], naming: Naming) -> list[Strip]:
     kept = [(result, result.examples()) for result in shown]
     strips = [
         Strip(
@@ -99,7 +101,7 @@ def _strips(split: str, shown: Sequence[Result]) -> list[Strip]:
             Strip(
                 "original",
                 examples[f"{split}/worst/original"].numpy(),
-                heading=f"Worst of the {split} set for {result.row.label}",
+                heading=f"Worst of the {split} set for {naming.label(result.row)}",
             )
         )
         strips.append(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ from samplewise.penalties import Huber, Linear, Penalty, Quadratic
 from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
 from samplewise.studies.mnist.paper import TABLE
 
-__all__ = ["GRAMMAR", "GROUPS", "OURS", "Row", "make_method", "parse_row"]
+__all__ = ["GRAMMAR", "GROUPS", "OURS", "Naming", "Options", "Row", "make_method", "parse_row"]
 
 GRAMMAR = (
     "classification | fixed:LAMBDA | penalty:TAU0:GAMMA | quadratic:TAU0:GAMMA | huber:TAU0:GAMMA:DELTA | "
@@ -108,19 +108,49 @@ class Row:
         return self.name.replace(":", "-").replace(",", "_")
 
     @property
-    def label(self) -> str:
-        """The row as the paper's table writes it."""
-        if self.name != self.text:
-            return f"Ours ({self.text})"
-        head, _, tail = self.text.partition(",")
-        values = head.split(":")[1:]
-        named = LABELS[self.kind].format(*values)
-        return f"{named}, {tail}" if tail else named
+    def extras(self) -> tuple[str, ...]:
+        """The options that differ from the paper's, such as ``lr=cosine``."""
+        return tuple(self.text.split(",")[1:])
 
     @property
     def family(self) -> str:
         """``classification``, ``fixed`` or ``sequential``: what the figures tell apart."""
         return self.kind if self.kind in ("classification", "fixed") else "sequential"
+
+
+class Naming:
+    """What tables and figures call the rows of one run: options that all rows share are said once, not in each name.
+
+    Args:
+        rows: of the run.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        extras = [row.extras for row in rows]
+        # A single row keeps its options in its name.
+        self.shared = tuple(e for e in extras[0] if all(e in other for other in extras)) if len(extras) > 1 else ()
+
+    def extras(self, row: Row) -> list[str]:
+        """The options that set the row apart from the others."""
+        return [extra for extra in row.extras if extra not in self.shared]
+
+    def label(self, row: Row) -> str:
+        """The row as the paper's table writes it."""
+        if row.name != row.text:
+            return f"Ours ({row.text})"
+        values = (f"{number:.12g}" for number in row.numbers)
+        return ", ".join([LABELS[row.kind].format(*values), *self.extras(row)])
+
+    def kind(self, row: Row) -> str:
+        """How figures mark the row: by its family; sequential rows beyond the paper's kind as ``ours``."""
+        beyond = row.kind != "penalty" or row.name != row.text or self.extras(row)
+        return "ours" if row.family == "sequential" and beyond else row.family
+
+    def short(self, row: Row) -> str:
+        """The row's numbers alone, for a place beside a point."""
+        if row.name != row.text:
+            return row.name
+        return ", ".join([*(f"{number:g}" for number in row.numbers[:2]), *self.extras(row)])
 
 
 def parse_row(text: str) -> Row:

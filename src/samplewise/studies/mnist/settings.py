@@ -11,7 +11,7 @@ from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.studies.mnist.network import Latent, Network
 from samplewise.studies.mnist.rows import Row
 
-__all__ = ["RUN_FILE", "Settings", "open_run", "read_settings", "row_folder"]
+__all__ = ["RUN_FILE", "Settings", "open_run", "read_settings", "row_folder", "write_settings"]
 
 RUN_FILE = "run.json"
 FORMAT = "samplewise-mnist-1"
@@ -97,6 +97,11 @@ def open_run(out: Path, settings: Settings, *, resume: bool) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not a run of this study; choose an empty or a new folder")
     checkpoint.ensure_writable(out)
+    write_settings(out, settings)
+
+
+def write_settings(out: Path, settings: Settings) -> None:
+    """Make ``out`` the folder of a run with these settings."""
     checkpoint.write_json(out / RUN_FILE, {"format": FORMAT, "settings": asdict(settings)})
 
 

@@ -92,6 +92,7 @@ def run_row(
     *,
     fabric: Fabric | None = None,
     progress: bool | None = False,
+    resumable: bool = True,
 ) -> Path:
     """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
 
@@ -103,6 +104,7 @@ def run_row(
         out: the run's folder.
         fabric: devices, strategy and precision; one CPU process if not given.
         progress: show a progress bar; on a terminal only if None.
+        resumable: keep checkpoints to go on from; a run of seconds does without.
 
     Returns:
         The row's folder, with ``result.json``, ``history.csv``, ``errors.csv`` and pictures in it.
@@ -132,7 +134,7 @@ def run_row(
             evaluate=dict(splits),
             evaluate_batch_size=EVALUATION_BATCH,
             select_on="train",
-            checkpoint=folder / "fit",
+            checkpoint=folder / "fit" if resumable else None,
             fabric=fabric,
             progress=progress,
         )
@@ -181,7 +183,6 @@ def _leave(
         {
             "name": row.name,
             "row": row.text,
-            "label": row.label,
             "seed": seed,
             "settings": asdict(settings),
             "status": solution.status.name,

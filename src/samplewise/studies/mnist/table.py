@@ -11,7 +11,7 @@ from samplewise import checkpoint
 from samplewise.provenance import provenance
 from samplewise.studies.mnist.paper import TABLE
 from samplewise.studies.mnist.results import METRICS, Result
-from samplewise.studies.mnist.rows import Row
+from samplewise.studies.mnist.rows import Naming, Row
 from samplewise.studies.mnist.settings import Settings
 
 __all__ = ["EPOCHS", "Cell", "Line", "Table", "make_table"]
@@ -92,6 +92,8 @@ class Table:
 
     settings: Settings
     lines: list[Line]
+    shared: list[str]
+    """Options that all rows have in common."""
     provenance: list[dict[str, Any]]
     """Command, commit and versions of every row that went in."""
 
@@ -114,7 +116,7 @@ class Table:
                     plain["cells"][split][metric]["difference"] = cell.difference
             plain["near_paper"] = line.near_paper()
             lines.append(plain)
-        return {"settings": asdict(self.settings), "rows": lines, "made_by": self.provenance}
+        return {"settings": asdict(self.settings), "shared": self.shared, "rows": lines, "made_by": self.provenance}
 
     def write(self, out: Path) -> None:
         """Write ``table.json``, ``table.csv`` and ``table.md``."""
@@ -144,12 +146,13 @@ class Table:
 
     def _heading(self) -> str:
         s = self.settings
+        shared = "".join(f", {option}" for option in self.shared)
         compared = " In brackets: the paper's number and the difference to it." if self._compared() else ""
         return (
             f"# {s.data}: CE subject to MSE ≤ {s.theta:g} for every sample\n\n"
             f"{s.epochs} epochs after {s.warm_epochs} of classification only, batch {s.batch_size}, code of {s.code} "
-            f"{s.latent} units.{compared} ± is half the range over the seeds. The selected epoch is the one with the "
-            "most satisfied training constraints."
+            f"{s.latent} units{shared}.{compared} ± is half the range over the seeds. The selected epoch is the one "
+            "with the most satisfied training constraints."
         )
 
     def _grid(self, epoch: str, split: str) -> str:
@@ -159,6 +162,20 @@ class Table:
             shown = (cells[metric].text(metric) if metric in cells else "" for metric in METRICS)
             rows.append(f"| {line.label} | {'/'.join(map(str, line.epochs))} | {' | '.join(shown)} |")
         return "\n".join(rows)
+
+    def brief(self) -> str:
+        """The selected epoch in plain text, train and held-out side by side, for a terminal."""
+        lines = [line for line in self.at("selected") if not line.name.endswith(BLACK)]
+        wide = max(len(line.label) for line in lines)
+        halves = [split.center(len(_brief_heading())) for split in self.splits]
+        rows = [
+            f"{'':{wide}}  {'  '.join(halves)}",
+            "  ".join(["row".ljust(wide), *(_brief_heading() for _ in halves)]),
+        ]
+        for line in lines:
+            cells = (_brief_cells(line.cells[split]) for split in self.splits)
+            rows.append("  ".join([line.label.ljust(wide), *cells]))
+        return "\n".join(row.rstrip() for row in rows)
 
     def _compared(self) -> bool:
         return any(cell.paper is not None for line in self.lines for cell in line.cells["train"].values())
@@ -182,25 +199,31 @@ def make_table(settings: Settings, found: Sequence[Result]) -> Table:
         rows.setdefault(result.row.name, []).append(result)
     order = [name for name in TABLE if name in rows] + sorted(name for name in rows if name not in TABLE)
     comparable = settings.data == "mnist" and settings.held_out == "test"
+    naming = Naming([results[0].row for results in rows.values()])
     lines = []
     for epoch in EPOCHS:
         for name in order:
-            lines += _lines(rows[name], epoch, settings, comparable=comparable)
-    return Table(settings, lines, [result.stored["provenance"] | {"row": result.row.name} for result in found])
+            lines += _lines(rows[name], epoch, settings, naming, comparable=comparable)
+    return Table(
+        settings,
+        lines,
+        list(naming.shared),
+        [result.stored["provenance"] | {"row": result.row.name} for result in found],
+    )
 
 
-def _lines(results: list[Result], epoch: str, settings: Settings, *, comparable: bool) -> list[Line]:
+def _lines(results: list[Result], epoch: str, settings: Settings, naming: Naming, *, comparable: bool) -> list[Line]:
     row = results[0].row
     splits = ("train", settings.held_out)
     if row.kind != "classification":
         cells = {split: _cells(results, epoch, split, row, METRICS, comparable=comparable) for split in splits}
-        return [_line(results, row, epoch, cells, name=row.name, label=row.label)]
+        return [_line(results, row, epoch, cells, name=row.name, label=naming.label(row))]
     # The paper measures this row against a black image, which says nothing of the network: both are shown.
     own = {split: _cells(results, epoch, split, row, METRICS, comparable=False) for split in splits}
     black = {split: _black_cells(results, epoch, split, row, comparable=comparable) for split in splits}
     return [
-        _line(results, row, epoch, black, name=f"{row.name}{BLACK}", label=f"{row.label}{BLACK}"),
-        _line(results, row, epoch, own, name=row.name, label=f"{row.label}, its untrained decoder"),
+        _line(results, row, epoch, black, name=f"{row.name}{BLACK}", label=f"{naming.label(row)}{BLACK}"),
+        _line(results, row, epoch, own, name=row.name, label=f"{naming.label(row)}, its untrained decoder"),
     ]
 
 
@@ -232,3 +255,14 @@ def _cell(values: list[float], row: Row, split: str, metric: str, comparable: bo
     paper = getattr(getattr(TABLE[row.name], split), metric) if comparable and row.name in TABLE else None
     spread = max(values) - min(values) if len(values) > 1 else None
     return Cell(statistics.fmean(values), spread, paper)
+
+
+WIDTHS = {"objective": 8, "accuracy": 8, "mse": 8, "violation": 9, "satisfied": 9}
+
+
+def _brief_heading() -> str:
+    return " ".join(HEADINGS[metric].rjust(WIDTHS[metric]) for metric in METRICS)
+
+
+def _brief_cells(cells: dict[str, Cell]) -> str:
+    return " ".join(f"{cells[metric].mean:.{DIGITS[metric]}f}".rjust(WIDTHS[metric]) for metric in METRICS)
