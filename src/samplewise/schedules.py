@@ -2,12 +2,13 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from samplewise.errors import ConfigurationError, finite_number
+from samplewise.errors import ConfigurationError, did_you_mean, finite_number
 
-__all__ = ["Constant", "Feasibility", "FeasibilityDriven", "Geometric", "Schedule"]
+__all__ = ["Constant", "Feasibility", "FeasibilityDriven", "Geometric", "Schedule", "for_each"]
 
 LARGEST = 1e30  # beyond it tau * g would leave float32
 
@@ -158,3 +159,25 @@ class FeasibilityDriven(_Growing):
         if before is None or math.isnan(now.violation) or now.violation <= self.factor * before.violation:
             return tau  # a first round, or an empty one, has nothing to compare
         return self._limited(tau * self.growth)
+
+
+def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) -> list[Schedule]:
+    """The schedule of each of the constraints ``names``, or an error that says what is wrong with ``schedule``."""
+    if isinstance(schedule, Schedule):
+        return [schedule] * len(names)
+    if not isinstance(schedule, Mapping):
+        raise ConfigurationError(
+            "expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01), or one for each "
+            f"constraint by its name, got {schedule!r}"
+        )
+    for name, rule in schedule.items():
+        if name not in names:
+            raise ConfigurationError(
+                f"a schedule is given for {name!r}, which no constraint is called.{did_you_mean(name, names)}"
+            )
+        if not isinstance(rule, Schedule):
+            raise ConfigurationError(f"expected a schedule such as Constant(100.0) for {name!r}, got {rule!r}")
+    missing = [name for name in names if name not in schedule]
+    if missing:
+        raise ConfigurationError(f"no schedule is given for {', '.join(missing)}; expected one for each of {names}")
+    return [schedule[name] for name in names]

@@ -201,6 +201,7 @@ def test_an_index_out_of_range(wrong: list[int], training: bool) -> None:
     message = rf"expected sample indices from 0 to {SAMPLES - 1}, got {-1 if -1 in wrong else SAMPLES}; samples="
     with pytest.raises(SampleIndexError, match=message):
         method(GOOD, reconstruction=GOOD, index=torch.tensor(wrong))
+    assert method.summary().samples == 0  # not counted
     with pytest.raises(SampleIndexError, match=message):
         method.multipliers("reconstruction", GOOD, torch.tensor(wrong))
 

@@ -4,7 +4,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,18 @@ from samplewise.constraints import Constraint, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, SamplewiseError, did_you_mean
 from samplewise.methods import checks
 from samplewise.methods.tally import ConstraintRound, Fault, Round, Tally
-from samplewise.schedules import Feasibility, Schedule
+from samplewise.schedules import Feasibility, Schedule, for_each
 
-__all__ = ["Method"]
+__all__ = ["Method", "Rows"]
+
+
+class Rows(NamedTuple):
+    """Rows of the tables of per-sample state."""
+
+    own: Tensor
+    """Of this process's batch, ``(B,)``."""
+    everyone: Tensor
+    """Of all processes' batches, one after the other."""
 
 
 class Method(nn.Module, ABC):
@@ -37,21 +46,30 @@ class Method(nn.Module, ABC):
     def __init__(self, constraints: Iterable[Constraint], schedule: Schedule | Mapping[str, Schedule]) -> None:
         super().__init__()
         self.constraints = check_constraints(constraints)
-        self.schedules = _schedules(self.constraints, schedule)
+        self.schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
         self.tally = Tally(len(self.constraints), len(self._watched()))
         self._taus = [rule.tau0 for rule in self.schedules]
         self._before: list[Feasibility | None] = [None] * len(self.constraints)
         self._completed = 0
         self.register_buffer("weights", torch.tensor(self._taus, dtype=torch.float32), persistent=False)
 
+    def locate(self, index: Tensor | None, present: Tensor | None) -> Rows | None:
+        """Where the batch's per-sample state is, for methods that have such; raises before anything is counted.
+
+        Args:
+            index: sample indices ``(B,)``.
+            present: mask ``(B,)`` of the samples that are not padding; None if all are.
+        """
+        return None
+
     @abstractmethod
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
         """Return ``total`` plus what the constraints add to the loss of each sample, shape ``(B,)``.
 
         Args:
             total: the objective of each sample, ``(B,)``.
             gs: for each constraint g of shape ``(B,)`` or ``(B, m)``.
-            index: sample indices ``(B,)``.
+            rows: what :meth:`locate` gave.
             present: mask ``(B,)`` of the samples that are not padding; None if all are.
         """
 
@@ -87,10 +105,11 @@ class Method(nn.Module, ABC):
             present = sample_weight > 0
         picked = [checks.pick_measure(constraint, measures, objective) for constraint in self.constraints]
         excesses = [constraint.excess(measure) for constraint, measure in zip(self.constraints, picked, strict=True)]
+        rows = self.locate(index, present)
         if self.training:
             self._count(objective, picked, excesses, index, present)
         gs = [constraint.tightened(excess) for constraint, excess in zip(self.constraints, excesses, strict=True)]
-        total = self.add_terms(objective, gs, index, present)
+        total = self.add_terms(objective, gs, rows, present)
         if sample_weight is None or present is None:
             return total.mean()
         # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
@@ -268,25 +287,3 @@ class Method(nn.Module, ABC):
         return ", ".join(
             f"{constraint} (tau={tau:g})" for constraint, tau in zip(self.constraints, self._taus, strict=True)
         )
-
-
-def _schedules(constraints: tuple[Constraint, ...], schedule: Schedule | Mapping[str, Schedule]) -> list[Schedule]:
-    names = [constraint.name for constraint in constraints]
-    if isinstance(schedule, Schedule):
-        return [schedule] * len(names)
-    if not isinstance(schedule, Mapping):
-        raise ConfigurationError(
-            f"expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01), or one for each "
-            f"constraint by its name, got {schedule!r}"
-        )
-    for name, rule in schedule.items():
-        if name not in names:
-            raise ConfigurationError(
-                f"a schedule is given for {name!r}, which no constraint is called.{did_you_mean(name, names)}"
-            )
-        if not isinstance(rule, Schedule):
-            raise ConfigurationError(f"expected a schedule such as Constant(100.0) for {name!r}, got {rule!r}")
-    missing = [name for name in names if name not in schedule]
-    if missing:
-        raise ConfigurationError(f"no schedule is given for {', '.join(missing)}; expected one for each of {names}")
-    return [schedule[name] for name in names]

@@ -18,7 +18,7 @@ from samplewise.errors import (
     finite_number,
 )
 from samplewise.methods import checks
-from samplewise.methods.base import Method
+from samplewise.methods.base import Method, Rows
 from samplewise.methods.tally import Fault
 from samplewise.schedules import Schedule
 
@@ -95,20 +95,23 @@ class AugmentedLagrangian(Method):
         """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
         return {constraint.name: self._table(i)[: self.samples] for i, constraint in enumerate(self.constraints)}
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+    def locate(self, index: Tensor | None, present: Tensor | None) -> Rows:
         rows = self._rows(index, present)
-        everyone = self._everyone(rows) if self.training else rows
+        return Rows(rows, self._everyone(rows) if self.training else rows)
+
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
+        assert rows is not None  # since locate always gives them
         for i, g in enumerate(gs):
             if g.shape[1:] != self._table(i).shape[1:]:
                 self._widen(i, g)
             table, tau = self._table(i), self._tau(i)
-            known = table.index_select(0, rows)
+            known = table.index_select(0, rows.own)
             shifted = torch.relu(known + tau * g)
             term = (shifted.square() - known.square()) * (0.5 / tau)
             total = total + (term if term.ndim == 1 else term.sum(1))
             if self.training:
                 moved = self._moved(known, g.detach(), shifted.detach(), present)
-                table.index_copy_(0, everyone, distributed.all_gather(moved))
+                table.index_copy_(0, rows.everyone, distributed.all_gather(moved))
         return total
 
     def _moved(self, known: Tensor, g: Tensor, shifted: Tensor, present: Tensor | None) -> Tensor:

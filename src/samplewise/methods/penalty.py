@@ -7,7 +7,7 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number
-from samplewise.methods.base import Method
+from samplewise.methods.base import Method, Rows
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
 
@@ -47,7 +47,7 @@ class SequentialPenalty(Method):
             raise ConfigurationError(f"expected a penalty such as Linear() or Quadratic(), got {penalty!r}")
         self.penalty = penalty or Linear()
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
         for i, g in enumerate(gs):
             total = self._plus(total, i, self.penalty(g))
         return total
@@ -82,7 +82,7 @@ class FixedPenalty(Method):
             {name: _fixed(each) for name, each in weight.items()} if isinstance(weight, Mapping) else _fixed(weight),
         )
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
         for i, g in enumerate(gs):
             total = self._plus(total, i, g if g.ndim == 1 else g.sum(1))
         return total
@@ -111,7 +111,7 @@ class Unconstrained(Method):
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], index: Tensor | None, present: Tensor | None) -> Tensor:
+    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
         return total
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
