@@ -1,0 +1,162 @@
+"""Two processes give the rounds and the multipliers of one."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from method_cases import METHODS, batch
+from safetensors.torch import load_file, save_file
+from torch.multiprocessing.spawn import spawn
+
+import samplewise as sw
+from samplewise import distributed
+from samplewise.errors import NotFiniteError, SampleIndexError
+from samplewise.methods import checks
+
+WORLD = 2
+CONSTRAINTS: list[sw.Constraint] = [sw.AtMost("x", 1.0), sw.AtLeast("y", 0.7)]
+NAMES = ["linear", "lagrangian", "slow lagrangian"]
+
+
+def make(name: str) -> sw.Method:
+    return METHODS[name](CONSTRAINTS, sw.FeasibilityDriven(2.0, growth=1.5, factor=0.99))
+
+
+def call(method: sw.Method, i: int, rank: int, world: int) -> None:
+    """The i-th batch, or this process's part of it. Batches of nine: the last part is padded."""
+    objective, x, index = batch(9, seed=i)
+    y = batch(9, seed=i + 100, width=2)[1]
+    if world == 1:
+        method(objective, x=x, y=y, index=index)
+        return
+    part = torch.arange(rank, 10, world) % 9
+    weight = torch.ones(5)
+    weight[-1] = float(rank == 0)  # the tenth sample is the first one again
+    method(objective[part], x=x[part], y=y[part], index=index[part], sample_weight=weight)
+
+
+def rounds(name: str, rank: int, world: int) -> tuple[sw.Method, list[dict[str, Any]]]:
+    method, found = make(name), []
+    for i in range(9):
+        call(method, i, rank, world)
+        if i % 3 == 2:
+            found.append(asdict(method.step()) | {"taus": method.taus})
+    return method, found
+
+
+def interrupted(name: str, rank: int) -> sw.Round:
+    """Save in the middle of a round, as a checkpoint does, and go on with what the first process saved."""
+    method = make(name)
+    call(method, 0, rank, WORLD)
+    method.gather_()
+    states = [{key: value.tolist() for key, value in method.state_dict().items() if "tally" in key}]
+    gathered: list[Any] = [None] * WORLD
+    dist.all_gather_object(gathered, states[0])
+    if rank == 0:
+        assert gathered[0]["tally._extra_state"][1] == 9.0
+    assert gathered[1]["tally._extra_state"][1:] == [0.0] * (len(gathered[1]["tally._extra_state"]) - 1)
+    call(method, 1, rank, WORLD)
+    return method.step()
+
+
+def errors(rank: int) -> list[str]:
+    """What each process says when only one of them meets something bad."""
+    said = []
+    method = make("lagrangian")
+    try:  # both hold sample 3
+        method(torch.zeros(2), x=torch.zeros(2), y=torch.ones(2), index=torch.tensor([3, 10 + rank]))
+    except SampleIndexError as error:
+        said.append(str(error))
+    method = make("linear")
+    look, checks.can_look = checks.can_look, lambda values: False  # as on an accelerator
+    try:
+        values = torch.zeros(2)
+        values[1] = torch.nan if rank == 1 else 0.0
+        method(values, x=torch.zeros(2), y=torch.ones(2), index=torch.tensor([2 * rank, 2 * rank + 1]))
+        method.step()
+    except NotFiniteError as error:
+        said.append(str(error))
+    finally:
+        checks.can_look = look
+    return said
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
+    assert (distributed.rank(), distributed.world_size()) == (rank, WORLD)
+    report: dict[str, Any] = {
+        "sum": distributed.all_sum_(torch.tensor([1.0 + rank])).tolist(),
+        "max": distributed.all_max_(torch.tensor([1.0 + rank, -rank])).tolist(),
+        "gather": distributed.all_gather(torch.tensor([[rank, 7]])).tolist(),
+        "errors": errors(rank),
+        "interrupted": asdict(interrupted("lagrangian", rank)),
+        "rounds": {},
+    }
+    for name in NAMES:
+        method, report["rounds"][name] = rounds(name, rank, WORLD)
+        if isinstance(method, sw.AugmentedLagrangian):
+            save_file({k: v.contiguous() for k, v in method.tables.items()}, f"{folder}/{name}-{rank}.safetensors")
+    Path(folder, f"{rank}.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("processes")
+    spawn(worker, args=(str(folder),), nprocs=WORLD)
+    return folder
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+
+
+def test_collective_operations(folder: Path) -> None:
+    for report in reports(folder):
+        assert (report["sum"], report["max"], report["gather"]) == ([3.0], [2.0, 0.0], [[0, 7], [1, 7]])
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {k: v for key, item in value.items() for k, v in flat(item, f"{path}/{key}").items()}
+    return {path: value}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rounds_are_those_of_one_process(name: str, folder: Path) -> None:
+    _, expected = rounds(name, 0, 1)
+    for report in reports(folder):
+        for found, one in zip(report["rounds"][name], expected, strict=True):
+            assert flat(found) == pytest.approx(flat(one), rel=1e-5)
+            assert found["samples"] == 27  # padding counts once
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_the_multipliers_are_those_of_one_process(name: str, folder: Path) -> None:
+    method, _ = rounds(name, 0, 1)
+    assert isinstance(method, sw.AugmentedLagrangian)
+    first, second = (load_file(folder / f"{name}-{rank}.safetensors") for rank in range(WORLD))
+    for key, table in method.tables.items():
+        assert torch.equal(first[key], second[key])
+        torch.testing.assert_close(first[key], table)
+
+
+def test_a_round_that_is_saved_in_its_middle_ends_the_same(folder: Path) -> None:
+    method = make("lagrangian")
+    for i in range(2):
+        call(method, i, 0, 1)
+    expected = flat(asdict(method.step()))
+    for report in reports(folder):
+        assert flat(report["interrupted"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_all_processes_raise_what_one_of_them_met(folder: Path) -> None:
+    first, second = reports(folder)
+    assert first["errors"] == second["errors"]
+    assert "got the sample index 3 twice" in first["errors"][0]
+    assert "the objective is not finite for 1 sample at step 0 (sample index: 3)" in first["errors"][1]
