@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "MARKERS", "bound_line", "decimals", "new_figure", "save", "styled"]
+__all__ = ["COLOURS", "LINES", "MARKERS", "bound_line", "label_points", "new_figure", "save", "styled"]
 
 COLOURS = {
     "sequential": "#0072B2",
@@ -26,6 +25,7 @@ COLOURS = {
     "faint": "#BBBBBB",
 }
 """From the palette of Okabe and Ito, by what is drawn; also apart in lightness, for print without colour."""
+LINES = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
 MARKERS = {"sequential": "o", "fixed": "s", "classification": "D", "ours": "*"}
 
 RC: Any = {
@@ -47,6 +47,8 @@ RC: Any = {
     "svg.fonttype": "path",
 }
 DPI = 200
+SMALL = 6.5  # points; names inside a plot
+Box = tuple[float, float, float, float]
 
 
 @contextmanager
@@ -82,9 +84,52 @@ def bound_line(axes: Axes, value: float, text: str) -> None:
     axes.annotate(text, (value, 1.0), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points", va="top")
 
 
-def decimals(value: float) -> int:
-    """Decimals that show three digits of a number below one, such as 0.00857."""
-    return 3 if value <= 0 else max(0, 2 - math.floor(math.log10(value)))
+def label_points(
+    axes: Axes, labels: Sequence[tuple[float, float, str, str]], *, others: Sequence[tuple[float, float]]
+) -> None:
+    """Write names beside points, each where it covers neither another name nor a point, if there is such a place.
+
+    Args:
+        axes: with its limits set.
+        labels: x, y, text and colour of each.
+        others: points without a name that should stay visible too.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # so that the layout, and with it the place of each point, is known
+    unit = figure.dpi / 72
+    wide, high, gap = 0.56 * SMALL * unit, 1.15 * SMALL * unit, 5 * unit
+    points = [axes.transData.transform(point) for point in [*((x, y) for x, y, _, _ in labels), *others]]
+    taken = [(x - gap / 2, y - gap / 2, x + gap / 2, y + gap / 2) for x, y in points]
+    frame = axes.get_window_extent()
+    for (x, y, text, colour), (px, py) in zip(labels, points, strict=False):
+        boxes = []
+        for distance in (1.0, 2.2, 3.4):
+            for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
+                left = px + dx * gap * distance - wide * len(text) * (1 - dx) / 2
+                low = py + dy * (gap * distance + high / 2) - high / 2
+                boxes.append((left, low, left + wide * len(text), low + high))
+        best = min(boxes, key=lambda box: (_covered(box, taken) + _outside(box, frame.bounds), boxes.index(box)))
+        taken.append(best)
+        place = ((best[0] - px) / unit, (best[1] + high / 2 - py) / unit)
+        axes.annotate(
+            text, (x, y), place, textcoords="offset points", va="center", fontsize=SMALL, color=colour, zorder=4
+        )
+
+
+def _covered(box: Box, taken: Sequence[Box]) -> float:
+    """The area that a box shares with others."""
+    return sum(
+        max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
+        * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
+        for other in taken
+    )
+
+
+def _outside(box: Box, frame: Box) -> float:
+    """The area of a box that lies beyond a frame, given as left, bottom, width and height."""
+    inside = (frame[0], frame[1], frame[0] + frame[2], frame[1] + frame[3])
+    return (box[2] - box[0]) * (box[3] - box[1]) - _covered(box, [inside])
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

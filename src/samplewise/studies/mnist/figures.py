@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.report.style import COLOURS, MARKERS, bound_line, new_figure, save, styled
+from samplewise.report.style import COLOURS, LINES, MARKERS, bound_line, label_points, new_figure, save, styled
 from samplewise.studies.mnist.network import CONSTRAINT
 from samplewise.studies.mnist.paper import TABLE
 from samplewise.studies.mnist.pictures import draw_pictures
@@ -18,18 +18,20 @@ from samplewise.studies.mnist.settings import Settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["best", "write_figures"]
 
 ACCURACY_LOSS = 0.025
 """How much training accuracy, against the best of all rows, the "best" row of a family may give up."""
+MANY = 5000  # samples from which on narrow bins are smooth
 PANELS = "abcdefgh"
 
 
-def best(found: Sequence[Result], family: str) -> Result | None:
-    """The row of a family that satisfies the most training constraints at little loss of training accuracy."""
+def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
+    """Of the rows of one kind the one that satisfies the most training constraints at little loss of accuracy."""
     accuracies = [result.selected["train"]["accuracy"] for result in found]
-    rows = [result for result in found if result.row.family == family]
+    rows = [result for result in found if naming.kind(result.row) == kind]
     if not rows:
         return None
     good = [result for result in rows if result.selected["train"]["accuracy"] >= max(accuracies) - ACCURACY_LOSS]
@@ -47,10 +49,9 @@ def write_figures(folder: Path, settings: Settings, found: Sequence[Result]) -> 
         found: its results.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    families = [best(found, family) for family in ("sequential", "fixed", "classification")]
-    shown = [result for result in families if result is not None]
-    constrained = [result for result in shown if result.row.family != "classification"]
     naming = Naming({result.row.name: result.row for result in found}.values())
+    shown = [result for kind in COLOURS if (result := best(found, naming, kind)) is not None]
+    constrained = [result for result in shown if result.row.family != "classification"]
     paths: list[Path] = []
     with styled():
         if constrained:
@@ -67,11 +68,14 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], namin
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
         for place, result in enumerate(shown):
             edges, counts = result.errors()
-            shares = counts[f"{split}/selected"] / counts[f"{split}/selected"].sum()
-            widths = 100 * shares[:-1]  # the last bin, without an upper edge, is counted but not drawn
+            total = counts[f"{split}/selected"].sum()
+            # The last bin, without an upper edge, is counted but not drawn; few samples need wider bins.
+            merged = 1 if total >= MANY else 4
+            widths = 100 * counts[f"{split}/selected"][:-1].reshape(-1, merged).sum(1) / total
+            edges = edges[::merged]
             colour = COLOURS[naming.kind(result.row)]
-            panel.stairs(widths, edges, color=colour, linewidth=1.3, label=naming.label(result.row))
-            panel.stairs(widths, edges, color=colour, fill=True, alpha=0.18)
+            panel.stairs(widths, edges, color=colour, linewidth=1.2, label=naming.label(result.row))
+            panel.stairs(widths, edges, color=colour, fill=True, alpha=0.15)
             panel.text(
                 0.98,
                 0.84 - 0.09 * place,
@@ -87,7 +91,7 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], namin
         panel.set_ylabel("% of samples in a bin")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(shown))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(shown)))
     return save(figure, folder, "errors")
 
 
@@ -101,7 +105,8 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], namin
         lowest = 1.0
         for result in shown:
             epochs, values = result.history("epoch", f"{split}/{column}")
-            panel.plot(epochs, values, color=COLOURS[naming.kind(result.row)], label=naming.label(result.row))
+            kind = naming.kind(result.row)
+            panel.plot(epochs, values, linestyle=LINES[kind], color=COLOURS[kind], label=naming.label(result.row))
             lowest = min(lowest, float(np.quantile(values, 0.02)))
         panel.set_title(f"({letter}) {name}, {_split_name(split)}", loc="left")
         panel.set_xlim(0, settings.epochs)
@@ -112,41 +117,50 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], namin
         else:
             panel.set_ylim(-0.02, 1.02)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(shown))
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(shown)))
     return save(figure, folder, "epochs")
 
 
 def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], naming: Naming) -> list[Path]:
-    """Share satisfied against accuracy: every row of the run and, for MNIST, of the paper."""
+    """Share satisfied against accuracy: every row of the run and, for MNIST, of the paper.
+
+    Classification only, which satisfies next to nothing, is a line at its accuracy, so that the others are seen.
+    """
     comparable = settings.data == "mnist" and settings.held_out == "test"
     figure, panels = new_figure(1, 2, height=4.0)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
-        if comparable:
-            for name, paper in TABLE.items():
-                point = getattr(paper, split)
-                _point(panel, parse_row(name).family, point.accuracy, point.satisfied, filled=False)
+        papers = [(getattr(row, split), parse_row(name).family) for name, row in TABLE.items()] if comparable else []
+        for point, kind in papers:
+            _point(panel, kind, point.accuracy, point.satisfied, filled=False)
         for result in found:
             metrics = result.selected[split]
             _point(panel, naming.kind(result.row), metrics["accuracy"], metrics["satisfied"], filled=True)
-        _name_points(panel, found, split, naming)
         panel.set_xlabel("accuracy")
         panel.set_ylabel("share satisfied")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
         panel.margins(x=0.12, y=0.08)
-    kinds = [kind for kind in MARKERS if any(naming.kind(result.row) == kind for result in found)]
+    _trade_off_legend(figure, panels[0], {naming.kind(result.row) for result in found}, comparable=comparable)
+    for panel, split in zip(panels, ("train", settings.held_out), strict=False):
+        hollow = [(getattr(row, split).accuracy, getattr(row, split).satisfied) for row in TABLE.values()]
+        label_points(panel, _names(found, split, naming), others=hollow if comparable else [])
+    return save(figure, folder, "trade_off")
+
+
+def _trade_off_legend(figure: Figure, panel: Axes, kinds: set[str], *, comparable: bool) -> None:
     names = {
         "sequential": f"sequential penalty (τ₀, {GAMMA})",
-        "fixed": "fixed (λ)",
-        "classification": "classification only",
         "ours": "other methods and recipes",
+        "fixed": "fixed (λ)",
     }
-    for kind in kinds:
-        panels[0].plot([], [], MARKERS[kind], color=COLOURS[kind], label=names[kind], markersize=_size(kind))
+    for kind, name in names.items():
+        if kind in kinds:
+            panel.plot([], [], MARKERS[kind], color=COLOURS[kind], label=name, markersize=_size(kind))
+    if "classification" in kinds:
+        panel.plot([], [], LINES["classification"], color=COLOURS["classification"], label="classification only")
     if comparable:
-        panels[0].plot([], [], "o", color=COLOURS["bound"], fillstyle="none", label="hollow: the paper's", markersize=5)
-    handles, labels = panels[0].get_legend_handles_labels()
+        panel.plot([], [], "o", color=COLOURS["bound"], fillstyle="none", label="hollow, faint: the paper's")
+    handles, labels = panel.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
-    return save(figure, folder, "trade_off")
 
 
 def _size(kind: str) -> float:
@@ -154,6 +168,9 @@ def _size(kind: str) -> float:
 
 
 def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled: bool) -> None:
+    if kind == "classification":
+        panel.axvline(accuracy, linestyle=LINES[kind], color=COLOURS[kind], alpha=1.0 if filled else 0.4, linewidth=1.1)
+        return
     panel.plot(
         [accuracy],
         [satisfied],
@@ -166,31 +183,18 @@ def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled:
     )
 
 
-def _name_points(panel: Axes, found: Sequence[Result], split: str, naming: Naming) -> None:
-    """Write each row's numbers beside its points, once for all seeds."""
+def _names(found: Sequence[Result], split: str, naming: Naming) -> list[tuple[float, float, str, str]]:
+    """Where each row's name belongs, once for all seeds, and its colour."""
     places: dict[str, list[tuple[float, float]]] = {}
-    rows = {result.row.name: result.row for result in found}
+    rows = {result.row.name: result.row for result in found if result.row.kind != "classification"}
     for result in found:
         metrics = result.selected[split]
         places.setdefault(result.row.name, []).append((metrics["accuracy"], metrics["satisfied"]))
-    taken: list[tuple[float, float]] = []
-    for name, points in sorted(places.items(), key=lambda item: item[1]):
-        if rows[name].kind == "classification":
-            continue
-        x, y = (float(np.mean(values)) for values in zip(*points, strict=True))
-        # To the left where another name stands close by on the right.
-        left = any(abs(x - other_x) < 0.012 and abs(y - other_y) < 0.03 for other_x, other_y in taken)
-        panel.annotate(
-            naming.short(rows[name]),
-            (x, y),
-            (-6, 0) if left else (6, 0),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="center",
-            fontsize=6.5,
-            color=COLOURS[naming.kind(rows[name])],
-        )
-        taken.append((x, y))
+    names = []
+    for name, row in rows.items():
+        x, y = (float(np.mean(values)) for values in zip(*places[name], strict=True))
+        names.append((x, y, naming.short(row), COLOURS[naming.kind(row)]))
+    return names
 
 
 def _split_name(split: str) -> str:

@@ -43,7 +43,7 @@ def draw_pictures(folder: Path, settings: Settings, shown: Sequence[Result], nam
 
     strips = _strips(settings.held_out, shown, naming)
     count = len(strips[0].pictures)
-    ratios = [1.0 + 0.55 * (strip.heading is not None) + 0.3 * (strip.errors is not None) for strip in strips]
+    ratios = [1.0 + 0.45 * (strip.heading is not None) + 0.3 * (strip.errors is not None) for strip in strips]
     figure = Figure(figsize=(7.0, 0.62 * sum(ratios)))
     top = 1.0
     width = 0.86 / count
@@ -74,7 +74,7 @@ def _draw(axes: object, strip: Strip, column: int, settings: Settings) -> None:
             f"{error:.4f}",
             y=-0.34,
             fontsize=6.5,
-            color=COLOURS["fixed"] if over else COLOURS["bound"],
+            color=COLOURS["bound"] if over else COLOURS["classification"],
             weight="bold" if over else "normal",
         )
 
@@ -91,7 +91,7 @@ def _strips(split: str, shown: Sequence[Result], naming: Naming) -> list[Strip]:
     for result, examples in kept:
         strips.append(
             Strip(
-                result.row.family,
+                naming.kind(result.row),
                 examples[f"{split}/first/reconstruction"].numpy(),
                 examples[f"{split}/first/error"].numpy(),
             )
@@ -106,7 +106,7 @@ def _strips(split: str, shown: Sequence[Result], naming: Naming) -> list[Strip]:
         )
         strips.append(
             Strip(
-                result.row.family,
+                naming.kind(result.row),
                 examples[f"{split}/worst/reconstruction"].numpy(),
                 examples[f"{split}/worst/error"].numpy(),
             )
