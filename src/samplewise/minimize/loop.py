@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from scipy import optimize
 
 from samplewise.minimize.functions import Array, Functions
 from samplewise.minimize.kkt import Bounds, Kkt, residuals
@@ -148,6 +147,8 @@ class Loop:
 
     def _inner(self, subproblem: Callable[[Array], tuple[float, Array]], x: Array, epsilon: float) -> Array:
         """L-BFGS-B on the subproblem from ``x``, started anew where its line search fails."""
+        from scipy import optimize  # here, so that importing the library stays quick
+
         first, _ = subproblem(x)
         if not np.isfinite(first):
             raise _BottomlessError

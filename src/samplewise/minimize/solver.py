@@ -125,8 +125,8 @@ def _bounds(bounds: tuple[Any, Any] | None, x0: Tensor) -> Bounds:
     # Only a tuple: a list may be scipy's list of pairs, which for two variables would be read the other way round.
     if not isinstance(bounds, tuple) or len(bounds) != 2:
         raise ConfigurationError(
-            "expected bounds as a tuple (lower, upper), each a number, values of the shape of x0, or None; for a list of pairs "
-            "write bounds=([l1, l2, ...], [u1, u2, ...])"
+            "expected bounds as a tuple (lower, upper), each a number, values of the shape of x0, or None; for a list "
+            "of pairs write bounds=([l1, l2, ...], [u1, u2, ...])"
         )
     lower, upper = (
         _bound(side, absent, x0, name)
