@@ -24,7 +24,7 @@ def digits(*, test_share: float = 0.2, seed: int = 0) -> ImageData:
     if not 0 < test_share < 1:
         raise ConfigurationError(f"expected a share between 0 and 1 for the test set, got {test_share}")
     try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # it ships no types
+        from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError(
             "the embedded digits come with scikit-learn, which is not installed: pip install 'samplewise[demo]'"

@@ -1,0 +1,66 @@
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from idx_files import idx
+from samplewise.data import read_idx
+from samplewise.errors import DataError
+
+IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_images_are_read_as_written(tmp_path: Path, compressed: bool) -> None:
+    path = tmp_path / ("images.gz" if compressed else "images")
+    path.write_bytes(gzip.compress(idx(IMAGES)) if compressed else idx(IMAGES))
+    assert torch.equal(read_idx(path, 3), torch.from_numpy(IMAGES))
+
+
+def test_labels_have_one_dimension(tmp_path: Path) -> None:
+    path = tmp_path / "labels"
+    path.write_bytes(idx(np.array([3, 1, 2], np.uint8)))
+    assert read_idx(path, 1).tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "wrong magic number.*empty file"),
+        (b"\0\0\x0d\x03" + idx(IMAGES)[4:], "wrong magic number: expected 00000803.*got 00000d03"),
+        (idx(np.zeros(5, np.uint8)), "wrong magic number"),
+        (idx(IMAGES)[:10], "truncated: the header needs 16 bytes, the file has 10"),
+        (idx(IMAGES)[:-1], "truncated: the header announces 2 x 3 x 4 = 24 bytes, 23 follow"),
+        (idx(IMAGES) + b"x", "too long.*25 follow"),
+        (idx(np.zeros((0, 3, 4), np.uint8)), "holds no samples"),
+        (gzip.compress(idx(IMAGES))[:-9], "truncated or corrupted gzip"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "images"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_idx(path, 3)
+
+
+def test_a_flipped_bit_in_a_gzip_file_is_found(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(idx(IMAGES)))
+    content[20] ^= 0xFF
+    path = tmp_path / "images.gz"
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"images\.gz: truncated or corrupted gzip file"):
+        read_idx(path, 3)
+
+
+def test_a_page_saved_under_the_name_of_a_gzip_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "images.gz"
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(DataError, match=r"is not a gzip file, though its name ends in \.gz"):
+        read_idx(path, 3)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere: cannot be read: No such file"):
+        read_idx(tmp_path / "nowhere", 3)
