@@ -1,0 +1,212 @@
+"""When a round of a network is done, and how fast it may go: the parts of Theorems 2 and 3 that practice can use."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from samplewise.batches import Data, Feed, mix, source_of, to_device
+from samplewise.errors import ConfigurationError
+from samplewise.estimates import Batches, penalty_of
+from samplewise.gradients import gradient_of, trainable
+from samplewise.methods import Method
+from samplewise.problem import Problem, evaluation_mode
+
+__all__ = [
+    "GradientEstimate",
+    "GradientRule",
+    "Verdict",
+    "estimate_gradient",
+    "independent_batches",
+    "inverse_tau",
+    "tau_ratio",
+]
+
+
+def tau_ratio(method: Method) -> float:
+    """How much tau has grown since the first round, ``tau_k / tau_0``: the largest over the constraints."""
+    grown = [tau / rule.tau0 for tau, rule in zip(method.taus.values(), method.schedules, strict=True) if rule.tau0 > 0]
+    return max(grown, default=1.0)
+
+
+def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:
+    """A learning rate proportional to ``1 / tau_k``, as Theorem 2 asks: eta = 1 / (rho L), and L grows with tau.
+
+    Call its ``step()`` after ``method.step()``. It reads tau from the method, so nothing is applied twice when a run is
+    resumed.
+
+    Args:
+        optimizer: its present learning rate is that of the first round.
+        method: gives tau.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import AtMost, Geometric, SequentialPenalty
+        >>> method = SequentialPenalty([AtMost("error", 1.0)], schedule=Geometric(10.0, growth=2.0))
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+        >>> scheduler = inverse_tau(optimizer, method)
+        >>> optimizer.step(); _ = method.step(); scheduler.step(); scheduler.get_last_lr()
+        [0.05]
+    """
+    return LambdaLR(optimizer, lambda _: 1.0 / tau_ratio(method))
+
+
+def independent_batches(
+    data: Data | Feed, *, batches: int, batch_size: int, seed: int = 0, device: torch.device | None = None
+) -> Iterator[tuple[Any, Tensor]]:
+    """Batches drawn independently of each other, each without repeating a sample, as ``(batch, index)``.
+
+    Args:
+        data: a Dataset or a DataLoader.
+        batches: how many.
+        batch_size: samples in a batch, at most all of them.
+        seed: of the draws.
+        device: where tensors go.
+    """
+    feed = data if isinstance(data, Feed) else source_of(data)
+    size = min(batch_size, feed.source.length)
+    indices = [
+        torch.randperm(feed.source.length, generator=torch.Generator().manual_seed(mix(seed, number)))[:size]
+        for number in range(batches)
+    ]
+    for batch, index in zip(feed.source.batches(indices, seed=seed), indices, strict=True):
+        yield (batch if device is None else to_device(batch, device)), index
+
+
+@dataclass(frozen=True)
+class GradientEstimate:
+    """What some batches say of ``||grad P_tau||``."""
+
+    squared: float
+    """Unbiased estimate of ``||grad P_tau||^2``; where that is zero the estimate is as often below zero as above."""
+    noise: float
+    """Variance of one batch's gradient, summed over the weights: ``E||grad P_batch - grad P||^2``."""
+    batches: int
+
+    @property
+    def norm(self) -> float:
+        """The root of ``squared``, zero where that is negative."""
+        return math.sqrt(max(0.0, self.squared))
+
+
+def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, method: Method) -> GradientEstimate:
+    """Unbiased estimate of ``||grad P_tau||^2`` from independent batches, in eval mode and in constant memory.
+
+    The squared norm of a mean of gradients is too large by the noise over the number of batches. The mean of the inner
+    products of different batches' gradients is not: ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``.
+
+    Args:
+        problem: gives objective and measures.
+        model: the model; its training flags are left as they were.
+        batches: at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
+            :func:`independent_batches` gives them.
+        method: gives the penalty and tau; its statistics and multipliers are not touched.
+    """
+    weights = list(trainable(model).values())
+    total = [torch.zeros_like(weight) for weight in weights]
+    squares = torch.zeros((), dtype=torch.float64, device=weights[0].device)
+    count = 0
+    with evaluation_mode(model):
+        for batch, index in batches:
+            with torch.enable_grad():
+                loss = penalty_of(method, problem.evaluate(model, batch, index), index)
+                parts = gradient_of(loss, weights)
+            torch._foreach_add_(total, parts)
+            squares += _squared(parts)
+            count += 1
+    if count < 2:
+        raise ConfigurationError(f"expected at least two batches, whose noise is independent, got {count}")
+    squared = float(_squared(total) - squares) / (count * (count - 1))
+    return GradientEstimate(squared, float(squares) / count - squared, count)
+
+
+def _squared(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    return torch.stack([part.detach().double().square().sum() for part in parts]).sum()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a round is done, and why."""
+
+    done: bool
+    reason: str
+    epsilon: float
+    """eps_k, what the gradient is compared with."""
+    estimate: GradientEstimate | None
+    """None where the limit on epochs decided."""
+
+
+@dataclass(frozen=True)
+class GradientRule:
+    """A round ends when ``||grad P_tau_k||`` is below eps_k, or after ``max_epochs``: condition (4) made practical.
+
+    Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
+
+    Args:
+        epsilon0: eps_0, the norm of the gradient at which the first round ends.
+        decay: the factor from eps_k to eps_(k+1), below one; None ties eps_k to tau_k.
+        max_epochs: a round never lasts longer.
+        batches: how many batches the estimate takes; its error falls with their number.
+        batch_size: samples in each.
+
+    Example:
+        >>> from samplewise import AtMost, Geometric, SequentialPenalty
+        >>> method = SequentialPenalty([AtMost("error", 1.0)], schedule=Geometric(10.0, growth=2.0))
+        >>> rule = GradientRule(0.5)
+        >>> rule.epsilon(method)
+        0.5
+        >>> _ = method.step(); rule.epsilon(method)
+        0.25
+    """
+
+    epsilon0: float
+    decay: float | None = None
+    max_epochs: int = 10
+    batches: int = 8
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon0 > 0 and math.isfinite(self.epsilon0)):
+            raise ConfigurationError(f"expected a finite epsilon0 > 0, got {self.epsilon0}")
+        if self.decay is not None and not 0 < self.decay < 1:
+            raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {self.decay}")
+        for name, least in (("max_epochs", 1), ("batches", 2), ("batch_size", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"expected {name} as a whole number >= {least}, got {value!r}")
+
+    def epsilon(self, method: Method) -> float:
+        """eps_k of the method's present round."""
+        if self.decay is None:
+            return self.epsilon0 / tau_ratio(method)
+        return self.epsilon0 * self.decay**method.rounds
+
+    def verdict(
+        self, problem: Problem, model: nn.Module, data: Data | Feed, method: Method, *, epochs: int, seed: int = 0
+    ) -> Verdict:
+        """Whether the present round is done after ``epochs`` epochs.
+
+        Args:
+            problem: gives objective and measures.
+            model: the model, which is not changed.
+            data: the training data.
+            method: gives P_tau and the round; it is not changed.
+            epochs: how many epochs this round has lasted.
+            seed: of the batches; a new one for each look, or the rule learns nothing new.
+        """
+        epsilon = self.epsilon(method)
+        if epochs >= self.max_epochs:
+            return Verdict(True, f"{self.max_epochs} epochs", epsilon, None)
+        device = next(iter(trainable(model).values())).device
+        drawn = independent_batches(
+            data, batches=self.batches, batch_size=self.batch_size, seed=mix(seed, method.rounds, epochs), device=device
+        )
+        estimate = estimate_gradient(problem, model, drawn, method)
+        done = estimate.squared <= epsilon**2
+        reason = f"gradient {estimate.norm:.3g} {'<=' if done else '>'} {epsilon:.3g}"
+        return Verdict(done, reason, epsilon, estimate)

@@ -1,0 +1,278 @@
+"""The constants and the algorithm of the paper's section IV, by the letter of its lemma and theorems.
+
+Everything here takes the objective and the penalty as means over the samples, ``P = 1/N sum_j P^j``, so that the
+gradient of one sample drawn at random is unbiased, as section IV assumes, and tau means what it means in training.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from samplewise.errors import ConfigurationError
+from samplewise.estimates import estimate_smoothness, sample_gradients
+from samplewise.penalties import Quadratic
+
+__all__ = [
+    "Constants",
+    "FiniteSum",
+    "TheoremRound",
+    "estimate_smoothness",
+    "growth_constant",
+    "iteration_bound",
+    "sample_gradients",
+    "sequential_penalty",
+    "sgd",
+    "smoothness",
+]
+
+
+def smoothness(
+    objective: float,
+    *,
+    slopes: Tensor | Sequence[float] | float,
+    violations: Tensor | Sequence[float] | float,
+    constraints: Tensor | Sequence[float] | float,
+    tau: float,
+    samples: int = 1,
+) -> float:
+    """L of the penalty function on a convex compact set C, by Lemma 3.
+
+    ``L = L_f + tau / N * sum_i (M_i1^2 + M_i2 L_gi)``.
+
+    Args:
+        objective: L_f, the Lipschitz constant of the gradient of f (of the mean, for a finite sum).
+        slopes: M_i1, the largest ``||grad g_i||`` on C, one for each constraint and sample.
+        violations: M_i2, the largest ``max(0, g_i)`` on C.
+        constraints: L_gi, the Lipschitz constant of the gradient of g_i.
+        tau: weight of the penalty.
+        samples: N; 1 for the general problem (2), where the sum is not a mean.
+
+    Example:
+        >>> smoothness(1.0, slopes=[1.0, 2.0], violations=[0.5, 0.0], constraints=2.0, tau=10.0)
+        61.0
+    """
+    first, second, third = (torch.as_tensor(value, dtype=torch.float64) for value in (slopes, violations, constraints))
+    for name, value in (("slopes", first), ("violations", second), ("constraints", third)):
+        if not bool(((value >= 0) & value.isfinite()).all()):
+            raise ConfigurationError(f"expected {name} >= 0 and finite: they bound absolute values")
+    if not (objective >= 0 and tau >= 0 and samples >= 1):
+        raise ConfigurationError(
+            f"expected objective >= 0, tau >= 0 and samples >= 1, got {objective}, {tau} and {samples}"
+        )
+    first, second, third = torch.broadcast_tensors(first, second, third)
+    return float(objective + tau / samples * (first.square() + second * third).sum())
+
+
+def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
+    """The constant rho of the strong growth condition (Definition 5) as seen at the given points.
+
+    ``mean_j ||grad P^j||^2 / ||grad P||^2``, the largest over the points: the smallest rho that is right at all of
+    them. It is infinite where the mean vanishes and its parts do not: there the condition cannot hold.
+
+    Args:
+        gradients: of all samples at one point, shape ``(N, n)``, as :func:`sample_gradients` gives them; or such
+            tensors for several points.
+
+    Example:
+        >>> import torch
+        >>> growth_constant(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        2.0
+    """
+    points = [gradients] if isinstance(gradients, Tensor) else list(gradients)
+    if not points:
+        raise ConfigurationError("expected the gradients of at least one point")
+    largest = 0.0
+    for rows in points:
+        if rows.ndim != 2 or not len(rows):
+            raise ConfigurationError(f"expected gradients of shape (N, n), got {tuple(rows.shape)}")
+        rows = rows.double()
+        parts, whole = float(rows.square().sum(1).mean()), float(rows.mean(0).square().sum())
+        largest = max(largest, parts / whole if whole > 0 else (math.inf if parts > 0 else 1.0))
+    return largest
+
+
+def iteration_bound(*, growth: float, smoothness: float, gap: float, epsilon: float) -> int:
+    """T_k of Theorem 2: after so many SGD steps ``E||grad P(x)|| <= epsilon`` for the uniformly drawn output.
+
+    ``T = 2 rho L (P(z0) - P*) / epsilon^2``, rounded up, and at least one.
+
+    Args:
+        growth: rho of the strong growth condition.
+        smoothness: L of the penalty function.
+        gap: ``P(z0) - P*``; any lower bound of P, such as that of f, may stand for P*.
+        epsilon: eps_k, the accuracy.
+
+    Example:
+        >>> iteration_bound(growth=2.0, smoothness=3.0, gap=1.0, epsilon=0.1)
+        1200
+    """
+    for name, value in (("growth", growth), ("smoothness", smoothness), ("epsilon", epsilon)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigurationError(f"expected a finite {name} > 0, got {value}")
+    if not (gap >= 0 and math.isfinite(gap)):
+        raise ConfigurationError(f"expected a finite gap >= 0, got {gap}: P* is not above P(z0)")
+    # The quotient of 1200 may round to 1200.0000000000002, which is no reason for a step more.
+    return max(1, math.ceil(2 * growth * smoothness * gap / epsilon**2 * (1 - 1e-12)))
+
+
+Part = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class FiniteSum:
+    """``min 1/N sum_j f_j(x)`` subject to ``g_ij(x) <= 0`` (problem (3), by means).
+
+    Args:
+        f: ``f(x, j)`` gives f_j(x) for the sample numbers j ``(B,)``, shape ``(B,)``.
+        g: ``g(x, j)`` gives g_ij(x), shape ``(B,)`` or ``(B, m)``.
+        samples: N.
+    """
+
+    f: Part
+    g: Part
+    samples: int
+
+    def penalty(self, x: Tensor, tau: float, j: Tensor | None = None) -> Tensor:
+        """The mean of ``P^j_tau = f_j + tau/2 sum_i max(0, g_ij)^2`` over the samples j, or all of them."""
+        j = torch.arange(self.samples) if j is None else j
+        return (self.f(x, j) + tau * Quadratic()(self.g(x, j))).mean()
+
+    def gradient(self, x: Tensor, tau: float, j: Tensor | None = None) -> Tensor:
+        """The gradient of :meth:`penalty`, of the shape of x."""
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(self.penalty(x, tau, j), x)
+        return gradient
+
+
+def sgd(
+    gradient: Callable[[Tensor, Tensor], Tensor],
+    start: Tensor,
+    *,
+    samples: int,
+    step: float,
+    iterations: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """SGD with a constant step and an output drawn uniformly from its iterates (Theorem 2).
+
+    Iterate t replaces the output with probability 1/(t+1), so at every moment the output is uniform on
+    ``z^0 ... z^t`` and only one of them is kept (Vitter's reservoir).
+
+    Args:
+        gradient: ``gradient(z, j)`` of the sample number j ``(1,)``: an unbiased estimate of the full gradient.
+        start: z^0.
+        samples: N; j is uniform on 0 ... N-1.
+        step: eta = 1 / (rho L).
+        iterations: T.
+        generator: of both draws.
+
+    Returns:
+        The drawn output from ``z^0 ... z^(T-1)``, and the last iterate ``z^T``.
+
+    Example:
+        >>> import torch
+        >>> target = torch.tensor([1.0, 1.0])
+        >>> output, last = sgd(lambda z, j: z - target[j], torch.zeros(1), samples=2, step=0.5, iterations=50,
+        ...                    generator=torch.Generator().manual_seed(0))
+        >>> bool((last - 1).abs() < 1e-6)
+        True
+    """
+    if not step > 0 or iterations < 1 or samples < 1:
+        raise ConfigurationError(
+            f"expected step > 0, iterations >= 1 and samples >= 1, got {step}, {iterations} and {samples}"
+        )
+    z = output = start.detach().clone()
+    for t in range(iterations):
+        if torch.rand((), generator=generator) * (t + 1) < 1:
+            output = z
+        j = torch.randint(samples, (1,), generator=generator)
+        z = z - step * gradient(z, j)
+    return output, z
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What Theorem 2 needs to know of a subproblem."""
+
+    growth: float
+    """rho of the strong growth condition."""
+    smoothness: float
+    """L of the penalty function."""
+    lowest: float
+    """P*, or any lower bound of it."""
+
+
+@dataclass(frozen=True)
+class TheoremRound:
+    """Outer iteration k of :func:`sequential_penalty`."""
+
+    number: int
+    tau: float
+    epsilon: float
+    iterations: int
+    """T_k."""
+    gradient: float
+    """``||grad P_tau(x^k)||``, whose expectation is at most epsilon."""
+    violation: float
+    """Largest ``max(0, g_ij(x^k))``."""
+    x: Tensor
+
+
+def sequential_penalty(
+    problem: FiniteSum,
+    x0: Tensor,
+    *,
+    taus: Sequence[float],
+    epsilons: Sequence[float],
+    constants: Callable[[float], Constants],
+    generator: torch.Generator,
+) -> list[TheoremRound]:
+    """The outer loop of Theorem 3 with the inner solver of Theorem 2: tau_k grows, eps_k falls, warm start.
+
+    Round k runs :func:`sgd` for T_k steps from where round k-1 ended. If rho and L are right,
+    ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for.
+
+    Args:
+        problem: the finite sum.
+        x0: where to start.
+        taus: tau_k, growing.
+        epsilons: eps_k, falling.
+        constants: rho, L and P* of the subproblem, as a function of tau.
+        generator: of all draws.
+
+    Example:
+        >>> import torch
+        >>> pull = FiniteSum(lambda x, j: 0.5 * (x - 2).square().expand(len(j)), lambda x, j: x.expand(len(j)) - 1, 4)
+        >>> rounds = sequential_penalty(pull, torch.zeros(1), taus=[1.0, 4.0, 16.0], epsilons=[0.2, 0.2, 0.2],
+        ...                             constants=lambda tau: Constants(1.0, 1 + tau, 0.5 * tau / (1 + tau)),
+        ...                             generator=torch.Generator().manual_seed(0))
+        >>> [round(entry.x.item(), 2) for entry in rounds]
+        [1.5, 1.2, 1.06]
+    """
+    if len(taus) != len(epsilons) or not taus:
+        raise ConfigurationError(f"expected as many taus as epsilons, got {len(taus)} and {len(epsilons)}")
+    if any(b < a for a, b in pairwise(taus)):
+        raise ConfigurationError("expected taus that grow: Theorem 3 asks for tau_k to infinity")
+    if any(b > a for a, b in pairwise(epsilons)):
+        raise ConfigurationError("expected epsilons that fall: Theorem 3 asks for eps_k to zero")
+    x = x0.detach()
+    rounds = []
+    for k, (tau, epsilon) in enumerate(zip(taus, epsilons, strict=True)):
+        known = constants(tau)
+        gap = max(0.0, float(problem.penalty(x, tau)) - known.lowest)
+        steps = iteration_bound(growth=known.growth, smoothness=known.smoothness, gap=gap, epsilon=epsilon)
+        x, _ = sgd(
+            lambda z, j, tau=tau: problem.gradient(z, tau, j),  # type: ignore[misc]  # mypy types no lambda defaults
+            x,
+            samples=problem.samples,
+            step=1 / (known.growth * known.smoothness),
+            iterations=steps,
+            generator=generator,
+        )
+        violation = torch.relu(problem.g(x, torch.arange(problem.samples))).max()
+        rounds.append(TheoremRound(k, tau, epsilon, steps, float(problem.gradient(x, tau).norm()), float(violation), x))
+    return rounds
