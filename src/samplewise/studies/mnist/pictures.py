@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,13 @@ from samplewise.studies.mnist.results import Result
 from samplewise.studies.mnist.rows import Naming
 from samplewise.studies.mnist.settings import Settings
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = ["draw_pictures"]
+
+WIDTH, LEFT = 7.0, 0.9  # inches: of the figure, and of the names at its left
+SIZE, HEADING, CAPTION = 0.6, 0.3, 0.2  # inches: of a line of pictures, a heading, the numbers under a line
 
 
 @dataclass(frozen=True)
@@ -42,41 +49,51 @@ def draw_pictures(folder: Path, settings: Settings, shown: Sequence[Result], nam
     from matplotlib.figure import Figure
 
     strips = _strips(settings.held_out, shown, naming)
-    count = len(strips[0].pictures)
-    ratios = [1.0 + 0.45 * (strip.heading is not None) + 0.3 * (strip.errors is not None) for strip in strips]
-    figure = Figure(figsize=(7.0, 0.62 * sum(ratios)))
-    top = 1.0
-    width = 0.86 / count
-    for strip, ratio in zip(strips, ratios, strict=True):
-        height = ratio / sum(ratios)
-        if strip.heading is not None:
-            figure.text(0.01, top - 0.2 / sum(ratios), strip.heading, va="center", weight="bold", fontsize=8.5)
-        low = top - height + (0.3 / sum(ratios) if strip.errors is not None else 0.0)
-        figure.text(0.01, low + 0.46 / sum(ratios), strip.name, va="center", fontsize=8)
-        for column in range(count):
-            axes = figure.add_axes((0.13 + column * width, low, width * 0.94, 0.92 / sum(ratios)))
-            _draw(axes, strip, column, settings)
+    heights = [SIZE + HEADING * (strip.heading is not None) + CAPTION * (strip.errors is not None) for strip in strips]
+    figure = Figure(figsize=(WIDTH, sum(heights)))
+    # One pair of axes, measured in inches from the lower left: a pair for each picture would take seconds.
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    top = sum(heights)
+    for strip, height in zip(strips, heights, strict=True):
+        _draw(axes, strip, top, settings)
         top -= height
+    axes.set_xlim(0, WIDTH)
+    axes.set_ylim(0, sum(heights))
     return save(figure, folder, "reconstructions")
 
 
-def _draw(axes: object, strip: Strip, column: int, settings: Settings) -> None:
-    from matplotlib.axes import Axes
-
-    assert isinstance(axes, Axes)
+def _draw(axes: Axes, strip: Strip, top: float, settings: Settings) -> None:
+    """Draw a line of pictures downward from ``top``, its heading first and the errors last."""
+    if strip.heading is not None:
+        axes.text(0.07, top - HEADING / 2, strip.heading, va="center", weight="bold", fontsize=8.5)
+        top -= HEADING
+    axes.text(0.07, top - SIZE / 2, strip.name, va="center", fontsize=8)
+    step = (WIDTH - LEFT) / len(strip.pictures)
     side = round(settings.pixels**0.5)
-    axes.imshow(strip.pictures[column].reshape(side, -1), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
-    axes.set_axis_off()
-    if strip.errors is not None:
-        error = strip.errors[column]
-        over = error > settings.theta
-        axes.set_title(
-            f"{error:.4f}",
-            y=-0.34,
-            fontsize=6.5,
-            color=COLOURS["bound"] if over else COLOURS["classification"],
-            weight="bold" if over else "normal",
+    for column, picture in enumerate(strip.pictures):
+        centre = LEFT + (column + 0.5) * step
+        axes.imshow(
+            picture.reshape(side, -1),
+            cmap="gray_r",
+            vmin=0,
+            vmax=255,
+            interpolation="nearest",
+            aspect="auto",
+            extent=(centre - 0.46 * SIZE, centre + 0.46 * SIZE, top - 0.96 * SIZE, top - 0.04 * SIZE),
         )
+        if strip.errors is not None:
+            over = strip.errors[column] > settings.theta
+            axes.text(
+                centre,
+                top - SIZE - 0.3 * CAPTION,
+                f"{strip.errors[column]:.4f}",
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=COLOURS["bound"] if over else COLOURS["classification"],
+                weight="bold" if over else "normal",
+            )
 
 
 def _strips(split: str, shown: Sequence[Result], naming: Naming) -> list[Strip]:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from samplewise import checkpoint
 from samplewise.data import ImageData
@@ -39,6 +39,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.theta > 0:
             raise ConfigurationError(f"expected theta > 0, got {self.theta}: no reconstruction has a smaller error")
+        if self.latent not in get_args(Latent):
+            raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {self.latent!r}")
         for name in ("hidden", "code", "epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"expected {name.replace('_', ' ')} >= 1, got {getattr(self, name)}")

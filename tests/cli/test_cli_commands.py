@@ -1,0 +1,105 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from samplewise.cli import main
+from samplewise.cli.devices import Devices
+from samplewise.cli.mnist import Source, share_cores
+from samplewise.cli.progress import watching
+from samplewise.errors import ConfigurationError
+
+SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--warm-epochs", "1", "--jobs", "1", "--threads", "1")
+
+
+def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a bad command ends with."""
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.mark.parametrize("command", ["", "demo", "mnist", "env"])
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    shown = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert f"Example: samplewise {command}" in shown
+
+
+def test_a_bad_command_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No such command 'demos'" in error(capsys, "demos")
+    assert "No such option" in error(capsys, "env", "--jsn")
+    assert "Missing option '--out'" in error(capsys, "mnist", "--rows", "all")
+    assert "--epochs" in error(capsys, "mnist", "--out", "x", "--epochs", "0")
+
+
+def test_mnist_refuses_what_cannot_be_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    common = ("mnist", "--out", str(out), "--data")
+    assert "The grammar: classification |" in error(capsys, *common, "digits", "--row", "penalty:100")
+    assert "expected --rows as one of all, fixed, sequential" in error(capsys, *common, "digits", "--rows", "some")
+    assert "no rows to run" in error(capsys, *common, "digits")
+    assert "give --data" in error(capsys, *common[:-1], "--rows", "all")
+    assert "no such folder" in error(capsys, *common, str(tmp_path / "nowhere"), "--rows", "all")
+    assert "expected one of mnist" in error(capsys, *common, str(tmp_path), "--rows", "all", "--dataset", "cifar")
+    assert "latent as one of" in error(capsys, *common, "digits", "--rows", "all", "--latent", "tanh")
+    assert "validation part" in error(capsys, *common, "digits", "--rows", "all", "--validation", "5000")
+    assert "holds no run" in error(capsys, *common[:-1], "--table-only")
+    assert not out.exists()
+
+
+def test_env_prints_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert {"python", "torch", "samplewise"} <= set(facts["versions"])
+    assert facts["machine"]["cores"] >= 1
+    assert main(["env"]) == 0
+    assert f"torch: {facts['versions']['torch']}" in capsys.readouterr().out
+
+
+def test_cores_go_to_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert share_cores(11, None, None) == (8, 1)
+    assert share_cores(3, None, None) == (3, 2)
+    assert share_cores(1, None, None) == (1, 8)
+    assert share_cores(11, 2, None) == (2, 4)
+    assert share_cores(11, None, 4) == (2, 4)
+    assert share_cores(11, 16, None) == (16, 1)
+
+
+def test_device_flags_become_a_fabric() -> None:
+    fabric = Devices("cpu", precision="bf16-mixed")()
+    assert fabric.device.type == "cpu"
+    assert not Devices().several
+    assert Devices(devices=2).several
+    for bad in (Devices("quantum"), Devices(precision="7-bit"), Devices(strategy="hope")):
+        with pytest.raises(ConfigurationError, match="these device flags do not work here"):
+            bad()
+
+
+def test_a_source_can_hold_out_a_validation_part() -> None:
+    plain, held = Source("digits", "mnist")(), Source("digits", "mnist", 100)()
+    assert len(plain.train) == len(held.train) + 100
+    assert (plain.held_out, held.held_out, len(held.test)) == ("test", "validation", 100)
+
+
+def test_progress_in_a_log_is_a_line_at_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(2, 100) as watch:
+        for epochs in range(0, 100, 5):
+            watch({"row": epochs, "waiting": 0})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "row: 5 of 100 epochs"
+    assert len(lines) == 10
+
+
+def test_progress_on_a_terminal_is_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with watching(2, 10) as watch:
+        watch({"first": 5, "second": 0})
+        watch({"second": 3})
+        shown = {task.description: task.completed for task in watch.bars.tasks}  # type: ignore[attr-defined]
+    assert shown == {"all rows": 13, "second": 3}
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,37 @@
+"""The study on random pictures of 4 x 4 pixels: seconds for whole runs."""
+
+from pathlib import Path
+
+import torch
+
+from samplewise.data import ImageData
+from samplewise.studies.mnist.results import Result, read_results
+from samplewise.studies.mnist.rows import parse_row
+from samplewise.studies.mnist.settings import Settings, write_settings
+from samplewise.studies.mnist.study import run_row
+
+
+def small_data(name: str = "small") -> ImageData:
+    """Sixty pictures of three classes for training and thirty for test."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    images = torch.randint(0, 128, (90, 4, 4), generator=generator)
+    images[torch.arange(90), labels] += 127  # the class is a bright line
+    return ImageData.from_bytes(name, (images[:60], labels[:60]), (images[60:], labels[60:]))
+
+
+def small_settings(data: ImageData, *, epochs: int = 3) -> Settings:
+    """A study of a few epochs whose bound part of the samples meet."""
+    return Settings.of(data, theta=0.05, hidden=16, code=6, epochs=epochs, warm_epochs=1, batch_size=20)
+
+
+def small_run(out: Path, *rows: str, seeds: tuple[int, ...] = (0,), name: str = "small") -> list[Result]:
+    """Run rows into ``out`` and read them back."""
+    data = small_data(name)
+    settings = small_settings(data)
+    out.mkdir(parents=True, exist_ok=True)
+    write_settings(out, settings)
+    for row in rows:
+        for seed in seeds:
+            run_row(settings, data, parse_row(row), seed, out)
+    return read_results(out)

@@ -1,0 +1,96 @@
+import struct
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from small_study import small_data, small_run, small_settings
+
+from samplewise.errors import DataError
+from samplewise.report.style import label_points, new_figure, styled
+from samplewise.studies.mnist import output
+from samplewise.studies.mnist.figures import best, write_figures
+from samplewise.studies.mnist.results import Result
+from samplewise.studies.mnist.rows import Naming
+
+FIGURES = ("epochs", "errors", "reconstructions", "trade_off")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    rows = ("classification", "fixed:10", "penalty:100:1.01", "penalty:5:1.1,lr=cosine")
+    return small_run(tmp_path_factory.mktemp("run"), *rows, name="mnist")
+
+
+def test_every_figure_is_written_twice(tmp_path: Path, found: list[Result]) -> None:
+    paths = write_figures(tmp_path, small_settings(small_data("mnist")), found)
+    assert sorted(path.name for path in paths) == sorted(
+        f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")
+    )
+    for path in paths:
+        if path.suffix == ".png":
+            width, height = struct.unpack(">II", path.read_bytes()[16:24])
+            assert width == 1400  # 7 inches at 200 dots
+            assert 400 < height < 2000
+        else:
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")
+
+
+def test_the_same_results_give_the_same_files(tmp_path: Path, found: list[Result]) -> None:
+    settings = small_settings(small_data("mnist"))
+    first, second = (write_figures(tmp_path / name, settings, found[:2]) for name in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_one_row_is_enough(tmp_path: Path, found: list[Result]) -> None:
+    only = [result for result in found if result.row.kind == "classification"]
+    paths = write_figures(tmp_path, small_settings(small_data("mnist")), only)
+    assert {path.stem for path in paths} == {"epochs", "trade_off"}
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path, found: list[Result]) -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    write_figures(tmp_path, small_settings(small_data("mnist")), found[:1])
+    assert dict(mpl.rcParams) == before
+
+
+def with_numbers(result: Result, accuracy: float, satisfied: float) -> Result:
+    half = {**result.selected["train"], "accuracy": accuracy, "satisfied": satisfied}
+    return replace(result, selected={"train": half, "test": half})
+
+
+def test_the_best_row_satisfies_most_at_little_loss_of_accuracy(found: list[Result]) -> None:
+    fixed = next(result for result in found if result.row.kind == "fixed")
+    rows = [with_numbers(fixed, *numbers) for numbers in ((0.99, 0.2), (0.97, 0.7), (0.95, 0.9))]
+    naming = Naming([fixed.row])
+    assert best(rows, naming, "fixed") is rows[1]
+    assert best(rows[2:], naming, "fixed") is rows[2]
+    assert best(rows, naming, "sequential") is None
+
+
+def test_names_do_not_cover_each_other() -> None:
+    with styled():
+        figure, (panel,) = new_figure(1, 1)
+        panel.set_xlim(0, 1)
+        panel.set_ylim(0, 1)
+        label_points(panel, [(0.5, 0.5 + 0.001 * i, f"name {i}", "black") for i in range(6)], others=[(0.52, 0.5)])
+        figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in panel.texts]
+    assert len(boxes) == 6
+    for i, box in enumerate(boxes):
+        assert not any(box.shrunk(0.9, 0.7).overlaps(other.shrunk(0.9, 0.7)) for other in boxes[:i])
+
+
+def test_output_is_made_from_the_files_alone(found: list[Result]) -> None:
+    out = found[0].folder.parents[2]
+    outcome = output.write_all(out)
+    assert outcome.text == (out / "table.md").read_text(encoding="utf-8").rstrip("\n")
+    assert (out / "figures" / "errors.png").exists()
+
+
+def test_a_run_without_a_complete_row_says_so(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    with pytest.raises(DataError, match="no row is complete yet"):
+        output.write_all(tmp_path)

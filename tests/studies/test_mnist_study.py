@@ -1,0 +1,223 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_study import small_data, small_run, small_settings
+
+from samplewise.audit import audit
+from samplewise.checkpoint import load_state
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.studies.mnist.network import study_problem
+from samplewise.studies.mnist.results import from_history, read_results
+from samplewise.studies.mnist.rows import parse_row
+from samplewise.studies.mnist.settings import Settings, open_run, read_settings, row_folder
+from samplewise.studies.mnist.study import _scheduler, is_complete, run_row, warm_start
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run")
+    small_run(out, "classification", "penalty:5:1.1")
+    return out
+
+
+def test_the_result_is_what_an_audit_of_the_kept_model_finds(run: Path) -> None:
+    data = small_data()
+    result = next(found for found in read_results(run) if found.row.kind == "penalty")
+    model = small_settings(data).network()
+    model.load_state_dict(load_state(result.folder / "model.safetensors")["model"])
+    for split, images in (("train", data.train), ("test", data.test)):
+        found = audit(study_problem(0.05), model, images)
+        assert result.selected[split]["objective"] == pytest.approx(found.objective)
+        assert result.selected[split]["satisfied"] == found["reconstruction"].satisfied
+        assert result.selected[split]["mse"] == pytest.approx(found.means["reconstruction"])
+
+
+def test_selected_and_last_are_epochs_of_the_history(run: Path) -> None:
+    for result in read_results(run):
+        with (result.folder / "history.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
+        for split in ("train", "test"):
+            assert result.last[split] == pytest.approx(from_history(rows[-1], split))
+            assert result.selected[split] == pytest.approx(from_history(rows[result.selected_epoch - 1], split))
+        if result.row.kind == "penalty":
+            shares = [float(row["train/reconstruction/satisfied"]) for row in rows]
+            assert shares[result.selected_epoch - 1] == max(shares)
+        else:
+            assert result.selected_epoch == 3  # for classification only: the last
+
+
+def test_the_errors_are_counted_once_each(run: Path) -> None:
+    for result in read_results(run):
+        edges, counts = result.errors()
+        assert {name: int(values.sum()) for name, values in counts.items()} == {
+            "train/selected": 60,
+            "train/last": 60,
+            "test/selected": 30,
+            "test/last": 30,
+        }
+        within = counts["train/selected"][edges < 0.05 - 1e-9].sum()
+        assert within == round(60 * result.selected["train"]["satisfied"])
+
+
+def test_the_examples_hold_the_worst_reconstructions(run: Path) -> None:
+    result = read_results(run)[0]
+    examples = result.examples()
+    assert examples["test/first/index"].tolist() == list(range(10))
+    worst = examples["test/worst/error"]
+    assert torch.equal(worst, worst.sort(descending=True).values)
+    assert float(worst[0]) == pytest.approx(result.selected["test"]["worst"] + 0.05, abs=1e-6)
+    originals = small_data().test.tensors[0][examples["test/worst/index"]]
+    assert torch.equal(examples["test/worst/original"], (originals * 255).round().to(torch.uint8))
+
+
+def test_a_black_image_is_measured_beside_the_decoder(run: Path) -> None:
+    result = next(found for found in read_results(run) if found.row.kind == "classification")
+    pixels = small_data().train.tensors[0].double()
+    assert result.stored["black_image"]["train"]["mse"] == pytest.approx(float((pixels**2).mean()), rel=1e-6)
+    assert result.selected["train"]["mse"] != pytest.approx(result.stored["black_image"]["train"]["mse"], rel=1e-2)
+
+
+def test_the_result_says_where_it_comes_from(run: Path) -> None:
+    stored = json.loads((read_results(run)[0].folder / "result.json").read_text())
+    assert {"command", "commit", "versions", "seed", "device"} <= set(stored["provenance"])
+    assert stored["settings"]["theta"] == 0.05
+    assert stored["seconds"] > 0
+
+
+def test_rows_start_from_one_warm_start_and_do_not_share_it(tmp_path: Path) -> None:
+    data = small_data()
+    settings = small_settings(data)
+    first = warm_start(settings, data, 0, tmp_path)
+    again = warm_start(settings, data, 0, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    with torch.no_grad():
+        next(first.parameters()).zero_()
+    kept = warm_start(settings, data, 0, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(kept.parameters(), again.parameters(), strict=True))
+    other = warm_start(settings, data, 1, tmp_path)
+    assert not torch.equal(next(other.parameters()), next(again.parameters()))
+
+
+def test_the_warm_start_trains_encoder_and_classifier_only(tmp_path: Path) -> None:
+    data = small_data()
+    settings = small_settings(data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        fresh = settings.network()
+    warm = warm_start(settings, data, 0, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(warm.decoder.parameters(), fresh.decoder.parameters(), strict=True))
+    assert not torch.equal(warm.classifier.weight, fresh.classifier.weight)
+
+
+def test_a_complete_row_is_left_alone(run: Path) -> None:
+    row = parse_row("penalty:5:1.1")
+    assert is_complete(run, row, 0)
+    before = (row_folder(run, row, 0) / "result.json").stat().st_mtime_ns
+    run_row(small_settings(small_data()), small_data(), row, 0, run)
+    assert (row_folder(run, row, 0) / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_killed_row_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    """A process that is killed in the middle of a row, then the row again in this one."""
+    script = (
+        "import os, sys, pathlib; sys.path.insert(0, sys.argv[2])\n"
+        "from samplewise.history import History\n"
+        "plain = History.append\n"
+        "def append(self, row):\n"
+        "    plain(self, row)\n"
+        "    if self.folder and 'warm' not in self.folder.parts and row['epoch'] == 2: os._exit(9)\n"
+        "History.append = append\n"
+        "from small_study import small_run\n"
+        "small_run(pathlib.Path(sys.argv[1]), 'auglag:50:1.1:5,lr=cosine')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a"), str(Path(__file__).parent)], check=False)
+    assert done.returncode == 9
+    assert not read_results(tmp_path / "a")
+    resumed = small_run(tmp_path / "a", "auglag:50:1.1:5,lr=cosine")
+    whole = small_run(tmp_path / "b", "auglag:50:1.1:5,lr=cosine")
+    first, second = (load_state(found[0].folder / "model.safetensors")["model"] for found in (resumed, whole))
+    assert all(torch.equal(first[name], second[name]) for name in second)
+    assert resumed[0].last == whole[0].last
+
+
+def test_the_learning_rate_falls_as_tau_grows(tmp_path: Path) -> None:
+    result = small_run(tmp_path, "penalty:5:2,lr=inverse-tau")[0]
+    rates, taus = result.history("lr", "tau/reconstruction")
+    assert taus == [5.0, 10.0, 20.0]
+    assert rates == pytest.approx([1e-3, 5e-4, 2.5e-4])
+
+
+def test_a_cosine_ends_near_zero() -> None:
+    row = parse_row("penalty:5:1.1,lr=cosine")
+    model = small_settings(small_data()).network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    from samplewise.studies.mnist.rows import make_method
+
+    scheduler = _scheduler(row, optimizer, make_method(row, study_problem(1.0).constraints, samples=1), 10)
+    assert scheduler is not None
+    for _ in range(10):
+        optimizer.step()
+        scheduler.step()
+    assert scheduler.get_last_lr() == pytest.approx([0.0], abs=1e-12)
+
+
+def test_two_processes_cannot_train_one_row(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    row = parse_row("penalty:5:1.1")
+    folder = row_folder(tmp_path, row, 0)
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointError, match="another process is working on this row"):
+            run_row(small_settings(small_data()), small_data(), row, 0, tmp_path)
+
+
+def test_a_folder_of_another_run_is_refused_and_untouched(tmp_path: Path) -> None:
+    data = small_data()
+    settings = small_settings(data)
+    open_run(tmp_path / "run", settings, resume=False)
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(CheckpointError, match="holds a run already; add --resume"):
+        open_run(tmp_path / "run", settings, resume=False)
+    open_run(tmp_path / "run", settings, resume=True)
+    for other, said in (
+        (Settings.of(data, theta=0.06, hidden=16, code=6, epochs=3, warm_epochs=1, batch_size=20), "theta 0.05 there"),
+        (small_settings(data.with_validation(10)), "held_out test there, validation here"),
+        (small_settings(data, epochs=4), "epochs 3 there, 4 here"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            open_run(tmp_path / "run", other, resume=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    assert read_settings(tmp_path / "run") == settings
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(CheckpointError, match="is not a run of this study"):
+        open_run(tmp_path, small_settings(small_data()), resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(DataError, match="holds no run"):
+        read_settings(tmp_path)
+    (tmp_path / "run.json").write_text('{"format": "other"}')
+    with pytest.raises(CheckpointError, match="is not a run of this version"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [{"theta": 0.0}, {"epochs": 0}, {"code": 0}, {"warm_epochs": -1}, {"latent": "tanh"}])
+def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match="expected"):
+        Settings.of(small_data(), **wrong)
+
+
+def test_a_result_of_another_kind_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "rows" / "x" / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"result\.json: cannot be read"):
+        read_results(tmp_path)
