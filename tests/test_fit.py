@@ -11,6 +11,7 @@ import samplewise as sw
 from samplewise.batches import source_of
 from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError
 from samplewise.plan import epoch_order
+from samplewise.stopping import GradientRule
 from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
 
 
@@ -82,6 +83,17 @@ def test_rounds_of_several_epochs_keep_tau() -> None:
     _, solution = run(method=method, epochs=5, epochs_per_round=2)
     assert solution.history.column("tau/reconstruction") == [1.0, 1.0, 2.0, 2.0, 4.0]
     assert solution.history.column("round") == [0, 0, 1, 1, 2]
+
+
+def test_a_rule_ends_a_round_when_the_gradient_is_small_or_time_is_up() -> None:
+    method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Geometric(1.0, growth=2.0))
+    strict = GradientRule(1e-9, max_epochs=3, batches=2, batch_size=50)
+    _, solution = run(method=method, epochs=7, round_rule=strict)
+    assert solution.history.column("round") == [0, 0, 0, 1, 1, 1, 2]
+    assert solution.history.column("gradient/epsilon") == pytest.approx([1e-9] * 3 + [5e-10] * 3 + [2.5e-10])
+    assert solution.history.column("gradient/norm")[2] is None, "the limit on epochs decided"
+    _, solution = run(kind="sequential", epochs=3, round_rule=GradientRule(1e9))
+    assert solution.history.column("round") == [0, 1, 2]
 
 
 def test_warm_up_minimises_the_objective_alone() -> None:
@@ -211,6 +223,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target": 1.5}, ConfigurationError, "target"),
     ({"select_on": "test"}, ConfigurationError, "none of the data sets"),
     ({"scheduler_interval": "round"}, ConfigurationError, "'epoch' or 'step'"),
+    ({"round_rule": GradientRule(1.0), "epochs_per_round": 2}, ConfigurationError, "not both"),
     ({"tensorboard": True}, ConfigurationError, "checkpoint="),
     ({"data": TensorDataset(torch.zeros(0, 10))}, DataError, "empty"),
     ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))])}, ConfigurationError, "none of the model's"),

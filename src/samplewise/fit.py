@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,9 @@ from samplewise.problem import Problem
 from samplewise.progress import Progress
 from samplewise.run import RunFolder
 from samplewise.selection import Selection
-from samplewise.training import Settings, Training
+from samplewise.settings import Settings
+from samplewise.stopping import GradientRule
+from samplewise.training import Training
 from samplewise.violators import Streaks
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def fit(
     seed: int = 0,
     shuffle: bool = True,
     epochs_per_round: int = 1,
+    round_rule: GradientRule | None = None,
     warmup_epochs: int = 0,
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None,
     scheduler_interval: Literal["epoch", "step"] = "epoch",
@@ -110,6 +113,7 @@ def fit(
         seed: of the order of samples and of everything random in model and data.
         shuffle: a new order in each epoch.
         epochs_per_round: epochs at one tau.
+        round_rule: end a round when the gradient is small enough instead, as the paper's theory asks.
         warmup_epochs: epochs before those, on the objective alone.
         scheduler: a learning-rate schedule of PyTorch over ``optimizer``.
         scheduler_interval: whether it is stepped after each epoch or each step.
@@ -164,6 +168,7 @@ def fit(
         seed=seed,
         shuffle=shuffle if feed.shuffle is None else feed.shuffle,
         epochs_per_round=epochs_per_round,
+        round_rule=round_rule,
         warmup_epochs=warmup_epochs,
         scheduler_interval=scheduler_interval,
         accumulate=accumulate,
@@ -173,8 +178,9 @@ def fit(
         target=target,
         stop_at_target=stop_at_target,
         checkpoint_steps=checkpoint_steps,
+        keep=keep,
     )
-    _check(settings, problem, model, method, optimizer, scheduler, named, keep)
+    _check(settings, problem, model, method, optimizer, scheduler, named)
     if tensorboard and checkpoint is None:
         raise ConfigurationError("tensorboard=True needs checkpoint=..., the folder to write to")
     engine = Engine(fabric or single_device(), problem, model, optimizer, auxiliary=auxiliary, clip_norm=clip_norm)
@@ -227,25 +233,8 @@ def _check(
     optimizer: torch.optim.Optimizer,
     scheduler: torch.optim.lr_scheduler.LRScheduler | None,
     named: Mapping[str, Data],
-    keep: int,
 ) -> None:
-    """Say what cannot be right before anything is started or written."""
-    counts = {
-        "epochs": settings.epochs,
-        "batch_size": settings.batch_size,
-        "epochs_per_round": settings.epochs_per_round,
-        "accumulate": settings.accumulate,
-        "keep": keep,
-    }
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"expected {name} as a whole number >= 1, got {value!r}")
-    if settings.warmup_epochs < 0 or settings.evaluate_every < 0:
-        raise ConfigurationError("expected warmup_epochs and evaluate_every >= 0")
-    if not 0 < settings.target <= 1:
-        raise ConfigurationError(f"expected a target share in (0, 1], got {settings.target}")
-    if settings.scheduler_interval not in ("epoch", "step"):
-        raise ConfigurationError(f"expected scheduler_interval 'epoch' or 'step', got {settings.scheduler_interval!r}")
+    """Say what does not fit together before anything is started or written."""
     if settings.select_on not in named:
         raise ConfigurationError(f"select_on={settings.select_on!r} is none of the data sets given: {list(named)}")
     if method.constraints != problem.constraints:
@@ -268,8 +257,7 @@ def _asked(
     optimizer: torch.optim.Optimizer,
     feed: Feed,
 ) -> dict[str, Any]:
-    """What makes a run this run and no other. Its length is left out: a finished run may be continued."""
-    kept = {key: value for key, value in asdict(settings).items() if key not in ("epochs", "checkpoint_steps")}
+    """What makes a run this run and no other."""
     described = {
         key: repr(value) for key, value in vars(method).items() if not key.startswith("_") and key != "training"
     }
@@ -279,7 +267,7 @@ def _asked(
         "model": {name: list(value.shape) for name, value in model.state_dict().items()},
         "optimizer": type(optimizer).__name__,
         "samples": feed.source.length,
-        **kept,
+        **settings.identity(),
     }
 
 

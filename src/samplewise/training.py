@@ -20,37 +20,12 @@ from samplewise.plan import epoch_order, plan_epoch
 from samplewise.progress import Progress
 from samplewise.run import RunFolder
 from samplewise.selection import Selection, better
+from samplewise.settings import Settings
 from samplewise.violators import Streaks
 
-__all__ = ["Settings", "Training"]
+__all__ = ["Training"]
 
 CHECK_EVERY = 100  # steps between looks at an accelerator's notes of values that are not finite
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run was asked to do, checked; see :func:`samplewise.fit` for the meaning of each."""
-
-    epochs: int
-    batch_size: int
-    seed: int
-    shuffle: bool
-    epochs_per_round: int
-    warmup_epochs: int
-    scheduler_interval: str
-    accumulate: int
-    evaluate_every: int
-    """0: after the last epoch only."""
-    evaluate_batch_size: int
-    select_on: str
-    target: float
-    stop_at_target: bool
-    checkpoint_steps: int | None
-
-    @property
-    def last_epoch(self) -> int:
-        """Number of epochs in all."""
-        return self.warmup_epochs + self.epochs
 
 
 @dataclass
@@ -76,6 +51,8 @@ class Training:
     """Steps complete in the present epoch."""
     steps: int = 0
     """Steps complete in all."""
+    round_epochs: int = 0
+    """Epochs complete in the present round."""
     stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -136,11 +113,12 @@ class Training:
         warming = self.epoch < settings.warmup_epochs
         self.epoch += 1
         self.position = 0
-        ends_round = warming or (self.epoch - settings.warmup_epochs) % settings.epochs_per_round == 0
-        method = self._warmup if warming else self.method
-        number = self.method.rounds
-        summary = method.step() if ends_round else method.summary()
-        row = {"epoch": self.epoch, "round": number, "warmup": warming, **_running(summary)}
+        row: dict[str, Any] = {"epoch": self.epoch, "round": self.method.rounds, "warmup": warming}
+        if warming:
+            summary = self._warmup.step()
+        else:
+            summary = self.method.step() if self._round_ends(row) else self.method.summary()
+        row |= _running(summary)
         row["lr"] = self.engine.raw_optimizer.param_groups[0]["lr"]
         if self.scheduler is not None and settings.scheduler_interval == "epoch":
             self.scheduler.step()
@@ -151,6 +129,28 @@ class Training:
                 row |= _audited(split, found)
             self._choose()
         return row
+
+    def _round_ends(self, row: dict[str, Any]) -> bool:
+        """Whether the epoch just complete is the last of its round; what the rule saw goes into ``row``."""
+        rule = self.settings.round_rule
+        self.round_epochs += 1
+        if rule is None:
+            ends = self.round_epochs >= self.settings.epochs_per_round
+        else:
+            verdict = rule.verdict(
+                self.engine.problem,
+                self.engine.model_to_audit,
+                self.feed,
+                self.method,
+                epochs=self.round_epochs,
+                seed=mix(self.settings.seed, "rule"),
+            )
+            ends = verdict.done
+            row["gradient/epsilon"] = verdict.epsilon
+            row["gradient/norm"] = None if verdict.estimate is None else verdict.estimate.norm
+        if ends:
+            self.round_epochs = 0
+        return ends
 
     def _audit(self) -> dict[str, Audit]:
         model = self.engine.model_to_audit
@@ -198,6 +198,7 @@ class Training:
             "epoch": self.epoch,
             "position": self.position,
             "steps": self.steps,
+            "round_epochs": self.round_epochs,
             "stopped": self.stopped,
             "samples": self.feed.source.length,
         }
@@ -227,7 +228,7 @@ class Training:
             self.scheduler.load_state_dict(state["scheduler"])
         self.streaks.load_state_dict(state["streaks"])
         self.epoch, self.position, self.steps = state["epoch"], state["position"], state["steps"]
-        self.stopped = state["stopped"]
+        self.round_epochs, self.stopped = state["round_epochs"], state["stopped"]
         self.best = None if state["best"] is None else Selection(**state["best"])
         self.best_weights = state["best_weights"]
 
