@@ -38,7 +38,7 @@ def test_every_figure_is_written_twice(tmp_path: Path, found: list[Result]) -> N
 
 def test_the_same_results_give_the_same_files(tmp_path: Path, found: list[Result]) -> None:
     settings = small_settings(small_data("mnist"))
-    first, second = (write_figures(tmp_path / name, settings, found[:2]) for name in "ab")
+    first, second = (write_figures(tmp_path / name, settings, found[:1]) for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 

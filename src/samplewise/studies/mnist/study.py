@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -138,8 +138,14 @@ def run_row(
             fabric=fabric,
             progress=progress,
         )
+        chosen = _selected(row, settings, solution, model)
+        # Every process audits its share, so all of them must come here; only one writes.
+        audits = {
+            split: audit(study_problem(settings.theta), chosen.model, images, batch_size=EVALUATION_BATCH)
+            for split, images in splits.items()
+        }
         if distributed.rank() == 0:
-            _leave(folder, settings, row, seed, splits, solution, model, time.perf_counter() - start)
+            _leave(folder, settings, row, seed, splits, solution, chosen, audits, time.perf_counter() - start)
     return folder
 
 
@@ -153,6 +159,21 @@ def _scheduler(row: Row, optimizer: torch.optim.Optimizer, method: Method, epoch
     return None
 
 
+class _Chosen(NamedTuple):
+    """The model of the selected epoch."""
+
+    model: nn.Module
+    epoch: int
+    reason: str
+
+
+def _selected(row: Row, settings: Settings, solution: Solution, last: nn.Module) -> _Chosen:
+    if row.kind == "classification":
+        # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
+        return _Chosen(last, settings.epochs, "the last epoch: this row does not train the decoder")
+    return _Chosen(solution.model, solution.selected.epoch, solution.selected.reason)
+
+
 def _leave(
     folder: Path,
     settings: Settings,
@@ -160,24 +181,20 @@ def _leave(
     seed: int,
     splits: dict[str, TensorDataset],
     solution: Solution,
-    last: nn.Module,
+    chosen: _Chosen,
+    audits: dict[str, Audit],
     seconds: float,
 ) -> None:
     """Write what tables and figures are made of; the result last, since it says that the row is complete."""
     rows = solution.history.rows
-    selected, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
-    if row.kind == "classification":
-        # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
-        selected, epoch, reason = last, settings.epochs, "the last epoch: this row does not train the decoder"
-    problem = study_problem(settings.theta)
-    audits = {split: audit(problem, selected, images, batch_size=EVALUATION_BATCH) for split, images in splits.items()}
     results.write_history(folder, rows)
     errors = {f"{split}/selected": found[CONSTRAINT].values for split, found in audits.items()}
     errors |= {f"{split}/last": solution.audits[split][CONSTRAINT].values for split in splits}
     results.write_errors(folder, settings.theta, errors)
-    results.write_examples(folder, _examples(selected, splits, audits))
-    checkpoint.save_state(folder / "model.safetensors", {"model": dict(selected.state_dict())})
-    black = {split: _black(images, problem.constraints[0]) for split, images in splits.items()}
+    results.write_examples(folder, _examples(chosen.model, splits, audits))
+    checkpoint.save_state(folder / "model.safetensors", {"model": dict(chosen.model.state_dict())})
+    constraint = study_problem(settings.theta).constraints[0]
+    black = {split: _black(images, constraint) for split, images in splits.items()}
     results.write_result(
         folder,
         {
@@ -187,8 +204,8 @@ def _leave(
             "settings": asdict(settings),
             "status": solution.status.name,
             "selected": {
-                "epoch": epoch,
-                "reason": reason,
+                "epoch": chosen.epoch,
+                "reason": chosen.reason,
                 "metrics": {split: results.from_audit(found) for split, found in audits.items()},
             },
             "last": {
@@ -198,7 +215,7 @@ def _leave(
             "black_image": black,
             "seconds": sum(entry["seconds"] for entry in rows),
             "seconds_this_call": seconds,
-            "provenance": provenance(seed=seed, device=str(next(last.parameters()).device)),
+            "provenance": provenance(seed=seed, device=str(next(chosen.model.parameters()).device)),
         },
     )
 
