@@ -131,6 +131,7 @@ add(
     g=lambda x: stack(-x[0] - x[1] ** 2, -(x[0] ** 2) - x[1]),
     lower=[-0.5, -INF],
     upper=[0.5, 1.0],
+    others=(23.14466094,),
 )
 add(
     "hs17",

@@ -76,6 +76,31 @@ def test_the_estimate_by_its_definition() -> None:
     assert estimate.batches == 5
 
 
+def test_the_error_covers_the_scatter_of_the_estimate() -> None:
+    problem, model, data, method = setting(30)
+    found = [
+        estimate_gradient(problem, model, independent_batches(data, batches=8, batch_size=3, seed=seed), method)
+        for seed in range(150)
+    ]
+    scatter = torch.tensor([estimate.squared for estimate in found]).std()
+    error = torch.tensor([estimate.error for estimate in found]).square().mean().sqrt()
+    assert 0.9 * float(scatter) <= float(error) <= 5 * float(scatter)
+
+
+def test_an_estimate_that_is_small_by_chance_ends_no_round() -> None:
+    problem, model, data, method = setting(30)
+    norm = float(gradient(model, method, data.tensors).norm())
+    bold, careful = (
+        GradientRule(0.7 * norm, max_epochs=10**6, batches=16, batch_size=1, errors=errors) for errors in (0.0, 2.0)
+    )
+    early = [
+        sum(rule.verdict(problem, model, data, method, epochs=epochs).done for epochs in range(1, 101))
+        for rule in (bold, careful)
+    ]
+    assert early[0] > 10
+    assert early[1] < early[0] / 3
+
+
 def test_nothing_is_touched() -> None:
     problem, model, data, _ = setting(30)
     method = AugmentedLagrangian(CONSTRAINTS, samples=30, schedule=Constant(5.0))
@@ -121,7 +146,7 @@ def test_a_round_ends_at_a_small_gradient_and_not_before() -> None:
     optimizer.step(closure)
     end = rule.verdict(problem, model, data, method, epochs=2)
     assert end.done
-    assert "<= 0.001" in end.reason
+    assert "below 0.001" in end.reason
 
 
 def test_a_round_ends_after_its_last_epoch() -> None:
@@ -167,8 +192,9 @@ def test_the_learning_rate_falls_as_tau_grows() -> None:
         ({"epsilon0": 0.0}, "epsilon0 > 0"),
         ({"decay": 1.0}, "0 < decay < 1"),
         ({"max_epochs": 0}, "max_epochs"),
-        ({"batches": 1}, "batches as a whole number >= 2"),
+        ({"batches": 1}, "batches as a whole number >= 4"),
         ({"batch_size": 2.5}, "batch_size"),
+        ({"errors": -1.0}, "errors >= 0"),
     ],
 )
 def test_bad_rules(arguments: dict[str, Any], match: str) -> None:

@@ -1,7 +1,7 @@
 """When a round of a network is done, and how fast it may go: the parts of Theorems 2 and 3 that practice can use."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,8 @@ class GradientEstimate:
 
     squared: float
     """Unbiased estimate of ``||grad P_tau||^2``; where that is zero the estimate is as often below zero as above."""
+    error: float
+    """Standard error of ``squared``, infinite with fewer than four batches."""
     noise: float
     """Variance of one batch's gradient, summed over the weights: ``E||grad P_batch - grad P||^2``."""
     batches: int
@@ -98,7 +100,9 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     """Unbiased estimate of ``||grad P_tau||^2`` from independent batches, in eval mode and in constant memory.
 
     The squared norm of a mean of gradients is too large by the noise over the number of batches. The mean of the inner
-    products of different batches' gradients is not: ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``.
+    products of different batches' gradients is not: ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``. The products
+    of the pairs (1, 2), (3, 4), ... are independent, so their spread gives the error of their mean, which that of the
+    estimate does not exceed.
 
     Args:
         problem: gives objective and measures.
@@ -110,23 +114,29 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     weights = list(trainable(model).values())
     total = [torch.zeros_like(weight) for weight in weights]
     squares = torch.zeros((), dtype=torch.float64, device=weights[0].device)
-    count = 0
+    before: Sequence[Tensor] = total
+    count, products = 0, []
     with evaluation_mode(model):
         for batch, index in batches:
             with torch.enable_grad():
                 loss = penalty_of(method, problem.evaluate(model, batch, index), index)
                 parts = gradient_of(loss, weights)
             torch._foreach_add_(total, parts)
-            squares += _squared(parts)
+            squares += _product(parts, parts)
             count += 1
+            if count % 2 == 0:
+                products.append(_product(before, parts))
+            before = parts
     if count < 2:
         raise ConfigurationError(f"expected at least two batches, whose noise is independent, got {count}")
-    squared = float(_squared(total) - squares) / (count * (count - 1))
-    return GradientEstimate(squared, float(squares) / count - squared, count)
+    squared = float(_product(total, total) - squares) / (count * (count - 1))
+    pairs = len(products)
+    error = float(torch.stack(products).std()) / math.sqrt(pairs) if pairs > 1 else math.inf
+    return GradientEstimate(squared, error, float(squares) / count - squared, count)
 
 
-def _squared(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    return torch.stack([part.detach().double().square().sum() for part in parts]).sum()
+def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+    return torch.stack([(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)]).sum()
 
 
 @dataclass(frozen=True)
@@ -145,14 +155,17 @@ class Verdict:
 class GradientRule:
     """A round ends when ``||grad P_tau_k||`` is below eps_k, or after ``max_epochs``: condition (4) made practical.
 
+    An estimate near zero scatters to both sides of it, so it must be below ``eps_k^2`` by some standard errors.
+
     Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
 
     Args:
         epsilon0: eps_0, the norm of the gradient at which the first round ends.
         decay: the factor from eps_k to eps_(k+1), below one; None ties eps_k to tau_k.
         max_epochs: a round never lasts longer.
-        batches: how many batches the estimate takes; its error falls with their number.
+        batches: how many batches the estimate takes, at least four; its error falls with their number.
         batch_size: samples in each.
+        errors: by how many standard errors the estimate must be below; 0 takes it as it is.
 
     Example:
         >>> from samplewise import AtMost, Geometric, SequentialPenalty
@@ -167,15 +180,18 @@ class GradientRule:
     epsilon0: float
     decay: float | None = None
     max_epochs: int = 10
-    batches: int = 8
+    batches: int = 16
     batch_size: int = 256
+    errors: float = 1.0
 
     def __post_init__(self) -> None:
         if not (self.epsilon0 > 0 and math.isfinite(self.epsilon0)):
             raise ConfigurationError(f"expected a finite epsilon0 > 0, got {self.epsilon0}")
         if self.decay is not None and not 0 < self.decay < 1:
             raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {self.decay}")
-        for name, least in (("max_epochs", 1), ("batches", 2), ("batch_size", 1)):
+        if not self.errors >= 0:
+            raise ConfigurationError(f"expected errors >= 0, got {self.errors}")
+        for name, least in (("max_epochs", 1), ("batches", 4), ("batch_size", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigurationError(f"expected {name} as a whole number >= {least}, got {value!r}")
@@ -207,6 +223,7 @@ class GradientRule:
             data, batches=self.batches, batch_size=self.batch_size, seed=mix(seed, method.rounds, epochs), device=device
         )
         estimate = estimate_gradient(problem, model, drawn, method)
-        done = estimate.squared <= epsilon**2
-        reason = f"gradient {estimate.norm:.3g} {'<=' if done else '>'} {epsilon:.3g}"
+        upper = max(0.0, estimate.squared + self.errors * estimate.error)
+        done = upper <= epsilon**2
+        reason = f"gradient at most {math.sqrt(upper):.3g}, {'below' if done else 'above'} {epsilon:.3g}"
         return Verdict(done, reason, epsilon, estimate)
