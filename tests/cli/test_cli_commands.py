@@ -7,7 +7,7 @@ import pytest
 from samplewise.cli import main
 from samplewise.cli.devices import Devices
 from samplewise.cli.mnist import Source, share_cores
-from samplewise.cli.progress import watching
+from samplewise.cli.progress import downloading, watching
 from samplewise.errors import ConfigurationError
 
 SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--warm-epochs", "1", "--jobs", "1", "--threads", "1")
@@ -27,6 +27,8 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: str)
     assert main([*command.split(), "--help"]) == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert f"Example: samplewise {command}" in shown
+    if command == "mnist":
+        assert "--row penalty:100:1.01 " in shown
 
 
 def test_a_bad_command_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,8 +100,25 @@ def test_progress_in_a_log_is_a_line_at_every_tenth(capsys: pytest.CaptureFixtur
 def test_progress_on_a_terminal_is_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with watching(2, 10) as watch:
-        watch({"first": 5, "second": 0})
-        watch({"second": 3})
+        watch({"penalty:50:1.01": 5, "penalty:100:1.01": 0})
+        watch({"penalty:100:1.01": 3})
         shown = {task.description: task.completed for task in watch.bars.tasks}  # type: ignore[attr-defined]
-    assert shown == {"all rows": 13, "second": 3}
-    assert capsys.readouterr().out == ""
+    assert shown == {"all rows": 13, "penalty:100:1.01": 3}
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "penalty:100:1.01" in printed.err
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_download_is_announced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    with downloading() as report:
+        report("images.gz", 500_000, 1_000_000)
+        report("images.gz", 1_000_000, 1_000_000)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "images.gz" in shown.err
+    if not terminal:
+        assert shown.err == "downloading images.gz, 1.0 MB\n"

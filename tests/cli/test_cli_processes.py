@@ -91,6 +91,7 @@ def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "1 of 2 rows failed: penalty:10:1.1,rate=1e+30 (seed 0):" in err.splitlines()[-1]
     assert "not finite" in err
     assert (tmp_path / "rows" / "fixed-10" / "seed-0" / "result.json").exists()
+    assert "Fixed" in (tmp_path / "table.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

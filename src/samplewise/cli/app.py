@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich reads :100: as an emoji
 )
 
 
@@ -27,7 +28,8 @@ def common(
 
 app.command(epilog="Example: samplewise demo --out demo")(demo.demo)
 app.command(
-    epilog="Example: samplewise mnist --data download --rows all --out runs/mnist   "
-    "One row: samplewise mnist --data digits --row penalty:100:1.01 --epochs 50 --theta 0.02 --out runs/digits"
+    epilog="\b\nExample: samplewise mnist --data download --rows all --out runs/mnist\n"
+    "One row: samplewise mnist --data download --row penalty:100:1.01 --out runs/one\n"
+    "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
 )(mnist.mnist)
 app.command(epilog="Example: samplewise env --json")(env.env)

@@ -14,7 +14,7 @@ from samplewise.cli.outcome import emit_json, note
 from samplewise.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from samplewise.data import ImageData
+    from samplewise.data import ImageData, PublishedData
     from samplewise.studies.mnist.jobs import Job
     from samplewise.studies.mnist.settings import Settings
 
@@ -38,9 +38,16 @@ class Source:
             images = data.digits()
         else:
             known = data.published(self.dataset)
-            folder = data.download(known) if self.place == "download" else Path(self.place)
-            images = data.load_folder(folder, known)
+            images = data.load_folder(_download(known) if self.place == "download" else Path(self.place), known)
         return images.with_validation(self.validation) if self.validation else images
+
+
+def _download(known: PublishedData) -> Path:
+    from samplewise import data
+    from samplewise.cli.progress import downloading
+
+    with downloading() as report:
+        return data.download(known, report=report)
 
 
 def mnist(
@@ -86,7 +93,9 @@ def mnist(
 ) -> None:
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     from samplewise.studies.mnist import output
+    from samplewise.studies.mnist.jobs import JobFailedError
 
+    failed: JobFailedError | None = None
     if not table_only:
         todo = _jobs(rows, row, seed or [0])
         if data is None:
@@ -98,8 +107,16 @@ def mnist(
             if not _train_on_several(todo, chosen, out, source, place, resume=resume):
                 return  # the first process alone writes the table
         else:
-            _train(todo, _begin(out, source(), chosen, resume=resume), out, source, place, jobs, threads)
+            settings = _begin(out, source(), chosen, resume=resume)
+            try:
+                _train(todo, settings, out, source, place, jobs, threads)
+            except JobFailedError as error:
+                failed = error  # the rows that did come to their end still get their table
+    if failed is not None and not any(output.complete(out)):
+        raise failed
     outcome = output.write_all(out)
+    if failed is not None:
+        raise failed
     if as_json:
         emit_json(outcome.table.to_dict())
     else:

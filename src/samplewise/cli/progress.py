@@ -7,7 +7,7 @@ from typing import Any
 
 from samplewise.cli.outcome import note
 
-__all__ = ["watching"]
+__all__ = ["downloading", "watching"]
 
 Watch = Callable[[dict[Any, int]], None]
 
@@ -26,9 +26,39 @@ def watching(rows: int, epochs: int) -> Iterator[Watch]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Without markup, which would read the :100: of a row's name as an emoji.
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
         yield _Bars(bars, rows, epochs)
+
+
+@contextmanager
+def downloading() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Give a function that is called with a file's name, the bytes so far and the bytes in all."""
+    if not sys.stderr.isatty():
+        named: set[str] = set()
+
+        def line(name: str, done: int, total: int | None) -> None:
+            if name not in named:
+                named.add(name)
+                note(f"downloading {name}" + (f", {total / 1e6:.1f} MB" if total else ""))
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def bar(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done)
+
+        yield bar
 
 
 class _Bars:

@@ -9,7 +9,7 @@ from samplewise.studies.mnist.figures import write_figures
 from samplewise.studies.mnist.settings import read_settings
 from samplewise.studies.mnist.table import Table, make_table
 
-__all__ = ["Outcome", "write_all"]
+__all__ = ["Outcome", "complete", "write_all"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,15 @@ class Outcome:
     """The table for people."""
 
 
+def complete(out: Path) -> list[results.Result]:
+    """The rows that have come to their end."""
+    return results.read_results(out)
+
+
 def write_all(out: Path) -> Outcome:
     """Write ``table.md``, ``table.csv``, ``table.json`` and ``figures/`` into the run's folder."""
     settings = read_settings(out)
-    found = results.read_results(out)
+    found = complete(out)
     if not found:
         raise DataError(f"{out}: no row is complete yet; go on with --resume")
     table = make_table(settings, found)
