@@ -11,6 +11,8 @@ from samplewise import distributed
 
 __all__ = ["ConstraintRound", "Fault", "Round", "Tally", "Totals"]
 
+PENDING = 2**14  # how many numbers wait until their violations are counted
+
 
 @dataclass(frozen=True)
 class ConstraintRound:
@@ -88,6 +90,7 @@ class Tally(nn.Module):
         # Calls in all rounds; then of this one samples, objective, violations, numbers of violated samples.
         self._read = [0.0] * (3 + 2 * constraints)
         self._read_worst = [0.0] * constraints
+        self._pending: list[Tensor] = []  # batches whose violations are not yet in _read
         self.register_buffer("sums", torch.zeros(1 + constraints))  # objective, violations
         self.register_buffer("counts", torch.zeros(1 + constraints, dtype=torch.int64))  # samples, violated samples
         self.register_buffer("worst", torch.zeros(constraints))
@@ -106,7 +109,7 @@ class Tally(nn.Module):
 
         Args:
             values: shape ``(1 + constraints, B)``, the objective and each constraint's worst excess, zero where a
-                sample is absent. Overwritten.
+                sample is absent. Kept, so do not change it.
             samples: how many are present.
         """
         sums = values.sum(1).tolist()
@@ -115,19 +118,35 @@ class Tally(nn.Module):
             sums = values.sum(1).tolist()
             if not math.isfinite(sum(sums)):
                 return False
-        read = self._read
-        read[0] += 1
-        read[1] += samples
-        read[2] += sums[0]
-        excess = values[1:]
-        worst = excess.amax(1).tolist()
-        if max(worst, default=0.0) > 0:
-            excess.relu_()
-            violated = torch.linalg.vector_norm(excess, 0, 1).tolist()  # counts those that are not zero
-            for i, more in enumerate([*excess.sum(1).tolist(), *violated], start=3):
-                read[i] += more
-            self._read_worst[:] = map(max, self._read_worst, worst)
+        self._read[0] += 1
+        self._read[1] += samples
+        self._read[2] += sums[0]
+        pending = self._pending
+        if pending and pending[0].shape != values.shape:
+            self._digest_()
+        pending.append(values)
+        if len(pending) * values.numel() >= PENDING:
+            self._digest_()
         return True
+
+    def _digest_(self) -> None:
+        """Count the violations of the batches that were read, many at once: each operation costs more than its work."""
+        if not self._pending:
+            return
+        excess = torch.stack(self._pending, 1)[1:]
+        self._pending.clear()
+        worst = excess.amax((1, 2)).tolist()
+        if max(worst, default=0.0) <= 0:
+            return
+        excess.relu_()
+        violated = torch.linalg.vector_norm(excess, 0, (1, 2)).tolist()  # counts those that are not zero
+        # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
+        violations = excess.sum(2, dtype=torch.float64).tolist()
+        for i, by_batch in enumerate(violations):
+            for violation in by_batch:
+                self._read[3 + i] += violation
+            self._read[3 + len(worst) + i] += violated[i]
+            self._read_worst[i] = max(self._read_worst[i], worst[i])
 
     def add_(self, values: Tensor, present: Tensor | None) -> None:
         """Count a batch on the device, which may still be at work; ``values`` as in :meth:`read_`.
@@ -174,6 +193,7 @@ class Tally(nn.Module):
 
     def _whole(self) -> tuple[Tensor, Tensor]:
         """The round's sums in the order of ``_read`` and worst violations, over all processes, float64."""
+        self._digest_()
         counts = self.counts.cpu()
         sums = torch.tensor(self._read[1:], dtype=torch.float64) + torch.cat([counts[:1], self.sums.cpu(), counts[1:]])
         worst = torch.tensor(self._read_worst, dtype=torch.float64).maximum(self.worst.cpu().double())
@@ -200,6 +220,7 @@ class Tally(nn.Module):
 
     def reset_(self) -> None:
         """Start a new round."""
+        self._pending.clear()
         self._read[1:] = [0.0] * (len(self._read) - 1)
         self._read_worst[:] = [0.0] * len(self._read_worst)
         for buffer in (self.sums, self.counts, self.worst):
@@ -207,9 +228,11 @@ class Tally(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """What was added up in Python, exactly."""
+        self._digest_()
         return torch.tensor([*self._read, *self._read_worst], dtype=torch.float64)
 
     def set_extra_state(self, state: Any) -> None:
         """Take back what :meth:`get_extra_state` gave."""
         values = state.tolist()
+        self._pending.clear()
         self._read, self._read_worst = values[: len(self._read)], values[len(self._read) :]
