@@ -1,15 +1,18 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from samplewise import (
@@ -285,7 +288,14 @@ class Branching(nn.Module):
         return output if float(x.detach().sum()) > 0 else 2 * output
 
 
-@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), Branching()])
+class Strict(Branching):
+    """Asks for its weight as a Parameter, which torch.func replaces by a plain tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.layer.get_parameter("weight").T
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), Branching(), Strict()])
 def test_per_sample_gradients_equal_those_of_single_samples(model: nn.Module) -> None:
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     problem = Problem(rows_of_data, [AtMost("value", 1.0)])
@@ -295,7 +305,8 @@ def test_per_sample_gradients_equal_those_of_single_samples(model: nn.Module) ->
         problem, model, lambda index: (x[index],), torch.arange(40), scale, lambda e, row: e.objective.sum() * row
     )
     for j in range(40):
-        parts = torch.autograd.grad(model(x[j : j + 1]).square().sum() * scale[j], weights)
+        value = model(x[j : j + 1]).square().sum() * scale[j]
+        parts = torch.autograd.grad(value, weights, allow_unused=True, materialize_grads=True)
         torch.testing.assert_close(rows[j], torch.cat([part.flatten() for part in parts]))
 
 
@@ -380,6 +391,35 @@ def test_all_satisfied_reads_so() -> None:
     method = SequentialPenalty(problem.constraints, schedule=Constant(1.0))
     certificate = certify(problem, one_weight(2.0), TensorDataset(torch.zeros(4)), method)
     assert certificate.sentence == "Stationary to 0 relative, all 4 samples satisfied."
+
+
+def in_one_process(count: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    data = TensorDataset(*(tensor.double() for tensor in samples(count).tensors))
+    problem = Problem(evaluate, CONSTRAINTS)
+    return certify(problem, network().double(), data, method_of("linear"), batch_size=10, active=0.1).to_dict()
+
+
+COUNTS = (N, 1)  # with one sample the second process has none
+
+
+def worker(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    (Path(folder) / f"{rank}.json").write_text(json.dumps([in_one_process(count) for count in COUNTS]))
+    dist.destroy_process_group()
+
+
+def test_two_processes_certify_as_one(tmp_path: Path) -> None:
+    spawn(worker, args=(str(tmp_path),), nprocs=2)
+    for rank in (0, 1):
+        together = json.loads((tmp_path / f"{rank}.json").read_text())
+        for found, count in zip(together, COUNTS, strict=True):
+            alone = in_one_process(count)
+            assert found["stationarity"] == pytest.approx(alone["stationarity"], rel=1e-9)
+            assert found["gradient"] == pytest.approx(alone["gradient"], rel=1e-9)
+            assert found["licq"] == pytest.approx(alone["licq"])
+            for name, part in alone["constraints"].items():
+                assert found["constraints"][name] == pytest.approx(part)
 
 
 def test_bad_input() -> None:

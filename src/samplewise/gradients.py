@@ -89,8 +89,8 @@ def _chunk(
         values = {f"model.{name}": weight.detach() for name, weight in weights.items()}
         try:
             found = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0, 0))(values, leaves, extra)
-        except RuntimeError:
-            pass  # an operation or a branch torch.func cannot follow; an error of the user's own comes again below
+        except Exception:
+            pass  # a branch or an operation torch.func cannot follow; an error of the user's own comes again below
         else:
             return torch.cat([found[name].flatten(1) for name in values], dim=1)
     rows = []
