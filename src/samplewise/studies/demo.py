@@ -22,8 +22,8 @@ from samplewise.studies.mnist.table import Table
 __all__ = ["ROWS", "Outcome", "run_demo"]
 
 MARK = "demo.json"
-THETA, CODE, EPOCHS, BATCH = 0.02, 10, 100, 32
-TRAINING = "lr=cosine,decay=1e-4"  # the same for all rows
+THETA, CODE, EPOCHS, BATCH = 0.02, 10, 100, 64
+TRAINING = "lr=cosine,rate=2e-3,decay=1e-4"  # the same for all rows
 ROWS = tuple(
     f"{row},{TRAINING}"
     for row in (
