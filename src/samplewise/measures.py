@@ -9,31 +9,36 @@ from samplewise.errors import MeasureError, MissingPackageError
 
 __all__ = ["bit_error", "mae", "max_difference", "mse", "psnr", "ssim"]
 
-HALF = frozenset({torch.float16, torch.bfloat16})
 SSIM_WINDOW = 11  # pixels on each side of the Gaussian window
 
 
 def _check(first: Tensor, second: Tensor) -> None:
-    if first.shape != second.shape or first.ndim == 0:
+    shape = first.shape
+    if shape != second.shape or not shape:
         raise MeasureError(
-            f"expected two tensors of one shape (B, ...), got {tuple(first.shape)} and "
-            f"{tuple(second.shape)}: broadcasting would hide a mistake, so reshape one of them"
+            f"expected two tensors of one shape (B, ...), got {tuple(shape)} and {tuple(second.shape)}: broadcasting "
+            "would hide a mistake, so reshape one of them"
         )
-    if first.ndim > 1 and not first[:1].numel() and len(first):
-        raise MeasureError(f"expected at least one value in each sample, got the shape {tuple(first.shape)}")
+    if 0 in shape[1:]:
+        raise MeasureError(f"expected at least one value in each sample, got the shape {tuple(shape)}")
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The tensor in float32 at least: squares of small errors vanish in half precision."""
+    if tensor.dtype is torch.float32 or tensor.dtype is torch.float64:
+        return tensor
+    if not tensor.is_floating_point():
+        raise MeasureError(
+            f"expected tensors of floating point type, got {tensor.dtype}: differences of unsigned integers wrap "
+            "around, so convert both first, for example with .float()"
+        )
+    return tensor.float()
 
 
 def _difference(first: Tensor, second: Tensor) -> Tensor:
-    """``first - second`` as ``(B, n)``, in float32 at least: squares of small errors vanish in half precision."""
+    """``first - second`` as ``(B, n)``."""
     _check(first, second)
-    if not (first.is_floating_point() and second.is_floating_point()):
-        raise MeasureError(
-            f"expected floating point tensors, got {first.dtype} and {second.dtype}: differences of unsigned integers "
-            "wrap around, so convert both first, for example with .float()"
-        )
-    difference = (first.float() if first.dtype in HALF else first) - (
-        second.float() if second.dtype in HALF else second
-    )
+    difference = _wide(first) - _wide(second)
     if difference.ndim == 2:
         return difference
     return difference.flatten(1) if difference.ndim > 2 else difference.unsqueeze(1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, check_constraints
-from samplewise.errors import CheckpointError, ConfigurationError, SamplewiseError, did_you_mean
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, did_you_mean
 from samplewise.methods import checks
 from samplewise.methods.tally import ConstraintRound, Fault, Round, Tally
 from samplewise.schedules import Feasibility, Schedule, for_each
@@ -96,7 +96,12 @@ class Method(nn.Module, ABC):
         Returns:
             A scalar.
         """
-        objective = checks.check_objective(objective, self.weights.device)
+        objective = checks.check_objective(objective)
+        if not objective.is_cpu and objective.device != self.weights.device:
+            raise MeasureError(
+                f"the objective is on {objective.device}, the method on {self.weights.device}: "
+                f"call method.to({str(objective.device)!r})"
+            )
         if index is not None:
             index = checks.check_index(index, objective)
         present = None
@@ -125,18 +130,21 @@ class Method(nn.Module, ABC):
         present: Tensor | None,
     ) -> None:
         """Add the batch to the round's statistics, unless it holds values that are not finite."""
-        with torch.no_grad():
+        columns = [objective.detach()]
+        for excess in excesses:
+            excess = excess.detach()
             # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
-            worst = [e if e.ndim == 1 else e.amax(1) + (0 * e).sum(1) for e in excesses]
-            values = torch.stack([objective, *worst])
-            if present is not None:
-                values = values.where(present, 0.0)
-            if not checks.can_look(values):
-                self.tally.note_(0, ~values.isfinite(), index)
-                self.tally.add_(values, present)
-            elif not self.tally.read_(values, objective.shape[0] if present is None else int(present.sum())):
-                named = zip(self._watched(), [objective, *picked], strict=True)
-                checks.raise_if_not_finite(named, index, self.tally.calls, present)
+            columns.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
+        values = torch.stack(columns)
+        if present is not None:
+            values = values.where(present, 0.0)
+        tally = self.tally
+        if not checks.can_look(values):
+            tally.note_(0, ~values.isfinite(), index)
+            tally.add_(values, present)
+        elif not tally.read_(values, values.shape[1] if present is None else int(present.sum())):
+            named = zip(self._watched(), [objective, *picked], strict=True)
+            checks.raise_if_not_finite(named, index, tally.calls, present)
 
     def _watched(self) -> list[str]:
         """What is looked at for faults, in words."""

@@ -9,7 +9,7 @@ from samplewise.constraints import Constraint
 from samplewise.errors import MeasureError, MissingMeasureError, NotFiniteError, SampleIndexError, did_you_mean
 
 SHOWN = 8  # how many sample indices an error message lists
-HALF = frozenset({torch.float16, torch.bfloat16})
+WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 def can_look(values: Tensor) -> bool:
@@ -17,7 +17,7 @@ def can_look(values: Tensor) -> bool:
     return not torch.compiler.is_compiling() and values.is_cpu
 
 
-def check_objective(objective: Tensor, device: torch.device | None = None) -> Tensor:
+def check_objective(objective: Tensor) -> Tensor:
     """Return the objective in float32 at least; it must have one value for each sample."""
     if not isinstance(objective, Tensor):
         raise MeasureError(f"expected the objective as a tensor of shape (B,), got {type(objective).__name__}")
@@ -31,52 +31,52 @@ def check_objective(objective: Tensor, device: torch.device | None = None) -> Te
             f"expected the objective of each sample, shape (B,) with B >= 1, got {tuple(objective.shape)}; "
             "reduce each sample to one number, but not the batch"
         )
-    if not objective.is_floating_point():
-        raise MeasureError(
-            f"expected an objective of floating point type, got {objective.dtype}; convert it with .float()"
-        )
-    if device is not None and objective.device != device:
-        raise MeasureError(
-            f"the objective is on {objective.device}, the method on {device}: call method.to({str(objective.device)!r})"
-        )
-    return objective.float() if objective.dtype in HALF else objective
+    return _wide(objective)
 
 
 def pick_measure(constraint: Constraint, measures: Mapping[str, Tensor], objective: Tensor) -> Tensor:
     """Return the measure that ``constraint`` bounds, in float32 at least, or say why it cannot be used."""
     name = constraint.measure
-    try:
-        measure = measures[name]
-    except KeyError:
+    measure = measures.get(name)
+    if measure is None:
         given = ", ".join(sorted(measures)) or "none"
         raise MissingMeasureError(
             f"the constraint {constraint} needs the measure {name!r}, which was not given (given: {given})."
             f"{did_you_mean(name, measures)}"
-        ) from None
+        )
     if not isinstance(measure, Tensor):
         raise MeasureError(f"expected the measure {name!r} as a tensor, got {type(measure).__name__}")
-    shape, (batch,) = measure.shape, objective.shape
-    if len(shape) not in (1, 2) or shape[0] != batch or not measure.numel():
+    shape = measure.shape
+    if shape != objective.shape and (len(shape) != 2 or shape[:1] != objective.shape or not shape[1]):
+        batch = len(objective)
         raise MeasureError(
             f"expected the measure {name!r} of shape ({batch},) or ({batch}, m), one row for each sample of the "
             f"objective, got {tuple(shape)}; do not average over the batch"
-        )
-    if not measure.is_floating_point():
-        raise MeasureError(
-            f"expected the measure {name!r} of floating point type, got {measure.dtype}; convert it with .float()"
         )
     if measure.device != objective.device:
         raise MeasureError(
             f"the measure {name!r} is on {measure.device}, the objective on {objective.device}: move one of them"
         )
-    return measure.float() if measure.dtype in HALF else measure
+    return _wide(measure, name)
+
+
+def _wide(values: Tensor, measure: str | None = None) -> Tensor:
+    """The values of the measure, or of the objective, in float32 at least."""
+    if values.dtype is torch.float32 or values.dtype is torch.float64:
+        return values
+    if not values.is_floating_point():
+        what = "the objective" if measure is None else f"the measure {measure!r}"
+        raise MeasureError(f"expected {what} of floating point type, got {values.dtype}; convert it with .float()")
+    return values.float()
 
 
 def check_index(index: Tensor, objective: Tensor) -> Tensor:
     """Return the sample indices as int64 on the objective's device; they are one whole number for each sample."""
-    whole = isinstance(index, Tensor) and not (index.is_floating_point() or index.is_complex())
-    if not whole or index.dtype == torch.bool or index.shape != objective.shape:
-        found = f"{tuple(index.shape)} of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
+    tensor = isinstance(index, Tensor)
+    if tensor and index.dtype is torch.int64 and index.shape == objective.shape and index.device == objective.device:
+        return index
+    if not tensor or index.dtype not in WHOLE or index.shape != objective.shape:
+        found = f"{tuple(index.shape)} of {index.dtype}" if tensor else type(index).__name__
         raise SampleIndexError(
             f"expected index as integers of shape ({len(objective)},), got {found}; it holds each sample's number in "
             "the data set"

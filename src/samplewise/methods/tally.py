@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from samplewise import distributed
 
 __all__ = ["ConstraintRound", "Fault", "Round", "Tally", "Totals"]
 
-PENDING = 2**14  # how many numbers wait until their violations are counted
+PENDING = 2**13  # how many samples wait until their violations are counted
 
 
 @dataclass(frozen=True)
@@ -118,35 +119,31 @@ class Tally(nn.Module):
             sums = values.sum(1).tolist()
             if not math.isfinite(sum(sums)):
                 return False
-        self._read[0] += 1
-        self._read[1] += samples
-        self._read[2] += sums[0]
-        pending = self._pending
-        if pending and pending[0].shape != values.shape:
-            self._digest_()
+        read, pending = self._read, self._pending
+        read[0] += 1
+        read[1] += samples
+        read[2] += sums[0]
         pending.append(values)
-        if len(pending) * values.numel() >= PENDING:
+        if len(pending) * (1 + samples) >= PENDING:
             self._digest_()
         return True
 
     def _digest_(self) -> None:
         """Count the violations of the batches that were read, many at once: each operation costs more than its work."""
-        if not self._pending:
-            return
-        excess = torch.stack(self._pending, 1)[1:]
+        for _, batches in groupby(self._pending, key=lambda values: values.shape):
+            excess = torch.stack(list(batches), 1)[1:]
+            worst = excess.amax((1, 2)).tolist()
+            if max(worst, default=0.0) <= 0:
+                continue
+            excess.relu_()
+            violated = torch.linalg.vector_norm(excess, 0, (1, 2)).tolist()  # counts those that are not zero
+            # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
+            for i, violations in enumerate(excess.sum(2, dtype=torch.float64).tolist()):
+                for violation in violations:
+                    self._read[3 + i] += violation
+                self._read[3 + len(worst) + i] += violated[i]
+                self._read_worst[i] = max(self._read_worst[i], worst[i])
         self._pending.clear()
-        worst = excess.amax((1, 2)).tolist()
-        if max(worst, default=0.0) <= 0:
-            return
-        excess.relu_()
-        violated = torch.linalg.vector_norm(excess, 0, (1, 2)).tolist()  # counts those that are not zero
-        # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
-        violations = excess.sum(2, dtype=torch.float64).tolist()
-        for i, by_batch in enumerate(violations):
-            for violation in by_batch:
-                self._read[3 + i] += violation
-            self._read[3 + len(worst) + i] += violated[i]
-            self._read_worst[i] = max(self._read_worst[i], worst[i])
 
     def add_(self, values: Tensor, present: Tensor | None) -> None:
         """Count a batch on the device, which may still be at work; ``values`` as in :meth:`read_`.
