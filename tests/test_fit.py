@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import samplewise as sw
 from samplewise.batches import source_of
 from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError
-from samplewise.plan import epoch_order
 from samplewise.stopping import GradientRule
+from samplewise.training.plan import epoch_order
 from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
 
 
@@ -87,7 +87,7 @@ def test_rounds_of_several_epochs_keep_tau() -> None:
 
 def test_a_rule_ends_a_round_when_the_gradient_is_small_or_time_is_up() -> None:
     method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Geometric(1.0, growth=2.0))
-    strict = GradientRule(1e-9, max_epochs=3, batches=2, batch_size=50)
+    strict = GradientRule(1e-9, max_epochs=3, batches=4, batch_size=50)
     _, solution = run(method=method, epochs=7, round_rule=strict)
     assert solution.history.column("round") == [0, 0, 0, 1, 1, 1, 2]
     assert solution.history.column("gradient/epsilon") == pytest.approx([1e-9] * 3 + [5e-10] * 3 + [2.5e-10])

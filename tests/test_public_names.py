@@ -8,9 +8,10 @@ import samplewise as sw
 
 # A name that is taken away or renamed breaks programs: that needs a line in the changelog. New names go in here.
 NAMES = """
-AtLeast AtMost Audit AugmentedLagrangian Between Constant Constraint Equal Evaluation FeasibilityDriven FixedPenalty
-Geometric Huber Linear Method Penalty Problem Quadratic Round SamplewiseError Schedule SequentialPenalty Solution Status
-Unconstrained audit fit measures
+AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation FeasibilityDriven
+FixedPenalty Geometric GradientRule Huber Linear Method MinimizeResult MinimizeStatus Penalty Problem Quadratic Round
+SamplewiseError Schedule SequentialPenalty Solution Status Unconstrained audit certify fit inverse_tau measures minimize
+theory
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.

@@ -1,14 +1,17 @@
 """Train PyTorch models under requirements that must hold for every sample."""
 
-from samplewise import measures
+from samplewise import measures, theory
 from samplewise.audit import Audit, audit
+from samplewise.certificate import Certificate, certify
 from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal
 from samplewise.errors import SamplewiseError
 from samplewise.fit import Solution, Status, fit
 from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
+from samplewise.minimize import MinimizeResult, MinimizeStatus, minimize
 from samplewise.penalties import Huber, Linear, Penalty, Quadratic
 from samplewise.problem import Evaluation, Problem
 from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
+from samplewise.stopping import GradientRule, inverse_tau
 
 __version__ = "0.1.0"
 
@@ -18,6 +21,7 @@ __all__ = [
     "Audit",
     "AugmentedLagrangian",
     "Between",
+    "Certificate",
     "Constant",
     "Constraint",
     "Equal",
@@ -25,9 +29,12 @@ __all__ = [
     "FeasibilityDriven",
     "FixedPenalty",
     "Geometric",
+    "GradientRule",
     "Huber",
     "Linear",
     "Method",
+    "MinimizeResult",
+    "MinimizeStatus",
     "Penalty",
     "Problem",
     "Quadratic",
@@ -39,6 +46,10 @@ __all__ = [
     "Status",
     "Unconstrained",
     "audit",
+    "certify",
     "fit",
+    "inverse_tau",
     "measures",
+    "minimize",
+    "theory",
 ]

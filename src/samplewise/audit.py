@@ -253,11 +253,11 @@ def _evaluate_all(
     problem: Problem, model: nn.Module, feed: Feed, batch_size: int, device: torch.device
 ) -> dict[str, Tensor]:
     """Objective (under the empty name) and measures of every sample, on the CPU."""
-    length, world = feed.source.length, distributed.world_size()
-    share = -(-length // world)
-    mine = range(min(distributed.rank() * share, length), min((distributed.rank() + 1) * share, length))
+    length = feed.source.length
+    mine = distributed.share(length)
     columns: dict[str, Tensor] = {}
     with evaluation_mode(model):
+        # A process without samples still evaluates one, to know the shapes, and counts nothing.
         for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
             evaluation = problem.evaluate(model, batch, index)
             for name, values in {"": evaluation.objective, **evaluation.measures}.items():

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_gather", "all_max_", "all_sum_", "rank", "world_size"]
+__all__ = ["all_gather", "all_max_", "all_sum_", "rank", "share", "world_size"]
 
 
 def _running() -> bool:
@@ -19,6 +19,12 @@ def world_size() -> int:
 def rank() -> int:
     """Number of this process among them, from 0."""
     return dist.get_rank() if _running() else 0
+
+
+def share(length: int) -> range:
+    """The samples, out of ``length``, that this process takes when each takes a part; empty if there are too few."""
+    size = -(-length // world_size())
+    return range(min(rank() * size, length), min((rank() + 1) * size, length))
 
 
 def all_sum_(tensor: Tensor) -> Tensor:

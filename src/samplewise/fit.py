@@ -15,17 +15,17 @@ from torch import nn
 from samplewise import distributed
 from samplewise.audit import Audit
 from samplewise.batches import Data, Feed, source_of
-from samplewise.engine import Auxiliary, Engine, single_device
 from samplewise.errors import ConfigurationError
 from samplewise.history import History
 from samplewise.methods import Method
 from samplewise.problem import Problem
-from samplewise.progress import Progress
-from samplewise.run import RunFolder
-from samplewise.selection import Selection
-from samplewise.settings import Settings
 from samplewise.stopping import GradientRule
-from samplewise.training import Training
+from samplewise.training.engine import Auxiliary, Engine, single_device
+from samplewise.training.loop import Training
+from samplewise.training.progress import Progress
+from samplewise.training.run import RunFolder
+from samplewise.training.selection import Selection
+from samplewise.training.settings import Settings
 from samplewise.violators import Streaks
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
 """How near a point is to the KKT conditions, and the multipliers that say so."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
@@ -12,8 +14,11 @@ __all__ = ["Bounds", "Kkt", "Multipliers", "residuals", "shaped"]
 
 
 @dataclass(frozen=True)
-class Multipliers:
-    """One number for each constraint at the end point, in the functions' own units (Definition 1)."""
+class Multipliers(Sequence[Tensor]):
+    """One number for each constraint at the end point, in the functions' own units (Definition 1).
+
+    As a sequence it is those of the inequalities: ``multipliers[i]`` belongs to ``constraints[i]``.
+    """
 
     constraints: tuple[Tensor, ...]
     """lambda >= 0 of each inequality, of the shape its function returns."""
@@ -23,6 +28,18 @@ class Multipliers:
     """Of the lower bounds, >= 0, of the shape of x."""
     upper: Tensor
     """Of the upper bounds, >= 0, of the shape of x."""
+
+    @overload
+    def __getitem__(self, i: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> tuple[Tensor, ...]: ...
+
+    def __getitem__(self, i: int | slice) -> Tensor | tuple[Tensor, ...]:
+        return self.constraints[i]
+
+    def __len__(self) -> int:
+        return len(self.constraints)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-from samplewise.selection import Selection, better
+from samplewise.training.selection import Selection, better
 
 
 def candidate(epoch: int, satisfied: float, objective: float, violation: float = 0.0) -> Selection:

@@ -12,15 +12,15 @@ import torch
 from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.batches import Feed, mix
-from samplewise.engine import Engine
 from samplewise.errors import DataError
 from samplewise.history import History
 from samplewise.methods import Method, Round, Unconstrained
-from samplewise.plan import epoch_order, plan_epoch
-from samplewise.progress import Progress
-from samplewise.run import RunFolder
-from samplewise.selection import Selection, better
-from samplewise.settings import Settings
+from samplewise.training.engine import Engine
+from samplewise.training.plan import epoch_order, plan_epoch
+from samplewise.training.progress import Progress
+from samplewise.training.run import RunFolder
+from samplewise.training.selection import Selection, better
+from samplewise.training.settings import Settings
 from samplewise.violators import Streaks
 
 __all__ = ["Training"]

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.batches import Data, Feed, source_of, to_device
+from samplewise.certificate.lagrangian import LagrangianPass
+from samplewise.certificate.licq import Licq, Rows, best_multipliers, independence
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.gradients import trainable
-from samplewise.lagrangian import LagrangianPass
-from samplewise.licq import Licq, Rows, best_multipliers, independence
 from samplewise.methods import Method
 from samplewise.penalties import Linear
 from samplewise.problem import Problem, evaluation_mode

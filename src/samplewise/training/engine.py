@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from samplewise.batches import to_device
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
-from samplewise.plan import MicroBatch
 from samplewise.problem import Problem
+from samplewise.training.plan import MicroBatch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from samplewise.batches import source_of
-from samplewise.plan import MicroBatch, epoch_order, plan_epoch
+from samplewise.training.plan import MicroBatch, epoch_order, plan_epoch
 
 
 def present(part: MicroBatch) -> Tensor:

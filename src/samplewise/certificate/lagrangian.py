@@ -56,9 +56,7 @@ class LagrangianPass:
         self._worst = torch.zeros(count, dtype=torch.float64, device=device)
         self._gradients = [torch.zeros_like(weight) for weight in self._weights]
         self._priced = [torch.zeros_like(weight) for weight in self._weights]
-        world = distributed.world_size()
-        share = -(-self.length // world)
-        mine = range(min(distributed.rank() * share, self.length), min((distributed.rank() + 1) * share, self.length))
+        mine = distributed.share(self.length)
         # A process without samples still evaluates one, to know the shapes, and counts nothing.
         for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
             with torch.enable_grad():

@@ -1,0 +1,6 @@
+"""How near a model is to a KKT point of its constrained problem."""
+
+from samplewise.certificate.certify import Certificate, ConstraintCertificate, Cost, certify
+from samplewise.certificate.licq import Licq
+
+__all__ = ["Certificate", "ConstraintCertificate", "Cost", "Licq", "certify"]
