@@ -6,7 +6,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 .PHONY: demo test test-slow lint format bench clean
 
 demo: .venv/installed-demo
-	$(BIN)/samplewise demo --out demo --force
+	$(BIN)/samplewise demo --out demo
 
 test: lint
 	$(BIN)/pytest

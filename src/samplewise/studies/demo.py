@@ -118,7 +118,10 @@ def _conclusion(found: list[Result]) -> list[str]:
 
     def said(result: Result, split: str) -> str:
         metrics = result.selected[split]
-        return f"{metrics['satisfied']:.1%} at accuracy {metrics['accuracy']:.4f}"
+        share = f"{metrics['satisfied']:.1%} at accuracy {metrics['accuracy']:.4f}"
+        if split == "train":
+            return share
+        return f"{share} (at 95% confidence at least {1 - metrics['violation_rate_upper']:.1%} of all such samples)"
 
     lines = []
     for split, name in (("train", "Training"), ("test", "Unseen")):
