@@ -14,7 +14,7 @@ from torch import Tensor
 from nonlinear_problems import PROBLEMS, NonlinearProblem
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.minimize import MinimizeStatus, minimize
-from samplewise.schedules import Constant, Geometric
+from samplewise.schedules import Constant, Geometric, Schedule
 
 Name = Literal["sequential-penalty", "augmented-lagrangian"]
 METHODS: tuple[Name, Name] = ("sequential-penalty", "augmented-lagrangian")
@@ -212,6 +212,35 @@ def test_a_subproblem_open_below_is_closed_by_a_larger_tau() -> None:
     assert abs(result.x.item()) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("schedule", [Constant(0.1), Geometric(0.1, growth=1.01)])
+def test_tau_never_falls_after_a_subproblem_open_below(schedule: Schedule) -> None:
+    result = minimize(
+        lambda x: -(x[0] ** 2),
+        [0.5],
+        constraints=[lambda x: x - 1, lambda x: -x - 1],
+        schedule=schedule,
+        newton=False,
+        scale=False,
+    )
+    # 0.1 and 1 leave P_tau = -x^2 + tau/2 (|x| - 1)^2 open below; from 10 on it is least at tau / (tau - 2).
+    assert result.status is MinimizeStatus.ITERATION_LIMIT
+    assert result.history[0].number == 2
+    assert [entry.tau for entry in result.history] == pytest.approx([10.0] * len(result.history))
+    assert abs(result.x.item()) == pytest.approx(10 / 8, abs=1e-6)
+
+
+def test_the_end_point_is_differentiated_once() -> None:
+    calls = 0
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return square(x - 1)
+
+    result = minimize(f, [0.0, 0.0], max_rounds=1)
+    assert result.evaluations == calls - 1  # the first call checks what f returns
+
+
 def test_iteration_limit() -> None:
     problem = next(problem for problem in PROBLEMS if problem.name == "hs100")
     result = minimize(problem.f, problem.x0, constraints=problem.constraints, max_rounds=1, newton=False)
@@ -272,9 +301,18 @@ def square(x: Tensor) -> Tensor:
         ({"x0": "here"}, ConfigurationError, "x0 as a tensor"),
         ({"tolerance": 0.0}, ConfigurationError, "tolerance > 0, got 0.0"),
         ({"tolerance": -1e-6}, ConfigurationError, "tolerance > 0"),
-        ({"tolerance": math.nan}, ConfigurationError, "tolerance > 0"),
+        ({"tolerance": math.nan}, ConfigurationError, "finite number for tolerance, got nan"),
+        ({"tolerance": "a"}, ConfigurationError, "finite number for tolerance, got 'a'"),
+        ({"epsilon0": None}, ConfigurationError, "finite number for epsilon0, got None"),
         ({"epsilon0": 0.0}, ConfigurationError, "epsilon0 > 0"),
         ({"decay": 1.0}, ConfigurationError, "0 < decay < 1"),
+        ({"decay": "a"}, ConfigurationError, "finite number for decay, got 'a'"),
+        ({"schedule": 5}, ConfigurationError, r"schedule as one such as Geometric\(.*got 5"),
+        ({"schedule": Geometric}, ConfigurationError, r"schedule as one such as Geometric\("),
+        ({"constraints": 3}, ConfigurationError, "constraints as a function of a tensor or a list of them, got 3"),
+        ({"constraints": "ab"}, ConfigurationError, "constraints as a function .* got 'ab'"),
+        ({"constraints": [3]}, ConfigurationError, r"constraints\[0\] as a function of a tensor, got int"),
+        ({"equalities": None}, ConfigurationError, "equalities as a function of a tensor or a list"),
         ({"max_rounds": 0}, ConfigurationError, "max_rounds"),
         ({"max_inner": 1.5}, ConfigurationError, "max_inner"),
         ({"method": "augmented_lagrangian"}, ConfigurationError, "Did you mean 'augmented-lagrangian'"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from samplewise.minimize.functions import Array, Functions
 
-__all__ = ["Bounds", "Kkt", "Multipliers", "residuals", "shaped"]
+__all__ = ["Bounds", "Kkt", "Multipliers", "Slopes", "residuals", "shaped", "slopes"]
 
 
 @dataclass(frozen=True)
@@ -86,26 +86,49 @@ class Bounds:
         return x - self.project(x - gradient)
 
 
-def residuals(functions: Functions, bounds: Bounds, x: Array, multipliers: Array) -> Kkt:
-    """The KKT residuals at ``x`` with the given multipliers of g and h."""
+@dataclass(frozen=True)
+class Slopes:
+    """Values and gradients at one point with given multipliers, in the functions' own units."""
+
+    f: float
+    c: Array
+    """The inequalities g, then the equalities h."""
+    gradient: Array
+    """Of the objective."""
+    lagrangian: Array
+    """The gradient of ``f + multipliers . c``."""
+
+
+def slopes(functions: Functions, x: Array, multipliers: Array) -> Slopes:
+    """Everything the KKT conditions need of the functions at ``x``."""
     values = functions.evaluate(x)
-    c = values.c.detach().cpu().numpy()
     gradient = functions.gradient(values)
-    lagrangian = gradient + multipliers @ functions.jacobian(values)
-    g, h = c[: functions.inequalities], c[functions.inequalities :]
+    return Slopes(
+        f=float(values.f.detach()),
+        c=values.c.detach().cpu().numpy(),
+        gradient=gradient,
+        lagrangian=gradient + multipliers @ functions.jacobian(values),
+    )
+
+
+def residuals(functions: Functions, bounds: Bounds, x: Array, multipliers: Array, known: Slopes | None = None) -> Kkt:
+    """The KKT residuals at ``x`` with the given multipliers of g and h; ``known`` is used instead of evaluating."""
+    at = slopes(functions, x, multipliers) if known is None else known
+    g, h = at.c[: functions.inequalities], at.c[functions.inequalities :]
     return Kkt(
-        stationarity=float(np.abs(bounds.projected(x, lagrangian)).max()),
+        stationarity=float(np.abs(bounds.projected(x, at.lagrangian)).max()),
         feasibility=float(max(np.maximum(g, 0.0).max(initial=0.0), np.abs(h).max(initial=0.0))),
         complementarity=float(np.abs(multipliers[: functions.inequalities] * g).max(initial=0.0)),
-        gradient=float(np.abs(gradient).max()),
+        gradient=float(np.abs(at.gradient).max()),
         largest_multiplier=float(np.abs(multipliers).max(initial=0.0)),
     )
 
 
-def shaped(functions: Functions, bounds: Bounds, x: Array, multipliers: Array) -> Multipliers:
-    """The flat multipliers in the shapes of the user's functions, with those of the bounds."""
-    values = functions.evaluate(x)
-    lagrangian = functions.gradient(values) + multipliers @ functions.jacobian(values)
+def shaped(functions: Functions, bounds: Bounds, x: Array, multipliers: Array, lagrangian: Array) -> Multipliers:
+    """The flat multipliers in the shapes of the user's functions, with those of the bounds.
+
+    Those come from ``lagrangian``, the gradient at ``x`` of :class:`Slopes`.
+    """
     below, above = x <= bounds.lower, x >= bounds.upper
     shapes = (*functions.inequality_shapes, *functions.equality_shapes)
     ends = np.cumsum([shape.numel() for shape in shapes], dtype=np.int64)

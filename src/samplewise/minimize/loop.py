@@ -108,7 +108,8 @@ class Loop:
             if self.keeps_multipliers:
                 multipliers = np.clip(estimate, -LARGEST_MULTIPLIER, LARGEST_MULTIPLIER)
             now = self._feasibility(c, estimate, tau)
-            tau, before = self.schedule.following(tau, k + 1, now, before), now
+            # A schedule that counts rounds knows nothing of the factors that closed a subproblem, so tau could fall.
+            tau, before = max(tau, self.schedule.following(tau, k + 1, now, before)), now
         return x, estimate * self._unit, MinimizeStatus.ITERATION_LIMIT
 
     def _scaled(self, x: Array) -> Array:

@@ -1,16 +1,16 @@
 """``minimize``: the general problem min f(x) s.t. g(x) <= 0, h(x) = 0, by the paper's outer loop."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError, did_you_mean
+from samplewise.errors import ConfigurationError, did_you_mean, finite_number
 from samplewise.minimize.functions import Array, Function, Functions, starting_point
-from samplewise.minimize.kkt import Bounds, residuals, shaped
+from samplewise.minimize.kkt import Bounds, residuals, shaped, slopes
 from samplewise.minimize.loop import Loop
 from samplewise.minimize.result import MinimizeResult
 from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
@@ -87,36 +87,45 @@ def minimize(
             f"expected method as one of {', '.join(METHODS)}, got {method!r}.{did_you_mean(str(method), METHODS)}"
         )
     for name, value in (("tolerance", tolerance), ("epsilon0", epsilon0)):
-        if not (value > 0 and math.isfinite(value)):
+        if not finite_number(value, name) > 0:
             raise ConfigurationError(f"expected {name} > 0, got {value}")
-    if not 0 < decay < 1:
+    if not 0 < finite_number(decay, "decay") < 1:
         raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {decay}")
     for name, limit in (("max_rounds", max_rounds), ("max_inner", max_inner)):
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise ConfigurationError(f"expected {name} as a whole number >= 1, got {limit!r}")
+    if schedule is None:
+        schedule = PENALTY if method == METHODS[0] else LAGRANGIAN
+    if not isinstance(schedule, Schedule):
+        raise ConfigurationError(
+            f"expected schedule as one such as Geometric(10.0, growth=10.0), or None, got {schedule!r}"
+        )
     start = starting_point(x0)
     box = _bounds(bounds, start)
     inside = torch.from_numpy(box.project(start.flatten().cpu().numpy())).view(start.shape).to(start.device)
-    functions = Functions(f, _sequence(constraints), _sequence(equalities), inside, scale)
-    if schedule is None:
-        schedule = PENALTY if method == METHODS[0] else LAGRANGIAN
+    functions = Functions(f, _sequence(constraints, "constraints"), _sequence(equalities, "equalities"), inside, scale)
     loop = Loop(functions, box, schedule, tolerance, max_inner, newton, keeps_multipliers=method == METHODS[1])
     x, multipliers, status = loop.run(
         inside.flatten().cpu().numpy(), [max(0.1 * tolerance, epsilon0 * decay**k) for k in range(max_rounds)]
     )
+    end = slopes(functions, x, multipliers)
     return MinimizeResult(
         x=torch.from_numpy(x).view(start.shape).to(start.device),
-        fun=float(functions.evaluate(x).f.detach()),
-        multipliers=shaped(functions, box, x, multipliers),
-        kkt=residuals(functions, box, x, multipliers),
+        fun=end.f,
+        multipliers=shaped(functions, box, x, multipliers, end.lagrangian),
+        kkt=residuals(functions, box, x, multipliers, end),
         status=status,
         history=tuple(loop.history),
         evaluations=functions.evaluations,
     )
 
 
-def _sequence(functions: Sequence[Function] | Function) -> list[Function]:
-    return [functions] if callable(functions) else list(functions)
+def _sequence(functions: Sequence[Function] | Function, name: str) -> list[Function]:
+    if callable(functions):
+        return [functions]
+    if isinstance(functions, str) or not isinstance(functions, Iterable):
+        raise ConfigurationError(f"expected {name} as a function of a tensor or a list of them, got {functions!r}")
+    return list(functions)
 
 
 def _bounds(bounds: tuple[Any, Any] | None, x0: Tensor) -> Bounds:
