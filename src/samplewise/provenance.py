@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit", "provenance", "versions"]
+__all__ = ["command", "commit", "provenance", "versions"]
 
 PACKAGES = (
     "samplewise",
@@ -38,24 +38,55 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit this package runs from, with ``-dirty`` if its files differ from it; None outside a checkout."""
-    folder = Path(__file__).parent
+    """The commit this package runs from, with ``-dirty`` if its checkout differs from it; None outside a checkout.
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
+    Files that git does not know count as a difference, for they may be imported. ``results`` and ``docs`` are left out:
+    making a result changes them.
+    """
+    top = _checkout()
+    if top is None:
+        return None
     try:
-        head = git("rev-parse", "HEAD")
-        return head + ("-dirty" if git("status", "--porcelain", "--", ".") else "")
+        head = _git(top, "rev-parse", "HEAD")
+        status = ("status", "--porcelain", "--untracked-files=normal", "--")
+        changed = _git(top, *status, ":(top)", ":(exclude,top)results", ":(exclude,top)docs")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("-dirty" if changed else "")
+
+
+def command() -> str:
+    """The command line as one would type it at the top of the checkout; never an absolute path of the program."""
+    return shlex.join([*_program(), *sys.argv[1:]])
+
+
+def _program() -> list[str]:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:  # python -m; argv then has the module's file
+        return ["python", "-m", spec.name.removesuffix(".__main__")]
+    program = Path(sys.argv[0])
+    if program.name in ("", "-c", "-"):
+        return ["python", *([program.name] if program.name else [])]
+    if program.suffix != ".py":
+        return [program.name]
+    top, script = _checkout(), program.resolve()
+    return ["python", script.relative_to(top).as_posix() if top and script.is_relative_to(top) else script.name]
+
+
+def _checkout() -> Path | None:
+    """The top of the checkout this package is part of, if it is: an environment may lie in someone else's."""
+    here = Path(__file__).resolve()
+    try:
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def command() -> str:
-    """The command line as one would type it."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu") -> dict[str, Any]:
