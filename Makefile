@@ -27,6 +27,10 @@ format: .venv/installed-dev
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/epoch.py
+	$(BIN)/python benchmarks/certify_cost.py
+	$(BIN)/python benchmarks/stopping_rule.py --seeds 2
+	$(BIN)/python benchmarks/theorem2_bound.py
+	$(BIN)/python benchmarks/minimize_vs_scipy.py
 
 .venv/installed-%: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv

@@ -70,6 +70,20 @@ def sides(problem: NonlinearProblem) -> tuple[Array, Array]:
     return lower, upper
 
 
+def defined_outside(problem: NonlinearProblem) -> bool:
+    """Whether all functions are finite one unit outside of each bound."""
+    lower, upper = sides(problem)
+    start = np.clip(np.array(problem.x0), lower, upper)
+    functions = [function for function in (problem.f, problem.g, problem.h) if function is not None]
+    for side, step in ((lower, -1.0), (upper, 1.0)):
+        for i in np.flatnonzero(np.isfinite(side)):
+            point = torch.from_numpy(start.copy())
+            point[int(i)] = side[i] + step
+            if not all(bool(torch.isfinite(function(point)).all()) for function in functions):
+                return False
+    return True
+
+
 def residuals(problem: NonlinearProblem, x: Array) -> tuple[float, float]:
     """Feasibility, and stationarity with the best multipliers of the active constraints, relative to the gradient.
 
@@ -143,7 +157,8 @@ def by_scipy(problem: NonlinearProblem, method: str) -> tuple[Array, int]:
         start,
         jac=True,
         method=method,
-        bounds=optimize.Bounds(lower, upper),
+        # Not for all: trust-constr with keep_feasible fails on starts that lie on a bound.
+        bounds=optimize.Bounds(lower, upper, keep_feasible=not defined_outside(problem)),
         constraints=constraints,
         options=tight,
     )
