@@ -94,11 +94,11 @@ def with_fit(train: TensorDataset, test: TensorDataset, epochs: int, audited: bo
         epochs=epochs,
         batch_size=BATCH,
         # An audit comes after the last epoch in any case; of one sample it costs nothing.
-        evaluate={"train": train, "test": test}
+        audit_on={"train": train, "test": test}
         if audited
         else {"train": TensorDataset(*(t[:1] for t in train.tensors))},
-        evaluate_every=1 if audited else epochs,
-        evaluate_batch_size=AUDIT_BATCH,
+        audit_every=1 if audited else epochs,
+        audit_batch_size=AUDIT_BATCH,
         progress=False,
     )
 

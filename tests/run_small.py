@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument("--norm", action="store_true")
     parser.add_argument("--result", type=Path)
     arguments = parser.parse_args()
 
@@ -29,7 +30,7 @@ def main() -> None:
     strategy = "ddp_find_unused_parameters_true" if arguments.devices > 1 else "auto"  # warm-up leaves the decoder out
     fabric = Fabric(accelerator="cpu", devices=arguments.devices, strategy=strategy)
     fabric.launch()
-    problem, data, model = make_problem(), make_data(), make_model(dropout=arguments.dropout)
+    problem, data, model = make_problem(), make_data(), make_model(dropout=arguments.dropout, norm=arguments.norm)
     method = make_method(arguments.method)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     solution = sw.fit(
@@ -42,7 +43,7 @@ def main() -> None:
         epochs=arguments.epochs,
         warmup_epochs=1,
         batch_size=33,  # the last step has two samples
-        evaluate={"train": data, "test": make_data(51, seed=1)},
+        audit_on={"train": data, "test": make_data(51, seed=1)},
         checkpoint=arguments.folder,
         checkpoint_steps=2,
         fabric=fabric,
@@ -56,6 +57,7 @@ def main() -> None:
                 "method": dict(method.state_dict()),
                 "history": [{k: v for k, v in row.items() if k != "seconds"} for row in solution.history.rows],
                 "violators": solution.audits["test"]["reconstruction"].violators,
+                "objective": solution.audits["test"].objective,
                 "samples": solution.audits["test"].samples,
             },
         )

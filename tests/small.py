@@ -13,14 +13,15 @@ BOUND = 0.6
 class Network(nn.Module):
     """Classifies and reconstructs ten numbers from a code of four; dropout makes resuming hard."""
 
-    def __init__(self, *, dropout: float = 0.2) -> None:
+    def __init__(self, *, dropout: float = 0.2, norm: bool = False) -> None:
         super().__init__()
+        self.norm = nn.BatchNorm1d(10) if norm else nn.Identity()
         self.encoder = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 4))
         self.classifier = nn.Linear(4, 2)
         self.decoder = nn.Linear(4, 10)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        code = self.encoder(x)
+        code = self.encoder(self.norm(x))
         return self.classifier(code), self.decoder(code)
 
 
@@ -43,9 +44,9 @@ def make_data(samples: int = 200, seed: int = 0) -> TensorDataset:
     return TensorDataset(x, (x[:, 0] + x[:, 1] > 0).long())
 
 
-def make_model(*, dropout: float = 0.2, seed: int = 0) -> Network:
+def make_model(*, dropout: float = 0.2, norm: bool = False, seed: int = 0) -> Network:
     torch.manual_seed(seed)
-    return Network(dropout=dropout)
+    return Network(dropout=dropout, norm=norm)
 
 
 def make_method(kind: str, samples: int = 200) -> sw.Method:

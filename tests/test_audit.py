@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import samplewise as sw
 from samplewise.audit import violation_rate_upper
@@ -37,6 +37,20 @@ def test_numbers_of_a_small_set() -> None:
 
 def test_the_true_bound_decides_not_the_margin() -> None:
     assert measured([1.0, 2.0], sw.AtMost("x", 2.0, margin=1.5, scale=10.0))["x"].satisfied == 1.0
+
+
+def test_a_value_on_the_bound_is_satisfied_in_the_precision_it_was_measured_in() -> None:
+    errors = sw.measures.bit_error(torch.zeros(1, 10), torch.tensor([[1.0] + [0.0] * 9]))  # one wrong bit of ten
+    assert measured(errors, sw.AtMost("x", 0.1))["x"].satisfied == 1.0
+
+
+def test_measures_without_a_bound_are_reported_whatever_they_are() -> None:
+    def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return batch[0], {"right": batch[0] > 1, "ratio": 1 / batch[0]}
+
+    report = sw.audit(sw.Problem(evaluate, []), nn.Identity(), TensorDataset(torch.tensor([0.0, 1.0, 2.0, 3.0])))
+    assert report.means["right"] == 0.5
+    assert report.means["ratio"] == float("inf")
 
 
 def test_a_sample_with_several_values_needs_all_of_them() -> None:
@@ -74,7 +88,7 @@ BOUNDS: list[Callable[[], sw.Constraint]] = [
 
 
 @given(
-    st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=40),
+    st.lists(st.floats(-5, 5), min_size=1, max_size=40),
     st.sampled_from(range(len(BOUNDS))),
     st.sampled_from([0.2, 0.5, 0.9, 1.0]),
 )
@@ -83,11 +97,13 @@ def test_a_suggested_bound_is_met_by_the_share_and_not_looser_than_needed(
 ) -> None:
     constraint = BOUNDS[kind]()
     values = [v + 3.0 if isinstance(constraint, sw.Between | sw.Equal) else v for v in values]  # outside: no tightening
-    suggested = measured(torch.tensor(values), constraint).suggest(share)["x"]
-    again = measured(torch.tensor(values), suggested)["x"]
-    assert again.satisfied >= share - 1e-12
+    single = torch.tensor(values, dtype=torch.float32)
+    assert measured(single, measured(single, constraint).suggest(share)["x"])["x"].satisfied >= share - 1e-12
+    exact = torch.tensor(values, dtype=torch.float64)
+    suggested = measured(exact, constraint).suggest(share)["x"]
+    assert measured(exact, suggested)["x"].satisfied >= share - 1e-12
     # Moved inward by a hair it must lose a sample that the share needs.
-    tighter = measured(torch.tensor(values), suggested.relaxed(-1e-9))["x"]
+    tighter = measured(exact, suggested.relaxed(-1e-9))["x"]
     assert (len(values) - tighter.violated) < np.ceil(share * len(values) - 1e-9)
 
 
@@ -115,6 +131,28 @@ def test_batch_size_and_loader_do_not_change_the_result() -> None:
         sw.audit(problem, nn.Identity(), DataLoader(data, batch_size=5, shuffle=True)),
     ]
     assert all(torch.equal(report["x"].values, values) for report in reports)
+
+
+def test_the_callers_random_generators_are_left_alone() -> None:
+    class Plain(Dataset[Any]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, i: int) -> tuple[Tensor]:
+            return (torch.rand(()),)
+
+    problem = sw.Problem(lambda model, batch: (batch[0], {}), [])
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    sw.audit(problem, nn.Identity(), Plain())
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_sampler_is_refused_since_it_would_be_passed_over() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(10.0)), batch_size=2, sampler=SubsetRandomSampler([1, 2, 3]))
+    with pytest.raises(ConfigurationError, match=r"SubsetRandomSampler.*Subset\(dataset, indices\)"):
+        sw.audit(sw.Problem(lambda model, batch: (batch[0], {}), []), nn.Identity(), loader)
 
 
 def test_what_cannot_be_right_is_said() -> None:

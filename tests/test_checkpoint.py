@@ -58,7 +58,7 @@ def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("damage", ["cut", "header", "flip", "empty", "random"])
+@pytest.mark.parametrize("damage", ["cut", "header", "flip", "number", "empty", "random"])
 def test_a_torn_file_is_refused_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for step in (1, 2):
@@ -71,6 +71,9 @@ def test_a_torn_file_is_refused_and_the_one_before_it_used(tmp_path: Path, damag
         content = content[:20]
     elif damage == "flip":
         content[-5] ^= 1
+    elif damage == "number":  # a plain value in the header, which is still valid JSON
+        content = content.replace(b'[\\"step\\", 2]', b'[\\"step\\", 7]')
+        assert content != newest.read_bytes()
     elif damage == "empty":
         content = bytearray()
     else:
@@ -93,6 +96,14 @@ def test_no_readable_checkpoint_is_an_error_not_a_fresh_start(tmp_path: Path) ->
         pytest.raises(CheckpointError, match="none of the 1 checkpoints"),
     ):
         checkpoints.latest()
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"step": 1})
+    (tmp_path / ".step-000000000002.safetensors.abc.tmp").write_bytes(b"half")
+    checkpoints.clear_torn()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.safetensors"]
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:

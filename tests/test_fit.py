@@ -160,7 +160,7 @@ def test_the_gradient_is_cut() -> None:
 
 def test_the_selected_epoch_is_the_most_feasible_one_and_its_model_is_given() -> None:
     train, test = make_data(), make_data(seed=1)
-    model, solution = run(epochs=8, evaluate={"train": train, "test": test}, kind="unconstrained")
+    model, solution = run(epochs=8, audit_on={"train": train, "test": test}, kind="unconstrained")
     shares = solution.history.column("train/satisfied")
     assert solution.selected.epoch == shares.index(max(shares)) + 1
     assert sw.audit(make_problem(), solution.model, train).satisfied == max(shares)
@@ -171,17 +171,33 @@ def test_the_selected_epoch_is_the_most_feasible_one_and_its_model_is_given() ->
 
 
 def test_evaluation_happens_every_n_epochs_and_at_the_end() -> None:
-    _, solution = run(epochs=5, evaluate={"train": make_data()}, evaluate_every=2)
+    _, solution = run(epochs=5, audit_on={"train": make_data()}, audit_every=2)
     assert [row["epoch"] for row in solution.history.rows if "train/objective" in row] == [2, 4, 5]
     assert solution.streaks.audits == 3
 
 
 def test_it_stops_when_the_target_is_met() -> None:
-    _, solution = run(epochs=50, evaluate={"train": make_data()}, target=0.3, stop_at_target=True)
+    _, solution = run(epochs=50, audit_on={"train": make_data()}, target=0.3, stop_at_target=True)
     assert solution.status is sw.Status.TARGET_REACHED
     assert len(solution.history.rows) < 50
     assert solution.selected.epoch == len(solution.history.rows)
     assert solution.selected.feasible
+
+
+def test_warm_up_does_not_stop_a_run_and_the_last_epoch_is_no_early_stop() -> None:
+    feasible = {"train": TensorDataset(torch.zeros(4, 10), torch.zeros(4, dtype=torch.int64))}
+    _, solution = run(epochs=1, warmup_epochs=2, audit_on=feasible, target=0.01, stop_at_target=True)
+    assert len(solution.history.rows) == 3
+    assert solution.status is sw.Status.FEASIBLE
+
+
+def test_modules_keep_the_mode_they_were_given_in() -> None:
+    model = make_model(dropout=0.5)
+    model.encoder[2].eval()
+    frozen, _ = run(model=model)
+    without, _ = run(model=make_model(dropout=0.0))
+    assert same_weights(frozen, without)
+    assert not model.encoder[2].training
 
 
 def test_values_that_are_not_finite_stop_the_run_and_name_the_sample() -> None:
@@ -224,6 +240,14 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"select_on": "test"}, ConfigurationError, "none of the data sets"),
     ({"scheduler_interval": "round"}, ConfigurationError, "'epoch' or 'step'"),
     ({"round_rule": GradientRule(1.0), "epochs_per_round": 2}, ConfigurationError, "not both"),
+    ({"warmup_epochs": 0.5}, ConfigurationError, "warmup_epochs as a whole number >= 0"),
+    ({"clip_norm": -1.0}, ConfigurationError, "clip_norm > 0"),
+    ({"stop_at_target": True}, ConfigurationError, "needs audit_on"),
+    ({"audit_on": make_data()}, ConfigurationError, "audit_on as data sets by name"),
+    ({"audit_on": {"test": TensorDataset(torch.zeros(3, 4), torch.zeros(3))}}, RuntimeError, "shapes"),
+    ({"data": (torch.zeros(3, 10), torch.zeros(3))}, DataError, "TensorDataset"),
+    ({"optimizer": torch.optim.Adam}, ConfigurationError, "optimizer as a Optimizer, made and ready"),
+    ({"method": make_method("lagrangian", samples=40)}, ConfigurationError, "40"),
     ({"tensorboard": True}, ConfigurationError, "checkpoint="),
     ({"data": TensorDataset(torch.zeros(0, 10))}, DataError, "empty"),
     ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))])}, ConfigurationError, "none of the model's"),

@@ -41,6 +41,12 @@ def violation_rate_upper(violated: int, samples: int, confidence: float) -> floa
     return 1.0 if violated >= samples else float(betaincinv(violated + 1, samples - violated, confidence))
 
 
+def _excess(constraint: Constraint, values: Tensor) -> Tensor:
+    """The worst excess of each sample, ``(N,)`` float64, found in the measure's own precision, as training finds it."""
+    excess = constraint.excess(values)
+    return (excess if excess.ndim == 1 else excess.amax(1)).double()
+
+
 @dataclass(frozen=True)
 class ConstraintAudit:
     """How one constraint fares on a data set, by its true bound and in the measure's units."""
@@ -53,8 +59,7 @@ class ConstraintAudit:
     @cached_property
     def excess(self) -> Tensor:
         """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
-        excess = self.constraint.excess(self.values.double())
-        return excess if excess.ndim == 1 else excess.amax(1)
+        return _excess(self.constraint, self.values)
 
     @cached_property
     def violated(self) -> int:
@@ -105,14 +110,13 @@ class ConstraintAudit:
             raise ConfigurationError(f"expected a share in (0, 1], got {share}")
         needed = math.ceil(share * len(self.excess) - 1e-9)
         reach = float(self.excess.kthvalue(max(needed, 1)).values)
-        # Adding to the bound rounds, so step outward until the share is met in exact arithmetic.
+        # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
+        step = 1e-15 * max(abs(reach), float(self.values.abs().max()), 1e-300)
         while True:
             constraint = self.constraint.relaxed(reach)
-            excess = constraint.excess(self.values.double())
-            excess = excess if excess.ndim == 1 else excess.amax(1)
-            if int((excess <= 0).sum()) >= needed:
+            if int((_excess(constraint, self.values) <= 0).sum()) >= needed:
                 return constraint
-            reach += max(abs(reach), 1e-300) * 1e-12
+            reach, step = reach + step, 2 * step
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
@@ -199,7 +203,8 @@ class Audit(Mapping[str, ConstraintAudit]):
             lines.append(
                 f"  {name}: {part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated); "
                 f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}; "
-                f"violation rate at most {part.violation_rate_upper:.4g} at {part.confidence:.0%} confidence"
+                f"of samples like these, not used in training, at most {part.violation_rate_upper:.4g} are violated "
+                f"({part.confidence:.0%} confidence)"
             )
         return "\n".join(lines)
 
@@ -255,19 +260,23 @@ def _evaluate_all(
     """Objective (under the empty name) and measures of every sample, on the CPU."""
     length = feed.source.length
     mine = distributed.share(length)
+    bounded = {"", *(constraint.measure for constraint in problem.constraints)}
     columns: dict[str, Tensor] = {}
     with evaluation_mode(model):
         # A process without samples still evaluates one, to know the shapes, and counts nothing.
         for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
             evaluation = problem.evaluate(model, batch, index)
             for name, values in {"": evaluation.objective, **evaluation.measures}.items():
-                found = values.detach().to("cpu", non_blocking=False)
-                checks.raise_if_not_finite(
-                    [(f"the measure {name!r}" if name else "the objective", found)], index, step=None
-                )
+                found = values.detach().cpu()
+                found = found if found.is_floating_point() else found.float()
+                if name in bounded:
+                    what = f"the measure {name!r}" if name else "the objective"
+                    checks.raise_if_not_finite([(what, found)], index, step=None)
                 if name not in columns:
                     columns[name] = found.new_zeros(length, *found.shape[1:])
                 if mine:
                     columns[name][index[0] : index[-1] + 1] = found
     # Every process filled rows of its own and left zeros elsewhere, so the sum is the whole: each sample counts once.
-    return {name: distributed.all_sum_(values.to(device)).cpu() for name, values in columns.items()}
+    if distributed.world_size() > 1:
+        columns = {name: distributed.all_sum_(values.to(device)).cpu() for name, values in columns.items()}
+    return columns

@@ -1,5 +1,6 @@
 """Batches of any data set together with each sample's number in it."""
 
+import contextlib
 import hashlib
 import random
 from abc import ABC, abstractmethod
@@ -20,11 +21,12 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
     default_collate,
+    get_worker_info,
 )
 
 from samplewise.errors import ConfigurationError, DataError
 
-__all__ = ["BatchedDataset", "Data", "count", "in_order", "mix", "source_of", "to_device"]
+__all__ = ["BatchedDataset", "Data", "check_whole", "count", "in_order", "mix", "source_of", "to_device"]
 
 Data = Dataset[Any] | DataLoader[Any]
 
@@ -118,6 +120,7 @@ class ItemByItem(Source):
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             pin_memory=pin_memory,
+            generator=torch.Generator(),  # its own: it draws a number whenever it starts, even without workers
         )
 
     def batches(self, indices: Sequence[Tensor], *, seed: int = 0, first: int = 0) -> Iterator[Any]:
@@ -146,15 +149,28 @@ class _Seeded(Dataset[Any]):
 
     def __getitems__(self, keys: list[int]) -> list[Any]:
         seed, *index = keys
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-        if hasattr(self.dataset, "__getitems__"):
-            return list(self.dataset.__getitems__(index))
-        return [self.dataset[i] for i in index]
+        with contextlib.nullcontext() if get_worker_info() else _generators_kept():
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            torch.default_generator.manual_seed(seed)
+            if hasattr(self.dataset, "__getitems__"):
+                return list(self.dataset.__getitems__(index))
+            return [self.dataset[i] for i in index]
 
     def __getitem__(self, key: int) -> Any:
         return self.dataset[key]
+
+
+@contextlib.contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Give the caller's random generators back as they were."""
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        torch.set_rng_state(kept[2])
 
 
 @dataclass(frozen=True)
@@ -199,6 +215,11 @@ def _from_loader(loader: DataLoader[Any]) -> Feed:
 
 
 def _source(data: Any, collate: Any, num_workers: int, pin_memory: bool) -> Source:
+    if isinstance(data, list | tuple | Tensor):
+        raise DataError(
+            f"expected a Dataset or a DataLoader, got {type(data).__name__}: wrap tensors in "
+            "torch.utils.data.TensorDataset(x, y)"
+        )
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") or isinstance(data, BatchedDataset)):
         raise DataError(
             f"expected a map-style Dataset, whose samples have numbers, or a DataLoader of one, got "
@@ -220,6 +241,15 @@ def count(data: Data) -> int:
     return source_of(data).source.length
 
 
+def check_whole(feed: Feed) -> None:
+    """Refuse a sampler of the user's own where every sample is to be judged: it would be passed over in silence."""
+    if feed.sampler is not None:
+        raise ConfigurationError(
+            f"expected data whose every sample counts, got a DataLoader with a {type(feed.sampler).__name__}: to audit "
+            "a part of a data set give that part, torch.utils.data.Subset(dataset, indices)"
+        )
+
+
 def in_order(
     data: Data | Feed, *, batch_size: int, device: torch.device | None = None, rows: range | None = None
 ) -> Iterator[tuple[Any, Tensor]]:
@@ -231,7 +261,9 @@ def in_order(
         device: where tensors go.
         rows: only these samples.
     """
-    source = (data if isinstance(data, Feed) else source_of(data)).source
+    feed = data if isinstance(data, Feed) else source_of(data)
+    check_whole(feed)
+    source = feed.source
     wanted = rows if rows is not None else range(source.length)
     indices = list(torch.split(torch.arange(wanted.start, wanted.stop), batch_size)) if len(wanted) else []
     if isinstance(source, InMemory) and source.subset is None:

@@ -106,7 +106,8 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write nested dictionaries and lists of tensors and plain values to one file, whole or not at all."""
     tensors: dict[str, Tensor] = {}
     skeleton = _take_apart(state, tensors)
-    header = {"format": FORMAT, "state": json.dumps(skeleton, allow_nan=False), "digest": _digest(tensors)}
+    text = json.dumps(skeleton, allow_nan=False)
+    header = {"format": FORMAT, "state": text, "digest": _digest(text, tensors)}
     try:
         with atomic(Path(path)) as temporary:
             save_file(tensors, temporary, metadata=header)
@@ -122,18 +123,19 @@ def load_state(path: Path) -> dict[str, Any]:
             if header.get("format") != FORMAT:
                 raise CheckpointError(f"{path} is not a checkpoint of this library (format {header.get('format')!r})")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
-        skeleton = json.loads(header["state"])
+        text = header["state"]
+        skeleton = json.loads(text)
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read, it is torn or not a checkpoint: {error}") from error
-    if _digest(tensors) != header.get("digest"):
+    if _digest(text, tensors) != header.get("digest"):
         raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
     state = _put_together(skeleton, tensors)
     assert isinstance(state, dict)
     return state
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
     for key in sorted(tensors):
         tensor = tensors[key]
         digest.update(f"{key}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
@@ -193,6 +195,11 @@ class Checkpoints:
         save_state(self.folder / f"step-{step:012d}{SUFFIX}", state)
         for old in self._newest_first()[self.keep :]:
             old.unlink(missing_ok=True)
+
+    def clear_torn(self) -> None:
+        """Remove what a kill in the middle of a write left behind."""
+        for path in self.folder.glob(f".step-*{SUFFIX}.*.tmp"):
+            path.unlink(missing_ok=True)
 
     def latest(self) -> dict[str, Any] | None:
         """The newest state that can be read; those that cannot are skipped with a warning. None if there is none."""

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_gather", "all_max_", "all_sum_", "rank", "share", "world_size"]
+__all__ = ["all_gather", "all_max_", "all_sum_", "from_first_", "rank", "share", "world_size"]
 
 
 def _running() -> bool:
@@ -38,6 +38,13 @@ def all_max_(tensor: Tensor) -> Tensor:
     """Take the largest ``tensor`` over all processes, in place and entry by entry."""
     if world_size() > 1:
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return tensor
+
+
+def from_first_(tensor: Tensor) -> Tensor:
+    """Copy the first process's ``tensor`` to all, in place."""
+    if world_size() > 1:
+        dist.broadcast(tensor, 0)
     return tensor
 
 

@@ -23,6 +23,7 @@ from samplewise.stopping import GradientRule
 from samplewise.training.engine import Auxiliary, Engine, single_device
 from samplewise.training.loop import Training
 from samplewise.training.progress import Progress
+from samplewise.training.request import check_together, checkpoint_bytes, identity
 from samplewise.training.run import RunFolder
 from samplewise.training.selection import Selection
 from samplewise.training.settings import Settings
@@ -82,9 +83,9 @@ def fit(
     clip_norm: float | None = None,
     accumulate: int = 1,
     auxiliary: Auxiliary | None = None,
-    evaluate: Mapping[str, Data] | None = None,
-    evaluate_every: int = 1,
-    evaluate_batch_size: int | None = None,
+    audit_on: Mapping[str, Data] | None = None,
+    audit_every: int = 1,
+    audit_batch_size: int | None = None,
     select_on: str | None = None,
     target: float = 1.0,
     stop_at_target: bool = False,
@@ -100,7 +101,8 @@ def fit(
     """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
 
     With a checkpoint folder the run can be killed at any moment; the same call goes on from the last checkpoint and
-    ends with bit-identical weights (on a CPU). All randomness is a function of ``seed`` and the position in the run.
+    ends with bit-identical weights (on a CPU). PyTorch's randomness in training is a function of ``seed`` and the
+    position in the run; so are NumPy's and Python's in loading the data.
 
     Args:
         problem: what to minimise and what must hold.
@@ -120,10 +122,10 @@ def fit(
         clip_norm: the gradient's norm is cut to this.
         accumulate: backward passes (micro-batches) in a step.
         auxiliary: a step before each main one, such as a discriminator's.
-        evaluate: data sets to audit by name; the training data, after the last epoch only, if not given.
-        evaluate_every: epochs between audits of ``evaluate``; the last epoch is always audited.
-        evaluate_batch_size: samples in a batch of an audit; ``batch_size`` if not given.
-        select_on: name of the data set whose audits select the best model; the first of ``evaluate`` if not given.
+        audit_on: data sets to audit by name; the training data, after the last epoch only, if not given.
+        audit_every: epochs between audits of ``audit_on``; the last epoch is always audited.
+        audit_batch_size: samples in a batch of an audit; ``batch_size`` if not given.
+        select_on: name of the data set whose audits select the best model; the first of ``audit_on`` if not given.
         target: share of its samples that must meet all constraints for an epoch to count as feasible.
         stop_at_target: end the run at the first audit that meets the target.
         checkpoint: folder of the run. Checkpoints are written after each epoch.
@@ -136,7 +138,8 @@ def fit(
         progress: show a progress bar; on a terminal only if not given.
 
     Returns:
-        The selected model, the status, the history and the audits of the last epoch.
+        The selected model, the status, the history and the audits of the last epoch. In the history ``running/...`` is
+        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
 
     Example:
         >>> import torch
@@ -161,7 +164,9 @@ def fit(
         True
     """
     feed = source_of(train_data, num_workers=num_workers)
-    named = {"train": train_data} if evaluate is None else evaluate
+    named = {"train": train_data} if audit_on is None else audit_on
+    if not isinstance(named, Mapping) or not named:
+        raise ConfigurationError(f"expected audit_on as data sets by name, {{'test': data}}, got {audit_on!r}")
     settings = Settings(
         epochs=epochs,
         batch_size=_batch_size(feed, batch_size),
@@ -171,16 +176,18 @@ def fit(
         round_rule=round_rule,
         warmup_epochs=warmup_epochs,
         scheduler_interval=scheduler_interval,
+        clip_norm=clip_norm,
         accumulate=accumulate,
-        evaluate_every=evaluate_every if evaluate is not None else 0,
-        evaluate_batch_size=evaluate_batch_size or _batch_size(feed, batch_size),
-        select_on=select_on or next(iter(named), ""),
+        audit_every=audit_every if audit_on is not None else 0,
+        audit_batch_size=audit_batch_size or _batch_size(feed, batch_size),
+        select_on=select_on or next(iter(named)),
         target=target,
         stop_at_target=stop_at_target,
         checkpoint_steps=checkpoint_steps,
         keep=keep,
     )
-    _check(settings, problem, model, method, optimizer, scheduler, named)
+    splits = {name: source_of(data, num_workers=num_workers) for name, data in named.items()}
+    check_together(settings, problem, model, method, optimizer, scheduler, feed, splits)
     if tensorboard and checkpoint is None:
         raise ConfigurationError("tensorboard=True needs checkpoint=..., the folder to write to")
     engine = Engine(fabric or single_device(), problem, model, optimizer, auxiliary=auxiliary, clip_norm=clip_norm)
@@ -189,13 +196,16 @@ def fit(
         engine=engine,
         method=method,
         feed=feed,
-        splits={name: source_of(data, num_workers=num_workers) for name, data in named.items()},
+        splits=splits,
         scheduler=scheduler,
         loggers=_loggers(engine.fabric, Path(checkpoint) if tensorboard and checkpoint else None),
     )
+    training.try_out()
     if checkpoint is not None:
-        asked = _asked(settings, problem, model, method, optimizer, feed)
-        training.open(RunFolder(Path(checkpoint), asked, keep=keep, resume=resume, model=model))
+        asked = identity(training, problem, model)
+        training.open(
+            RunFolder(Path(checkpoint), asked, needed=checkpoint_bytes(model, method), keep=keep, resume=resume)
+        )
     shown = progress if distributed.rank() == 0 else False
     with Progress(settings.last_epoch, done=training.epoch, shown=shown) as bar:
         training.loop(bar)
@@ -223,52 +233,6 @@ def _batch_size(feed: Feed, given: int | None) -> int:
     if given is None:
         raise ConfigurationError("batch_size is missing: a Dataset, unlike a DataLoader, does not say it")
     return given
-
-
-def _check(
-    settings: Settings,
-    problem: Problem,
-    model: nn.Module,
-    method: Method,
-    optimizer: torch.optim.Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler | None,
-    named: Mapping[str, Data],
-) -> None:
-    """Say what does not fit together before anything is started or written."""
-    if settings.select_on not in named:
-        raise ConfigurationError(f"select_on={settings.select_on!r} is none of the data sets given: {list(named)}")
-    if method.constraints != problem.constraints:
-        raise ConfigurationError(
-            f"the method's constraints {[repr(c) for c in method.constraints]} are not the problem's "
-            f"{[repr(c) for c in problem.constraints]}: build the method with problem.constraints"
-        )
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not trained & {id(parameter) for parameter in model.parameters()}:
-        raise ConfigurationError("the optimizer holds none of the model's parameters: build it from model.parameters()")
-    if scheduler is not None and scheduler.optimizer is not optimizer:
-        raise ConfigurationError("the scheduler drives another optimizer than the one given")
-
-
-def _asked(
-    settings: Settings,
-    problem: Problem,
-    model: nn.Module,
-    method: Method,
-    optimizer: torch.optim.Optimizer,
-    feed: Feed,
-) -> dict[str, Any]:
-    """What makes a run this run and no other."""
-    described = {
-        key: repr(value) for key, value in vars(method).items() if not key.startswith("_") and key != "training"
-    }
-    return {
-        "constraints": [repr(constraint) for constraint in problem.constraints],
-        "method": {"type": type(method).__name__, **described},
-        "model": {name: list(value.shape) for name, value in model.state_dict().items()},
-        "optimizer": type(optimizer).__name__,
-        "samples": feed.source.length,
-        **settings.identity(),
-    }
 
 
 def _loggers(fabric: Fabric, folder: Path | None) -> list[Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.checkpoint import atomic, strict_json
+from samplewise.errors import OutputError
 
 __all__ = ["History"]
 
@@ -48,12 +49,15 @@ class History:
         if len(self.columns) > known:
             self._rewrite(self.folder)  # a CSV has one header, so new columns need a new file
             return
-        with (self.folder / JSONL).open("a") as file:
-            file.write(_line(row))
-            file.flush()
-            os.fsync(file.fileno())
-        with (self.folder / CSV).open("a", newline="") as file:
-            csv.DictWriter(file, self.columns).writerow(strict_json(row))
+        try:
+            with (self.folder / JSONL).open("a") as file:
+                file.write(_line(row))
+                file.flush()
+                os.fsync(file.fileno())
+            with (self.folder / CSV).open("a", newline="") as file:
+                csv.DictWriter(file, self.columns).writerow(strict_json(row))
+        except OSError as error:
+            raise OutputError(f"cannot write to {self.folder}: {error}. Free some space and resume the run") from error
 
     def column(self, name: str) -> list[Any]:
         """The values of one column, None where a row does not have it."""

@@ -12,7 +12,7 @@ from samplewise.constraints import RESERVED, Constraint, check_constraints
 from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.methods import checks
 
-__all__ = ["Evaluation", "Problem", "evaluation_mode"]
+__all__ = ["Evaluation", "Problem", "check_same_constraints", "evaluation_mode"]
 
 Evaluate = Callable[[nn.Module, Any], tuple[Tensor, Mapping[str, Tensor]]]
 
@@ -34,7 +34,7 @@ class Problem:
 
     Args:
         evaluate: a function of the model and a batch, as the data set gives it, that returns the objective ``(B,)``
-            and a dictionary of measures, ``(B,)`` or ``(B, m)`` each.
+            and a dictionary of measures, ``(B,)`` or ``(B, m)`` each; those no constraint bounds of any type.
         constraints: the requirements, each on one of the measures.
 
     Example:
@@ -79,6 +79,8 @@ class Problem:
             )
         for constraint in self.constraints:
             checks.pick_measure(constraint, measures, objective)
+        for name, measure in measures.items():
+            checks.check_shape(name, measure, objective)
         if index is not None and len(index) != len(objective):
             raise MeasureError(
                 f"the batch has {len(index)} samples, but evaluate returned an objective of shape "
@@ -101,3 +103,12 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in flags:
             module.training = training
+
+
+def check_same_constraints(problem: Problem, constraints: tuple[Constraint, ...]) -> None:
+    """Refuse a method that was built over other constraints than the problem's."""
+    if constraints != problem.constraints:
+        raise ConfigurationError(
+            f"the method's constraints {[repr(c) for c in constraints]} are not the problem's "
+            f"{[repr(c) for c in problem.constraints]}: build the method with problem.constraints"
+        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from samplewise import distributed
 from samplewise.batches import to_device
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
@@ -56,6 +57,9 @@ class Engine:
         clip_norm: the gradient's norm is cut to this.
     """
 
+    model: nn.Module
+    """What the problem evaluates in training."""
+
     def __init__(
         self,
         fabric: Fabric,
@@ -72,7 +76,10 @@ class Engine:
         self.clip_norm = clip_norm
         self.raw_model = model
         self.raw_optimizer = optimizer
-        self.model, self.optimizer = fabric.setup(model, optimizer)
+        self.wrapped, self.optimizer = fabric.setup(model, optimizer)
+        # With one process in full precision Fabric's wrapper has nothing to convert and nobody to talk to, and its
+        # hooks on every output would cost more than the method does.
+        self.model = model if _plain(fabric) else self.wrapped
 
     @property
     def device(self) -> torch.device:
@@ -82,7 +89,13 @@ class Engine:
     @property
     def model_to_audit(self) -> nn.Module:
         """The model to evaluate alone, without the other processes where it is whole in this one."""
-        return self.model if self._sharded else self.raw_model
+        return self.wrapped if self._sharded else self.raw_model
+
+    def share_buffers(self) -> None:
+        """Give all processes the first one's buffers: running statistics drift apart between training steps."""
+        if distributed.world_size() > 1 and not self._sharded:
+            for buffer in self.raw_model.buffers():
+                distributed.from_first_(buffer)
 
     def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
         """One optimiser step over the micro-batches of this process."""
@@ -93,10 +106,10 @@ class Engine:
                 handed_on = self.auxiliary.step(self.model, batch)
                 batch = batch if handed_on is None else handed_on
             # Processes exchange gradients only once a step, at its last micro-batch.
-            with self.fabric.no_backward_sync(self.model, enabled=i < last), _unused_parameters_explained():
+            with self.fabric.no_backward_sync(self.wrapped, enabled=i < last), _unused_parameters_explained():
                 self.fabric.backward(self._loss(method, part, batch))
         if self.clip_norm is not None:
-            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.clip_norm)
+            self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -112,7 +125,7 @@ class Engine:
         if self._sharded:
             from torch.distributed.checkpoint.state_dict import get_state_dict
 
-            model, optimizer = get_state_dict(self.model, self.raw_optimizer, options=_whole())
+            model, optimizer = get_state_dict(self.wrapped, self.raw_optimizer, options=_whole())
         else:
             model, optimizer = self.raw_model.state_dict(), self.raw_optimizer.state_dict()
         auxiliary = None if self.auxiliary is None else self.auxiliary.state_dict()
@@ -124,7 +137,7 @@ class Engine:
             from torch.distributed.checkpoint.state_dict import set_state_dict
 
             set_state_dict(
-                self.model,
+                self.wrapped,
                 self.raw_optimizer,
                 model_state_dict=state["model"],
                 optim_state_dict=state["optimizer"],
@@ -156,6 +169,14 @@ def _unused_parameters_explained() -> Iterator[None]:
             "some parameters do not reach the loss, which plain DDP does not allow: a method without constraints, or "
             "warm-up, leaves out what only the measures need. Use strategy='ddp_find_unused_parameters_true'"
         ) from error
+
+
+def _plain(fabric: Fabric) -> bool:
+    """Whether there is one process and nothing to convert."""
+    from lightning_fabric.plugins.precision.precision import Precision
+    from lightning_fabric.strategies.single_device import SingleDeviceStrategy
+
+    return isinstance(fabric.strategy, SingleDeviceStrategy) and type(fabric.strategy.precision) is Precision
 
 
 def _whole() -> Any:

@@ -11,10 +11,10 @@ import torch
 
 from samplewise import distributed
 from samplewise.audit import Audit, audit
-from samplewise.batches import Feed, mix
-from samplewise.errors import DataError
+from samplewise.batches import Feed, in_order, mix
 from samplewise.history import History
 from samplewise.methods import Method, Round, Unconstrained
+from samplewise.problem import evaluation_mode
 from samplewise.training.engine import Engine
 from samplewise.training.plan import epoch_order, plan_epoch
 from samplewise.training.progress import Progress
@@ -60,9 +60,17 @@ class Training:
         # Warm-up minimises the objective alone, but its rows in the history still say how the constraints fare.
         self._warmup = Unconstrained(self.method.constraints).to(self.engine.device)
 
+    def try_out(self) -> None:
+        """Evaluate a few samples of each data set, so that what is wrong with one is said before any training."""
+        model, problem = self.engine.model_to_audit, self.engine.problem
+        for feed in self.splits.values():
+            few = range(min(2, feed.source.length))
+            for batch, index in in_order(feed, batch_size=len(few), device=self.engine.device, rows=few):
+                with evaluation_mode(model):
+                    problem.evaluate(model, batch, index)
+
     def loop(self, progress: Progress) -> None:
         """Run the epochs that are left."""
-        self.engine.model.train()
         while self.epoch < self.settings.last_epoch and not self.stopped:
             began = time.perf_counter()
             self._train_epoch(progress)
@@ -71,8 +79,10 @@ class Training:
             self._record(row)
             self._save()
             progress.end_epoch(self._note(row))
-        if not self.audits:  # a run that was complete already, or resumed after its last audit
+        if not self.audits:  # a run that was complete already, or is shorter now than when it was begun
             self.audits = self._audit()
+        if self.best is None:
+            self._choose()
 
     def _train_epoch(self, progress: Progress) -> None:
         settings, rank = self.settings, distributed.rank()
@@ -122,12 +132,14 @@ class Training:
         row["lr"] = self.engine.raw_optimizer.param_groups[0]["lr"]
         if self.scheduler is not None and settings.scheduler_interval == "epoch":
             self.scheduler.step()
-        every = settings.evaluate_every
+        every = settings.audit_every
         if self.epoch == settings.last_epoch or (every and self.epoch % every == 0):
             self.audits = self._audit()
             for split, found in self.audits.items():
                 row |= _audited(split, found)
-            self._choose()
+            feasible = self._choose().feasible
+            left = settings.last_epoch - self.epoch
+            self.stopped = settings.stop_at_target and feasible and not warming and left > 0
         return row
 
     def _round_ends(self, row: dict[str, Any]) -> bool:
@@ -137,6 +149,7 @@ class Training:
         if rule is None:
             ends = self.round_epochs >= self.settings.epochs_per_round
         else:
+            self.engine.share_buffers()
             verdict = rule.verdict(
                 self.engine.problem,
                 self.engine.model_to_audit,
@@ -153,14 +166,15 @@ class Training:
         return ends
 
     def _audit(self) -> dict[str, Audit]:
+        self.engine.share_buffers()
         model = self.engine.model_to_audit
-        size = self.settings.evaluate_batch_size
+        size = self.settings.audit_batch_size
         return {
             name: audit(self.engine.problem, model, feed, batch_size=size, device=self.engine.device)
             for name, feed in self.splits.items()
         }
 
-    def _choose(self) -> None:
+    def _choose(self) -> Selection:
         """Let the epoch just audited take the place of the best one, if it is better."""
         settings = self.settings
         decisive = self.audits[settings.select_on]
@@ -170,7 +184,7 @@ class Training:
             self.best = candidate
             weights = self.engine.state()["model"]
             self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
-        self.stopped = settings.stop_at_target and candidate.feasible
+        return candidate
 
     def _record(self, row: dict[str, Any]) -> None:
         self.history.append(row)
@@ -200,7 +214,6 @@ class Training:
             "steps": self.steps,
             "round_epochs": self.round_epochs,
             "stopped": self.stopped,
-            "samples": self.feed.source.length,
         }
         self.folder.save(self.steps, state, self.best_weights)
         self.engine.fabric.barrier()
@@ -210,11 +223,6 @@ class Training:
         self.folder = folder
         state = folder.checkpoints.latest()
         if state is not None:
-            if state["samples"] != self.feed.source.length:
-                raise DataError(
-                    f"the checkpoint in {folder.path} was made with {state['samples']} training samples, the data set "
-                    f"now has {self.feed.source.length}: resume with the same data, or start in another folder"
-                )
             self._load(state)
         self.history = folder.history(self.epoch)
 

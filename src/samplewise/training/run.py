@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from samplewise import distributed
 from samplewise.checkpoint import Checkpoints, atomic, ensure_writable, write_json
@@ -29,20 +28,20 @@ class RunFolder:
     Args:
         path: the folder.
         asked: what identifies the run; a folder of another run is refused.
+        needed: bytes of one checkpoint.
         keep: how many checkpoints stay.
         resume: go on from what is there; otherwise the folder must not hold a run.
     """
 
-    def __init__(self, path: Path, asked: dict[str, Any], *, keep: int, resume: bool, model: nn.Module) -> None:
+    def __init__(self, path: Path, asked: dict[str, Any], *, needed: int, keep: int, resume: bool) -> None:
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep)
         self._writes = distributed.rank() == 0
         self._best: dict[str, torch.Tensor] | None = None
         if not self._writes:
             return
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        # Weights, two moments of them and the best weights in each checkpoint, one more while it is written.
-        ensure_writable(self.path, needed=4 * weights * (keep + 1) + weights)
+        ensure_writable(self.path, needed=needed * (keep + 1))  # one more while it is written
+        self.checkpoints.clear_torn()
         identity = self.path / IDENTITY
         if identity.exists():
             if not resume:

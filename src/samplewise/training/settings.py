@@ -8,7 +8,18 @@ from samplewise.stopping import GradientRule
 
 __all__ = ["Settings"]
 
-COUNTS = ("epochs", "batch_size", "epochs_per_round", "accumulate", "evaluate_batch_size", "keep")
+# Arguments that are whole numbers, and the least each may be.
+COUNTS = {
+    "epochs": 1,
+    "batch_size": 1,
+    "epochs_per_round": 1,
+    "warmup_epochs": 0,
+    "accumulate": 1,
+    "audit_every": 0,
+    "audit_batch_size": 1,
+    "checkpoint_steps": 1,
+    "keep": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -23,10 +34,11 @@ class Settings:
     round_rule: GradientRule | None
     warmup_epochs: int
     scheduler_interval: str
+    clip_norm: float | None
     accumulate: int
-    evaluate_every: int
+    audit_every: int
     """0: after the last epoch only."""
-    evaluate_batch_size: int
+    audit_batch_size: int
     select_on: str
     target: float
     stop_at_target: bool
@@ -34,12 +46,16 @@ class Settings:
     keep: int
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
+        for name, least in COUNTS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"expected {name} as a whole number >= 1, got {value!r}")
-        if self.warmup_epochs < 0 or self.evaluate_every < 0:
-            raise ConfigurationError("expected warmup_epochs and evaluate_every >= 0")
+            if name == "checkpoint_steps" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigurationError(f"expected {name} as a whole number >= {least}, got {value!r}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
+        if self.stop_at_target and not self.audit_every:
+            raise ConfigurationError("stop_at_target=True needs audit_on={...}: only an audit can meet the target")
         if not 0 < self.target <= 1:
             raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}")
         if self.scheduler_interval not in ("epoch", "step"):
