@@ -129,6 +129,19 @@ def test_feasibility_is_the_audits() -> None:
     assert certificate.objective == pytest.approx(report.objective)
 
 
+def test_sums_are_in_double_precision() -> None:
+    # In single precision the small values would be lost beside the large one.
+    values = torch.ones(4097)
+    values[0] = 2.0**25
+    problem = Problem(rows_of_data, [AtMost("value", 0.5)])
+    model = linear_model(1)
+    nn.init.ones_(model.weight)
+    method = SequentialPenalty(problem.constraints, schedule=Constant(1.0))
+    data = TensorDataset(values[:, None])
+    found = certify(problem, model, data, method, batch_size=512).constraints["value"]
+    assert found.mean_violation == pytest.approx((2.0**25 - 0.5 + 4096 * 0.5) / 4097, rel=1e-12)
+
+
 @given(batch_size=st.integers(1, 50))
 @settings(max_examples=10)
 def test_the_batch_size_changes_nothing(batch_size: int) -> None:
@@ -425,8 +438,10 @@ def test_two_processes_certify_as_one(tmp_path: Path) -> None:
 def test_bad_input() -> None:
     problem, model, data, method = Problem(evaluate, CONSTRAINTS), network(), samples(), method_of("linear")
     other = SequentialPenalty([AtMost("size", 0.2)], schedule=Constant(1.0))
-    with pytest.raises(ConfigurationError, match=r"not the problem's.*make the method with problem\.constraints"):
+    with pytest.raises(ConfigurationError, match=r"not the problem's.*build the method with problem\.constraints"):
         certify(problem, model, data, other)
+    with pytest.raises(ConfigurationError, match=rf"samples={N} samples, .* got 5: build the method with samples=5"):
+        certify(problem, model, samples(5), method_of("augmented"))
     with pytest.raises(ConfigurationError, match="batch_size and subset >= 1"):
         certify(problem, model, data, method, subset=0)
     with pytest.raises(ConfigurationError, match="active > 0"):

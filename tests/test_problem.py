@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError, MeasureError, MissingMeasureError
-from samplewise.problem import evaluation_mode
+from samplewise.problem import check_same_constraints, evaluation_mode
 
 MODEL = nn.Linear(3, 1)
 BATCH = torch.ones(5, 3)
@@ -51,6 +51,9 @@ def test_prints_its_constraints() -> None:
         (None, "got NoneType"),
         ((torch.zeros(()), {"size": torch.zeros(5)}), "already reduced"),
         ((torch.zeros(5), {"size": torch.zeros(4)}), r"of shape \(5,\) or \(5, m\).*got \(4,\)"),
+        ((torch.zeros(5), {"size": torch.zeros(5), "rate": 0.1}), "measure 'rate' as a tensor, got float; give one"),
+        ((torch.zeros(5), {"size": torch.zeros(5), "rate": torch.zeros(())}), r"'rate' of shape \(5,\) .* got \(\)"),
+        ((torch.zeros(5), {"size": torch.zeros(5), "rate": torch.zeros(4, 5)}), r"'rate' .* got \(4, 5\)"),
         ((torch.zeros(4), {"size": torch.zeros(4)}), r"the batch has 5 samples, .* objective of shape \(4,\)"),
         ((torch.zeros(5), {"size": torch.zeros(5), "index": torch.zeros(5)}), "cannot be called 'index'.*rename it"),
     ],
@@ -74,6 +77,20 @@ def test_refuses_what_is_no_function_or_no_constraint() -> None:
         sw.Problem(evaluate, BOUNDED[0])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="the bounds contradict"):
         sw.Problem(evaluate, [*BOUNDED, sw.AtLeast("size", 2.0, name="low")])
+
+
+def test_measures_that_no_constraint_bounds_may_be_of_any_type() -> None:
+    extra = {"class": torch.zeros(5, dtype=torch.int64), "flags": torch.zeros(5, 2, dtype=torch.bool)}
+    problem = sw.Problem(lambda model, batch: (torch.zeros(5), {"size": torch.zeros(5), **extra}), BOUNDED)
+    assert problem.evaluate(MODEL, BATCH).measures.keys() == {"size", "class", "flags"}
+
+
+def test_constraints_other_than_the_problems_are_refused() -> None:
+    problem = sw.Problem(evaluate, BOUNDED)
+    check_same_constraints(problem, problem.constraints)
+    wider = (sw.AtMost("size", 1.0, margin=0.1),)  # which prints the same, so the message shows all of it
+    with pytest.raises(ConfigurationError, match=r"margin=0\.1.* are not the problem's .*: build the method with"):
+        check_same_constraints(problem, wider)
 
 
 def test_evaluation_mode_puts_every_flag_back_even_after_an_error() -> None:

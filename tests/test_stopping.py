@@ -76,6 +76,19 @@ def test_the_estimate_by_its_definition() -> None:
     assert estimate.batches == 5
 
 
+def test_sums_are_in_double_precision() -> None:
+    problem, model, data, method = setting(30)
+    model.float()
+    tensors = tuple(tensor.float() for tensor in data.tensors)
+    drawn = list(independent_batches(TensorDataset(*tensors), batches=4, batch_size=4, seed=3))
+    estimate = estimate_gradient(problem, model, drawn, method)
+    rows = torch.stack([gradient(model, method, batch) for batch, _ in drawn]).double()
+    products = rows @ rows.T
+    expected = float(products.sum() - products.trace()) / 12
+    assert estimate.squared == pytest.approx(expected, rel=1e-12)
+    assert estimate.error == pytest.approx(float(products[[0, 2], [1, 3]].std()) / 2**0.5, rel=1e-12)
+
+
 def test_the_error_covers_the_scatter_of_the_estimate() -> None:
     problem, model, data, method = setting(30)
     found = [

@@ -76,7 +76,7 @@ def estimate_smoothness(
                 if not along.requires_grad:
                     continue  # a linear loss has no curvature
                 second = torch.autograd.grad(along, weights, allow_unused=True, materialize_grads=True)
-            total += torch.cat([part.detach().flatten().double().cpu() for part in second]) * (len(index) / samples)
+            total += torch.cat([part.detach().flatten().cpu().double() for part in second]) * (len(index) / samples)
         return total.numpy()
 
     with evaluation_mode(model):

@@ -1,6 +1,7 @@
 """When a round of a network is done, and how fast it may go: the parts of Theorems 2 and 3 that practice can use."""
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,15 +113,15 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
         method: gives the penalty and tau; its statistics and multipliers are not touched.
     """
     weights = list(trainable(model).values())
-    total = [torch.zeros_like(weight) for weight in weights]
-    squares = torch.zeros((), dtype=torch.float64, device=weights[0].device)
+    # Sums are float64 on the CPU: not every device has that type.
+    total = [torch.zeros_like(weight, dtype=torch.float64, device="cpu") for weight in weights]
     before: Sequence[Tensor] = total
-    count, products = 0, []
+    count, squares, products = 0, 0.0, []
     with evaluation_mode(model):
         for batch, index in batches:
             with torch.enable_grad():
                 loss = penalty_of(method, problem.evaluate(model, batch, index), index)
-                parts = gradient_of(loss, weights)
+                parts = [part.cpu().double() for part in gradient_of(loss, weights)]
             torch._foreach_add_(total, parts)
             squares += _product(parts, parts)
             count += 1
@@ -129,14 +130,14 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
             before = parts
     if count < 2:
         raise ConfigurationError(f"expected at least two batches, whose noise is independent, got {count}")
-    squared = float(_product(total, total) - squares) / (count * (count - 1))
+    squared = (_product(total, total) - squares) / (count * (count - 1))
     pairs = len(products)
-    error = float(torch.stack(products).std()) / math.sqrt(pairs) if pairs > 1 else math.inf
-    return GradientEstimate(squared, error, float(squares) / count - squared, count)
+    error = statistics.stdev(products) / math.sqrt(pairs) if pairs > 1 else math.inf
+    return GradientEstimate(squared, error, squares / count - squared, count)
 
 
-def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-    return torch.stack([(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)]).sum()
+def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
+    return sum(float((a * b).sum()) for a, b in zip(left, right, strict=True))
 
 
 @dataclass(frozen=True)

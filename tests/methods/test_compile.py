@@ -8,7 +8,7 @@ import torch
 from method_cases import METHODS, SAMPLES, Make, assert_rounds_close, batch
 
 import samplewise as sw
-from samplewise.errors import NotFiniteError, SampleIndexError
+from samplewise.errors import MeasureError, NotFiniteError, SampleIndexError
 
 every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.keys())
 CONSTRAINTS: list[sw.Constraint] = [sw.AtMost("x", 1.0), sw.AtLeast("y", 0.7, scale=0.5)]
@@ -134,12 +134,34 @@ def test_a_wrong_index_is_found_later_and_harms_no_other_sample(
     assert set(method.tables["x"].nonzero().flatten().tolist()) == touched
 
 
-def test_several_values_after_one_call_in_eval_mode(backend: Counted) -> None:
+def test_several_values_after_one_step_that_is_not_compiled(backend: Counted) -> None:
     method, eager = (METHODS["lagrangian"]([sw.AtMost("x", 1.0)], sw.Constant(2.0)) for _ in range(2))
     objective, x, index = batch(8, width=3)
-    method.eval()(objective, x=x, index=index)
-    compiled = torch.compile(method.train(), backend=backend, fullgraph=True)
+    torch.testing.assert_close(method(objective, x=x, index=index), eager(objective, x=x, index=index))
+    compiled = torch.compile(method, backend=backend, fullgraph=True)
     for _ in range(3):
         torch.testing.assert_close(compiled(objective, x=x, index=index), eager(objective, x=x, index=index))
     assert_rounds_close(method.step(), eager.step())
     assert backend.graphs == 1
+
+
+def test_a_measure_without_gradient_is_refused(backend: Counted) -> None:
+    method = METHODS["linear"]([sw.AtMost("x", 1.0)], sw.Constant(2.0))
+    compiled = torch.compile(method, backend=backend)
+    objective, x, _ = batch(8)
+    with pytest.raises(MeasureError, match="to carry a gradient"):
+        compiled(objective.requires_grad_(), x=x)
+    assert method.summary().samples == 0
+
+
+def test_without_gradients_nothing_is_counted(backend: Counted) -> None:
+    method = METHODS["lagrangian"]([sw.AtMost("x", 1.0)], sw.Constant(2.0))
+    assert isinstance(method, sw.AugmentedLagrangian)
+    compiled = torch.compile(method, backend=backend, fullgraph=True)
+    objective, x, index = batch(8)
+    for _ in range(2):
+        with torch.no_grad():
+            compiled(objective, x=x + 1.0, index=index)
+    assert (method.summary().samples, int(method.tables["x"].count_nonzero())) == (0, 0)
+    compiled(objective, x=x + 1.0, index=index)
+    assert (method.summary().samples, int(method.tables["x"].count_nonzero())) == (8, 8)

@@ -132,6 +132,29 @@ def test_a_value_that_is_not_finite_names_constraint_samples_and_step(make: Make
     assert method.step().samples == 36
 
 
+@every_method
+@pytest.mark.parametrize("training", [True, False])
+def test_a_measure_without_gradient_is_refused(make: Make, training: bool) -> None:
+    method = make([sw.AtMost("x", 1.0), sw.AtMost("y", 1.0)], TAU).train(training)
+    objective, x, index = batch(6)
+    objective, x = objective.requires_grad_(), x.requires_grad_()
+    with torch.no_grad():  # a validation loss
+        method(objective, x=x, y=x.detach(), index=index)
+    method(objective.detach(), x=x.detach(), y=x.detach(), index=index)
+    method(objective, x=x, y=x.half(), other=x.detach(), index=index)
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    if isinstance(method, sw.Unconstrained):
+        method(objective, x=x, y=x.detach(), index=index)
+        return
+    for y in (x.detach(), (x > 1).float()):
+        with pytest.raises(
+            MeasureError, match=r"expected the measure of the constraint 'y' \(y <= 1\) to carry .* without detach\(\)"
+        ):
+            method(objective, x=x, y=y, index=index)
+    for key, value in method.state_dict().items():
+        torch.testing.assert_close(value, before[key], equal_nan=True, rtol=0, atol=0)
+
+
 def test_without_index_the_position_in_the_batch_is_named() -> None:
     method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=TAU)
     objective = torch.zeros(20)

@@ -13,7 +13,7 @@ from scipy.optimize import LinearConstraint, minimize
 from torch import Tensor
 
 import samplewise as sw
-from samplewise.errors import MeasureError
+from samplewise.errors import ConfigurationError, MeasureError
 
 Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 BOUNDED: list[sw.Constraint] = [sw.AtMost("x", 1.0)]
@@ -63,9 +63,8 @@ def solve(augmented: sw.AugmentedLagrangian, w: Tensor, evaluate: Evaluate, roun
             [w], max_iter=100, line_search_fn="strong_wolfe", tolerance_grad=1e-12, tolerance_change=1e-16
         )
         optimizer.step(closure)
-        with torch.no_grad():
-            f, x = evaluate(w)
-            augmented.train()(f, x=x, index=index)
+        f, x = evaluate(w.detach())
+        augmented.train()(f, x=x, index=index)
         augmented.step()
 
 
@@ -142,6 +141,15 @@ def test_in_eval_mode_multipliers_stay() -> None:
     assert not found.tables["x"].any()
 
 
+def test_without_gradients_multipliers_stay_and_indices_may_repeat() -> None:
+    objective, x, _ = batch(10)
+    found = method()
+    with torch.no_grad():
+        found(objective, x=x + 5.0, index=torch.zeros(10, dtype=torch.int64))
+    assert not found.tables["x"].any()
+    assert found.summary().samples == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
 def test_indices_may_be_of_any_whole_type(dtype: torch.dtype) -> None:
     objective, x, index = batch(10)
@@ -174,6 +182,53 @@ def test_the_number_of_values_may_not_change() -> None:
     found(objective, x=x, index=index)
     with pytest.raises(MeasureError, match=r"had values of shape \(3,\) for each sample before and has \(2,\) now"):
         found(objective, x=x[:, :2], index=index)
+
+
+@pytest.mark.parametrize("width", [None, 3])
+def test_a_call_that_does_not_count_never_makes_room(width: int | None) -> None:
+    objective, x, index = batch(10, width=width)
+    other = batch(10, width=2)[1]
+    found = method()
+    quadratic = sw.SequentialPenalty(BOUNDED, penalty=sw.Quadratic(), schedule=sw.Constant(2.0))
+    torch.testing.assert_close(found.eval()(objective, x=other, index=index), quadratic(objective, x=other))
+    with torch.no_grad():
+        found.train()(objective, x=other, index=index)
+    assert found.tables["x"].shape == (SAMPLES,)
+    found(objective, x=x + 1.0, index=index)
+    before = found.tables["x"].clone()
+    message = r"has \(2,\) now: expected the same in every batch\. Give this method"
+    with pytest.raises(MeasureError, match=message):
+        found.eval()(objective, x=other, index=index)
+    with pytest.raises(MeasureError, match=message):
+        found.multipliers("x", other, index)
+    assert torch.equal(found.tables["x"], before)
+    found.train()(objective, x=x, index=index)  # and goes on
+
+
+def test_multipliers_set_by_hand_are_not_wiped() -> None:
+    objective, x, index = batch(10, width=3)
+    found = method()
+    found.tables["x"].fill_(1.0)
+    with pytest.raises(MeasureError, match=r"had values of shape \(\) for each sample before and has \(3,\) now"):
+        found(objective, x=x, index=index)
+    assert bool((found.tables["x"] == 1.0).all())
+
+
+def test_multipliers_after_a_restart_are_not_wiped() -> None:
+    objective, x, index = batch(10)
+    found, resumed = method(), method()
+    found(objective, x=x, index=index)
+    resumed.load_state_dict(found.state_dict())
+    with pytest.raises(MeasureError, match="expected the same in every batch"):
+        resumed(objective, x=batch(10, width=3)[1], index=index)
+    assert torch.equal(resumed.tables["x"], found.tables["x"])
+
+
+def test_samples_must_be_the_length_of_the_data() -> None:
+    method().check_samples(SAMPLES)
+    with pytest.raises(ConfigurationError, match=rf"samples={SAMPLES} samples, .*, got 7: build .* with samples=7"):
+        method().check_samples(7)
+    sw.SequentialPenalty(BOUNDED, schedule=sw.Constant(1.0)).check_samples(7)
 
 
 def test_ten_million_samples_take_four_bytes_each() -> None:

@@ -56,6 +56,19 @@ def test_statistics_are_kept_in_training_mode_alone() -> None:
     assert method.step().samples == 0
 
 
+@every_method
+def test_a_validation_loss_without_gradients_is_not_counted(make: Make) -> None:
+    objective, x, index = batch(6)
+    method = make([sw.AtMost("x", 1.0)], sw.Constant(2.0))
+    expected = make([sw.AtMost("x", 1.0)], sw.Constant(2.0)).eval()(objective, x=x, index=index)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            torch.testing.assert_close(method(objective, x=x, index=index), expected)
+    assert method.summary().samples == 0
+    method(objective, x=x, index=index)
+    assert method.step().samples == 6
+
+
 def test_an_empty_round_has_no_means_and_leaves_feasibility_alone() -> None:
     objective, x, _ = batch(6)
     method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.FeasibilityDriven(1.0, growth=2.0))
@@ -121,6 +134,12 @@ def test_rounds_are_frozen_values_in_plain_numbers() -> None:
     found = dataclasses.asdict(method.step())
     constraints = found.pop("constraints")
     assert {type(value) for value in [*found.values(), *constraints["x"].values()]} == {int, float}
+
+
+def test_an_unknown_constraint_of_a_round_gets_the_near_name() -> None:
+    found = sw.SequentialPenalty([sw.AtMost("error", 0.01)], schedule=sw.Constant(1.0)).step()
+    with pytest.raises(KeyError, match=r"no constraint is called 'eror'\. Did you mean 'error'\?"):
+        found["eror"]
 
 
 def test_prints_its_constraints_and_weights() -> None:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.batches import Data, Feed, source_of, to_device
-from samplewise.certificate.lagrangian import LagrangianPass
+from samplewise.certificate.lagrangian import LagrangianSums, lagrangian_pass
 from samplewise.certificate.licq import Licq, Rows, best_multipliers, independence
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.gradients import trainable
 from samplewise.methods import Method
 from samplewise.penalties import Linear
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Problem, check_same_constraints, evaluation_mode
 
 __all__ = ["Certificate", "ConstraintCertificate", "Cost", "certify"]
 
@@ -214,11 +214,7 @@ def certify(
         >>> print(certificate.sentence)
         Stationary to 9.6e-07 relative, 4 of 4 samples violated, worst by 0.01.
     """
-    if method.constraints != problem.constraints:
-        raise ConfigurationError(
-            f"the method's constraints, {[str(c) for c in method.constraints]}, are not the problem's, "
-            f"{[str(c) for c in problem.constraints]}: make the method with problem.constraints"
-        )
+    check_same_constraints(problem, method.constraints)
     if batch_size < 1 or subset < 1:
         raise ConfigurationError(f"expected batch_size and subset >= 1, got {batch_size} and {subset}")
     if not (active > 0 and math.isfinite(active)):
@@ -226,9 +222,10 @@ def certify(
     weights = trainable(model)
     device = device or next(iter(weights.values())).device
     feed = data if isinstance(data, Feed) else source_of(data)
+    method.check_samples(feed.source.length)
     count = sum(weight.numel() for weight in weights.values())
     with evaluation_mode(model):
-        sums = LagrangianPass(problem, model, feed, method, batch_size, device)
+        sums = lagrangian_pass(problem, model, feed, method, batch_size=batch_size, device=device)
         tolerances = [active * size for size in sums.sizes]
         rows = Rows(problem, model, lambda index: to_device(next(feed.source.batches([index])), device), seed)
         limit = max(1, min(subset, ROWS // count))
@@ -253,9 +250,9 @@ def certify(
 
 
 def _constraint(
-    constraint: Constraint, sums: LagrangianPass, i: int, tolerance: float, samples: int
+    constraint: Constraint, sums: LagrangianSums, i: int, tolerance: float, samples: int
 ) -> ConstraintCertificate:
-    g, multipliers, fared = sums.g[i], sums.multipliers[i], sums.feasibility[i]
+    g, multipliers, fared = sums.g[i], sums.multipliers[i], sums.violations[i]
     near = g.abs() <= tolerance
     products = (multipliers.double() * g).abs()
     if g.ndim > 1:

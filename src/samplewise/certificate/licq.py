@@ -145,7 +145,7 @@ def independence(rows: Rows, gs: list[Tensor], tolerances: list[float], paramete
         return Licq(total, parameters, 0, None, None, None)
     entries = rows.choose(masks, limit)
     gradients = rows.gradients(entries)
-    norms = gradients.double().norm(dim=1)
+    norms = torch.stack([row.cpu().double().norm() for row in gradients])
     unit = gradients / norms.clamp_min(torch.finfo(torch.float32).tiny).to(gradients)[:, None]
     singular = torch.linalg.eigvalsh(_gram(unit)).clamp_min(0.0).sqrt()
     threshold = DEPENDENT.get(gradients.dtype, DEPENDENT_SINGLE)
@@ -163,7 +163,7 @@ def _gram(rows: Tensor) -> Tensor:
     """``rows @ rows.T`` in float64, in pieces, so that no double-precision copy of all rows is made."""
     gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for piece in rows.split(2**16, dim=1):
-        wide = piece.double().cpu()
+        wide = piece.cpu().double()  # in this order: not every device has float64
         gram += wide @ wide.T
     return gram
 
@@ -208,7 +208,7 @@ def best_multipliers(
     before = np.array([float(flat[entry.constraint][entry.sample, entry.column]) for entry in entries])
     before = np.clip(before, 0.0, upper)
     gram = _gram(gradients).numpy() / samples**2
-    slope = (gradients @ residual).double().cpu().numpy() / samples
+    slope = (gradients @ residual).cpu().double().numpy() / samples
     # With G = V S V', ||r + A d||^2 = ||S^(1/2) V' d + S^(-1/2) V' A'r||^2 + a constant, A the columns grad g / N.
     values, vectors = np.linalg.eigh(gram)
     kept = values > max(values.max(), 0.0) * 1e-12

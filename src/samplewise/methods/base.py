@@ -4,7 +4,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from samplewise.constraints import Constraint, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, did_you_mean
 from samplewise.methods import checks
-from samplewise.methods.tally import ConstraintRound, Fault, Round, Tally
+from samplewise.methods.tally import Fault, Round, Tally
 from samplewise.schedules import Feasibility, Schedule, for_each
 
 __all__ = ["Method", "Rows"]
@@ -31,7 +31,8 @@ class Method(nn.Module, ABC):
     """Turns the objective and the measures of a batch into one scalar loss.
 
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
-    any batch size. In training mode the call also keeps the round's statistics; :meth:`step` ends the round.
+    any batch size. In training mode, where gradients are enabled, the call also keeps the round's statistics;
+    :meth:`step` ends the round.
 
     Half precision stays outside: values are taken to float32 first, and ``.half()`` or ``.to(dtype)`` of a method or
     of a module that holds it leave the method's state as it is.
@@ -41,6 +42,8 @@ class Method(nn.Module, ABC):
         schedule: one rule for tau, or one for each constraint by its name.
     """
 
+    enforces: ClassVar[bool] = True
+    """Whether the constraints change the loss, so that their measures must carry gradients."""
     weights: Tensor
 
     def __init__(self, constraints: Iterable[Constraint], schedule: Schedule | Mapping[str, Schedule]) -> None:
@@ -61,6 +64,14 @@ class Method(nn.Module, ABC):
             present: mask ``(B,)`` of the samples that are not padding; None if all are.
         """
         return None
+
+    def check_samples(self, count: int) -> None:
+        """Raise if the method cannot serve a data set of ``count`` samples, for methods with per-sample state."""
+        return None
+
+    def _counts(self) -> bool:
+        """Whether a call now is part of training: a validation loss leaves no trace."""
+        return self.training and torch.is_grad_enabled()
 
     @abstractmethod
     def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
@@ -87,11 +98,15 @@ class Method(nn.Module, ABC):
     ) -> Tensor:
         """The loss of a batch.
 
+        The batch counts into the round's statistics, and moves multipliers, only in training mode with gradients
+        enabled: a call after ``eval()`` or under ``torch.no_grad()``, such as a validation loss, changes nothing.
+
         Args:
             objective: f_j of each sample, shape ``(B,)``.
             index: each sample's number in the data set, shape ``(B,)``; needed by methods with per-sample state.
             sample_weight: weights of the mean, shape ``(B,)``. A sample of weight zero counts as absent.
-            measures: ``(B,)`` or ``(B, m)`` each, by name. Measures no constraint bounds are ignored.
+            measures: ``(B,)`` or ``(B, m)`` each, by name. Measures no constraint bounds are ignored. Where the
+                objective carries a gradient the bounded ones must too, unless nothing is enforced.
 
         Returns:
             A scalar.
@@ -109,9 +124,11 @@ class Method(nn.Module, ABC):
             sample_weight = checks.check_sample_weight(sample_weight, objective)
             present = sample_weight > 0
         picked = [checks.pick_measure(constraint, measures, objective) for constraint in self.constraints]
+        if self.enforces and objective.requires_grad and torch.is_grad_enabled():
+            checks.check_gradients(self.constraints, picked)
         excesses = [constraint.excess(measure) for constraint, measure in zip(self.constraints, picked, strict=True)]
         rows = self.locate(index, present)
-        if self.training:
+        if self._counts():
             self._count(objective, picked, excesses, index, present)
         gs = [constraint.tightened(excess) for constraint, excess in zip(self.constraints, excesses, strict=True)]
         total = self.add_terms(objective, gs, rows, present)
@@ -148,7 +165,7 @@ class Method(nn.Module, ABC):
 
     def _watched(self) -> list[str]:
         """What is looked at for faults, in words."""
-        return ["the objective", *(f"the measure of the constraint {c.name!r} ({c})" for c in self.constraints)]
+        return checks.watched(self.constraints)
 
     def _error(self, fault: Fault) -> SamplewiseError:
         return checks.not_finite(
@@ -167,25 +184,7 @@ class Method(nn.Module, ABC):
     def summary(self) -> Round:
         """The round so far, over all processes, each of which must call; nothing changes."""
         self._raise_fault(everywhere=True)  # in all processes: if only one raised, the others would wait for it
-        totals = self.tally.totals()
-
-        def share(part: float) -> float:
-            return part / totals.samples if totals.samples else math.nan
-
-        return Round(
-            number=self._completed,
-            samples=totals.samples,
-            objective=share(totals.objective),
-            constraints={
-                constraint.name: ConstraintRound(
-                    tau=self._taus[i],
-                    satisfied=share(totals.samples - totals.violated[i]),
-                    mean_violation=share(totals.violation[i]),
-                    worst=totals.worst[i],
-                )
-                for i, constraint in enumerate(self.constraints)
-            },
-        )
+        return self.tally.totals().round(self._completed, self.taus)
 
     def step(self) -> Round:
         """End the round: return its summary, let tau grow, start new statistics (outer loop, section III)."""

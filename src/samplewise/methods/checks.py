@@ -1,6 +1,7 @@
 """What a method's call checks of its inputs: names, shapes, devices, finite values."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,16 @@ WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int6
 def can_look(values: Tensor) -> bool:
     """Whether values can be read at once: on an accelerator or in a compiled graph that would stall every step."""
     return not torch.compiler.is_compiling() and values.is_cpu
+
+
+def measure_of(constraint: Constraint) -> str:
+    """What a constraint bounds, in words for error messages."""
+    return f"the measure of the constraint {constraint.name!r} ({constraint})"
+
+
+def watched(constraints: Iterable[Constraint]) -> list[str]:
+    """The values that must be finite, in words: the objective, then each constraint's measure."""
+    return ["the objective", *map(measure_of, constraints)]
 
 
 def check_objective(objective: Tensor) -> Tensor:
@@ -44,8 +55,20 @@ def pick_measure(constraint: Constraint, measures: Mapping[str, Tensor], objecti
             f"the constraint {constraint} needs the measure {name!r}, which was not given (given: {given})."
             f"{did_you_mean(name, measures)}"
         )
+    check_shape(name, measure, objective)
+    if measure.device != objective.device:
+        raise MeasureError(
+            f"the measure {name!r} is on {measure.device}, the objective on {objective.device}: move one of them"
+        )
+    return _wide(measure, name)
+
+
+def check_shape(name: str, measure: Any, objective: Tensor) -> None:
+    """Refuse a measure, bounded or not, that has no row for each sample of the objective."""
     if not isinstance(measure, Tensor):
-        raise MeasureError(f"expected the measure {name!r} as a tensor, got {type(measure).__name__}")
+        raise MeasureError(
+            f"expected the measure {name!r} as a tensor, got {type(measure).__name__}; give one value for each sample"
+        )
     shape = measure.shape
     if shape != objective.shape and (len(shape) != 2 or shape[:1] != objective.shape or not shape[1]):
         batch = len(objective)
@@ -53,11 +76,17 @@ def pick_measure(constraint: Constraint, measures: Mapping[str, Tensor], objecti
             f"expected the measure {name!r} of shape ({batch},) or ({batch}, m), one row for each sample of the "
             f"objective, got {tuple(shape)}; do not average over the batch"
         )
-    if measure.device != objective.device:
-        raise MeasureError(
-            f"the measure {name!r} is on {measure.device}, the objective on {objective.device}: move one of them"
-        )
-    return _wide(measure, name)
+
+
+def check_gradients(constraints: Sequence[Constraint], picked: Sequence[Tensor]) -> None:
+    """Refuse measures that no gradient flows through: their constraints would hold nothing back."""
+    for constraint, measure in zip(constraints, picked, strict=True):
+        if not measure.requires_grad:
+            raise MeasureError(
+                f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: the "
+                "constraint would not be enforced. Compute it from the model's output without detach(), "
+                "torch.no_grad() or rounding"
+            )
 
 
 def _wide(values: Tensor, measure: str | None = None) -> Tensor:

@@ -37,8 +37,8 @@ class AugmentedLagrangian(Method):
 
     Under several processes the multipliers of the batch are exchanged at every step, so all processes hold the same.
 
-    A measure of shape ``(B, m)`` gets its m multipliers for each sample when its first batch comes; under
-    ``torch.compile`` call the method once before it is compiled, in eval mode to change nothing else.
+    A measure of shape ``(B, m)`` gets its m multipliers for each sample at the first step of training; for
+    ``torch.compile`` take that step before the method is compiled.
 
     Args:
         constraints: the requirements.
@@ -95,23 +95,28 @@ class AugmentedLagrangian(Method):
         """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
         return {constraint.name: self._table(i)[: self.samples] for i, constraint in enumerate(self.constraints)}
 
+    def check_samples(self, count: int) -> None:
+        if count != self.samples:
+            raise ConfigurationError(
+                f"expected a data set of samples={self.samples} samples, for which the method has multipliers, got "
+                f"{count}: build the method with samples={count}, or give the data set it was built for"
+            )
+
     def locate(self, index: Tensor | None, present: Tensor | None) -> Rows:
         rows = self._rows(index, present)
-        return Rows(rows, self._everyone(rows) if self.training else rows)
+        return Rows(rows, self._everyone(rows) if self._counts() else rows)
 
     def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
         assert rows is not None  # since locate always gives them
+        counts = self._counts()
         for i, g in enumerate(gs):
-            if g.shape[1:] != self._table(i).shape[1:]:
-                self._widen(i, g)
-            table, tau = self._table(i), self._tau(i)
-            known = table.index_select(0, rows.own)
+            known, tau = self._known(i, g, rows.own, counts=counts), self._tau(i)
             shifted = torch.relu(known + tau * g)
             term = (shifted.square() - known.square()) * (0.5 / tau)
             total = total + (term if term.ndim == 1 else term.sum(1))
-            if self.training:
+            if counts:
                 moved = self._moved(known, g.detach(), shifted.detach(), present)
-                table.index_copy_(0, rows.everyone, distributed.all_gather(moved))
+                self._table(i).index_copy_(0, rows.everyone, distributed.all_gather(moved))
         return total
 
     def _moved(self, known: Tensor, g: Tensor, shifted: Tensor, present: Tensor | None) -> Tensor:
@@ -124,15 +129,29 @@ class AugmentedLagrangian(Method):
             moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
         return moved.float()
 
-    def _widen(self, i: int, g: Tensor) -> None:
-        """Make room for several values for each sample, which is known only when the first batch comes."""
-        if self.tally.calls > 1:  # the first call is counted already
-            raise MeasureError(
-                f"the measure of the constraint {self.constraints[i].name!r} had values of shape "
-                f"{tuple(self._table(i).shape[1:])} for each sample before and has {tuple(g.shape[1:])} now: "
-                "expected the same in every batch"
-            )
-        self._allocate(i, tuple(g.shape[1:]))
+    def _known(self, i: int, g: Tensor, rows: Tensor, *, counts: bool) -> Tensor:
+        """The multipliers before this call, of the shape of ``g``; the first batch of training says that shape.
+
+        Args:
+            i: number of the constraint.
+            g: its values.
+            rows: where the samples are.
+            counts: whether this call is counted, and so makes room.
+        """
+        table, width = self._table(i), g.shape[1:]
+        if table.shape[1:] != width:
+            # A call that counts is in the tally already. The table may also have been filled by hand.
+            if self.tally.calls > counts or bool(table.any()):
+                raise MeasureError(
+                    f"{checks.measure_of(self.constraints[i])} had values of shape {tuple(table.shape[1:])} for each "
+                    f"sample before and has {tuple(width)} now: expected the same in every batch. Give this method "
+                    "the measure it was trained on"
+                )
+            if not counts:
+                return torch.zeros_like(g)
+            self._allocate(i, tuple(width))
+            table = self._table(i)
+        return table.index_select(0, rows)
 
     def _rows(self, index: Tensor | None, present: Tensor | None) -> Tensor:
         """Rows of the tables that belong to the batch, in range; padding gets the spare last row."""
@@ -189,11 +208,8 @@ class AugmentedLagrangian(Method):
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``max(0, lambda_j + tau g_j)``, the first-order estimate, for the samples ``index``."""
         i = self._position(name)
-        table = self._table(i)
         rows = self._rows(None if index is None else checks.check_index(index, g[:, 0] if g.ndim > 1 else g), None)
-        known = table[rows.to(table.device)].to(g)
-        if known.shape != g.shape and known.ndim < g.ndim:
-            known = known.unsqueeze(1)  # no batch has come yet, so all are zero
+        known = self._known(i, g, rows.to(self.weights.device), counts=False).to(g)
         return torch.relu(known + self._taus[i] * g)
 
     def _fits(self, key: str, own: Tensor, saved: Any) -> bool:

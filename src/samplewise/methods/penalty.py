@@ -1,6 +1,7 @@
 """The sequential penalty method of the paper, its fixed-weight baseline, and no constraint at all."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -107,6 +108,8 @@ class Unconstrained(Method):
         >>> Unconstrained([AtMost("error", 0.0)])(torch.tensor([1.0, 3.0]), error=torch.tensor([0.5, 1.5]))
         tensor(2.)
     """
+
+    enforces: ClassVar[bool] = False
 
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())

@@ -1,6 +1,7 @@
 """A round's statistics and the notes of bad values, kept on the device so that no step waits for it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
+from samplewise.errors import did_you_mean
 
 __all__ = ["ConstraintRound", "Fault", "Round", "Tally", "Totals"]
 
@@ -43,7 +45,10 @@ class Round:
     constraints: dict[str, ConstraintRound]
 
     def __getitem__(self, name: str) -> ConstraintRound:
-        return self.constraints[name]
+        try:
+            return self.constraints[name]
+        except KeyError:
+            raise KeyError(f"no constraint is called {name!r}.{did_you_mean(name, self.constraints)}") from None
 
 
 class Totals(NamedTuple):
@@ -54,6 +59,27 @@ class Totals(NamedTuple):
     violation: list[float]
     violated: list[int]
     worst: list[float]
+
+    def round(self, number: int, taus: Mapping[str, float]) -> Round:
+        """The sums as a summary; ``taus`` are those of the round by constraint, in order."""
+
+        def share(part: float) -> float:
+            return part / self.samples if self.samples else math.nan
+
+        return Round(
+            number=number,
+            samples=self.samples,
+            objective=share(self.objective),
+            constraints={
+                name: ConstraintRound(
+                    tau=tau,
+                    satisfied=share(self.samples - self.violated[i]),
+                    mean_violation=share(self.violation[i]),
+                    worst=self.worst[i],
+                )
+                for i, (name, tau) in enumerate(taus.items())
+            },
+        )
 
 
 class Fault(NamedTuple):
