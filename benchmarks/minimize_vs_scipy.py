@@ -157,7 +157,7 @@ def by_scipy(problem: NonlinearProblem, method: str) -> tuple[Array, int]:
         start,
         jac=True,
         method=method,
-        # Not for all: trust-constr with keep_feasible fails on starts that lie on a bound.
+        # Not for all: with keep_feasible trust-constr fails on many starts that lie on a bound.
         bounds=optimize.Bounds(lower, upper, keep_feasible=not defined_outside(problem)),
         constraints=constraints,
         options=tight,
