@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--norm", action="store_true")
+    parser.add_argument("--batch", type=int, default=33)  # the last step has two samples
     parser.add_argument("--result", type=Path)
     arguments = parser.parse_args()
 
@@ -42,7 +43,7 @@ def main() -> None:
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
         epochs=arguments.epochs,
         warmup_epochs=1,
-        batch_size=33,  # the last step has two samples
+        batch_size=arguments.batch,
         audit_on={"train": data, "test": make_data(51, seed=1)},
         checkpoint=arguments.folder,
         checkpoint_steps=2,

@@ -83,7 +83,8 @@ def test_two_processes_end_where_one_does(tmp_path: Path, method: str) -> None:
 
 
 def test_two_processes_audit_one_model_even_with_running_statistics(tmp_path: Path) -> None:
-    first, second = finish(tmp_path / "run", "sequential", "--norm", "--epochs", "2", "--devices", "2", processes=2)
+    options = ["--norm", "--batch", "40", "--epochs", "2", "--devices", "2"]
+    first, second = finish(tmp_path / "run", "sequential", *options, processes=2)
     assert_same(first["model"], second["model"])
     model = make_model(norm=True)
     model.load_state_dict(first["model"])
