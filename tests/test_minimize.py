@@ -229,18 +229,6 @@ def test_tau_never_falls_after_a_subproblem_open_below(schedule: Schedule) -> No
     assert abs(result.x.item()) == pytest.approx(10 / 8, abs=1e-6)
 
 
-def test_the_end_point_is_differentiated_once() -> None:
-    calls = 0
-
-    def f(x: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return square(x - 1)
-
-    result = minimize(f, [0.0, 0.0], max_rounds=1)
-    assert result.evaluations == calls - 1  # the first call checks what f returns
-
-
 def test_iteration_limit() -> None:
     problem = next(problem for problem in PROBLEMS if problem.name == "hs100")
     result = minimize(problem.f, problem.x0, constraints=problem.constraints, max_rounds=1, newton=False)
