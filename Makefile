@@ -1,7 +1,7 @@
 # On a fresh machine with Python 3.11, `make demo` and `make test` each do everything: environment, install, run.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e
+INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e
 
 .PHONY: demo test test-slow lint format bench clean
 
