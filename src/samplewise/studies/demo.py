@@ -72,7 +72,7 @@ def run_demo(
     """
     start = time.perf_counter()
     out = Path(out)
-    _clear(out)
+    _clear(out, seed)
     data = digits()
     chosen = settings.Settings.of(data, theta=THETA, code=CODE, epochs=epochs, batch_size=BATCH)
     settings.write_settings(out, chosen)
@@ -87,11 +87,12 @@ def run_demo(
         torch.set_num_threads(threads)
     table = output.write_all(out).table
     seconds = time.perf_counter() - start
+    checkpoint.write_json(out / MARK, {**provenance(seed=seed), "seconds": seconds})
     text = "\n\n".join([_heading(chosen), table.brief(), *_conclusion(read_results(out)), _closing(out, seconds)])
     return Outcome(table, text, seconds)
 
 
-def _clear(out: Path) -> None:
+def _clear(out: Path, seed: int) -> None:
     """Make room: remove what an earlier demo made, and nothing else."""
     if (out / MARK).exists():
         for name in ("rows", "warm", "figures"):
@@ -99,7 +100,7 @@ def _clear(out: Path) -> None:
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not an earlier demo; choose another folder with --out")
     checkpoint.ensure_writable(out)
-    checkpoint.write_json(out / MARK, provenance())
+    checkpoint.write_json(out / MARK, provenance(seed=seed))
 
 
 def _heading(chosen: settings.Settings) -> str:
