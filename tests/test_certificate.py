@@ -451,3 +451,22 @@ def test_bad_input() -> None:
     data.tensors[0][5] = math.nan
     with pytest.raises(NotFiniteError, match=r"the objective is not finite .* 5"):
         certify(problem, model, data, method)
+
+
+def test_the_whole_is_the_worst_or_the_sum_of_its_parts() -> None:
+    method = method_of("quadratic")
+    certificate = certify(Problem(evaluate, CONSTRAINTS), network(), samples(), method)
+    size, pair = certificate.constraints["size"], certificate.constraints["pair"]
+    assert certificate.feasibility == max(size.worst, pair.worst) > 0
+    products = [(m.double() * g).abs() for m, g in ((size.multipliers, _g("size")), (pair.multipliers, _g("pair")))]
+    assert certificate.complementarity == pytest.approx(
+        float(products[0].mean() + products[1].amax(1).mean()), rel=1e-4
+    )
+    assert certificate.multipliers["pair"] is pair.multipliers
+
+
+def _g(name: str) -> Tensor:
+    with torch.no_grad():
+        _, measures = evaluate(network().eval(), samples().tensors)
+    constraint = next(constraint for constraint in CONSTRAINTS if constraint.name == name)
+    return constraint.g(measures[name])

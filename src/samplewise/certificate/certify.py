@@ -102,6 +102,21 @@ class Certificate:
         return 0.0 if self.stationarity == 0 else math.inf
 
     @property
+    def feasibility(self) -> float:
+        """Largest violation of any constraint by its true bound, each in its measure's units; 0 if all hold."""
+        return max((part.worst for part in self.constraints.values()), default=0.0)
+
+    @property
+    def complementarity(self) -> float:
+        """Sum over the constraints of the mean ``|lambda_j g_j|``."""
+        return sum(part.complementarity for part in self.constraints.values())
+
+    @property
+    def multipliers(self) -> dict[str, Tensor]:
+        """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
+        return {name: part.multipliers for name, part in self.constraints.items()}
+
+    @property
     def sentence(self) -> str:
         """The certificate in one sentence."""
         parts = [f"Stationary to {self.relative:.2g} relative"]
@@ -142,6 +157,8 @@ class Certificate:
             "own_stationarity": self.own_stationarity,
             "gradient": self.gradient,
             "relative": self.relative if math.isfinite(self.relative) else None,
+            "feasibility": self.feasibility,
+            "complementarity": self.complementarity,
             "free": self.free,
             "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
             "licq": self.licq.to_dict(),
