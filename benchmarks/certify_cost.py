@@ -25,22 +25,9 @@ from torch.utils.data import Dataset, TensorDataset
 from samplewise import AtMost, Constant, Linear, Problem, SequentialPenalty
 from samplewise.certificate import certify
 from samplewise.provenance import provenance
+from samplewise.studies.mnist.network import Network
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class Network(nn.Module):
-    """The network of section V-A."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 20))
-        self.classifier = nn.Linear(20, 10)
-        self.decoder = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 784), nn.Sigmoid())
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        code = self.encoder(x)
-        return self.classifier(code), self.decoder(code)
 
 
 class Drawn(Dataset[tuple[Tensor, Tensor]]):

@@ -22,22 +22,9 @@ from torch.utils.data import TensorDataset
 import samplewise as sw
 from samplewise.checkpoint import write_json
 from samplewise.provenance import provenance
+from samplewise.studies.mnist.network import Network
 
 BOUND, TAU, BATCH, AUDIT_BATCH = 0.01, 100.0, 128, 2000
-
-
-class Network(nn.Module):
-    """The paper's network."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 20))
-        self.classifier = nn.Linear(20, 10)
-        self.decoder = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 784), nn.Sigmoid())
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        latent = self.encoder(images)
-        return self.classifier(latent), self.decoder(latent)
 
 
 def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

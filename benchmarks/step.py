@@ -34,6 +34,7 @@ import samplewise as sw
 from samplewise.checkpoint import write_json
 from samplewise.measures import mse
 from samplewise.provenance import provenance
+from samplewise.studies.mnist.network import Network
 
 BOUND = 0.01
 TAU = 100.0
@@ -42,20 +43,6 @@ SAMPLES = (10_000, 1_000_000, 10_000_000)
 
 Batch = tuple[Tensor, Tensor, Tensor]
 Step = Callable[[Batch], None]
-
-
-class Network(nn.Module):
-    """784-256-20, with heads of 10 classes and 256-784 pixels (section V-A of the paper)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 20), nn.ReLU())
-        self.classes = nn.Linear(20, 10)
-        self.pixels = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 784), nn.Sigmoid())
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        code = self.encoder(images)
-        return self.classes(code), self.pixels(code)
 
 
 def by_hand(model: nn.Module, optimizer: Optimizer) -> Step:
@@ -202,7 +189,7 @@ def summary(seconds: Sequence[float], reference: Sequence[float]) -> dict[str, f
 
 def compare(repeats: int, steps: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
     generator = torch.Generator().manual_seed(seed)
-    model = Network()
+    model = Network(latent="relu")
     adam = torch.optim.Adam(model.parameters(), lr=1e-3)
     feed = batches(SAMPLES[0], steps, generator)
     steps_by_arm = {
