@@ -133,7 +133,8 @@ def fit(
         keep: how many checkpoints stay.
         resume: go on from what the folder holds; if False it must not hold a run.
         num_workers: processes that load data, for a data set that is neither in memory nor batched by itself.
-        fabric: devices, strategy and precision, launched; the best single device if not given.
+        fabric: devices, strategy and precision, launched; the best single device if not given. Tested with DDP; FSDP
+            needs GPUs and has not been run.
         tensorboard: also write TensorBoard event files to the run's folder.
         progress: show a progress bar; on a terminal only if not given.
 

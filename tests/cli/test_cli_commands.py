@@ -122,3 +122,13 @@ def test_a_download_is_announced(
     assert "images.gz" in shown.err
     if not terminal:
         assert shown.err == "downloading images.gz, 1.0 MB\n"
+
+
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out.count("\n") > 10
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("samplewise 0.")

@@ -1,5 +1,6 @@
 """The command ``samplewise`` and its subcommands."""
 
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ app = typer.Typer(
     name="samplewise",
     help="Train PyTorch models under requirements that must hold for every sample.",
     epilog="Example: samplewise demo",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich reads :100: as an emoji
@@ -21,9 +22,16 @@ app = typer.Typer(
 
 @app.callback()
 def common(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, for bug reports.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Options of every command; ``--debug`` is read where errors are reported."""
+    if version:
+        print(f"samplewise {metadata.version('samplewise')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 app.command(epilog="Example: samplewise demo --out demo")(demo.demo)
