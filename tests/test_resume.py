@@ -29,7 +29,7 @@ def finish(folder: Path, method: str, *more: str, processes: int = 1) -> list[di
     """Run to the end; the results of each process."""
     result = folder.with_suffix(".result")
     subprocess.run(
-        command(folder, method, "--result", str(result), *more), check=True, capture_output=True, text=True, timeout=120
+        command(folder, method, "--result", str(result), *more), check=True, capture_output=True, text=True, timeout=600
     )
     return [load_state(result.with_suffix(f".{rank}")) for rank in range(processes)]
 
@@ -47,7 +47,7 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path, m
         process = subprocess.Popen(command(tmp_path / "killed", method), stderr=subprocess.DEVNULL)
         before = len(list((tmp_path / "killed").glob("checkpoints/*")))
         # Start the clock when the run has begun to write, so that kills fall into training and not into imports.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < deadline:
             if (tmp_path / "killed" / "checkpoints").exists() and (before == 0 or _moved(tmp_path / "killed")):
                 break

@@ -24,7 +24,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert "Traceback" not in err
     return process.returncode, out, err
 
@@ -39,7 +39,7 @@ def gone(pid: int) -> bool:
     return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def wait_for(condition: object, seconds: float = 60) -> None:
+def wait_for(condition: object, seconds: float = 300) -> None:
     assert callable(condition)
     end = time.monotonic() + seconds
     while not condition():
