@@ -1,0 +1,1 @@
+"""Networks that hide a message in an image and read it back."""
