@@ -16,6 +16,7 @@ from samplewise.history import History
 from samplewise.methods import Method, Round, Unconstrained
 from samplewise.problem import evaluation_mode
 from samplewise.training.engine import Engine
+from samplewise.training.findings import findings
 from samplewise.training.plan import epoch_order, plan_epoch
 from samplewise.training.progress import Progress
 from samplewise.training.run import RunFolder
@@ -45,6 +46,8 @@ class Training:
     audits: dict[str, Audit] = field(default_factory=dict)
     best: Selection | None = None
     best_weights: dict[str, torch.Tensor] | None = None
+    best_findings: dict[str, Any] | None = None
+    """What the audits of the best epoch found, for the run's folder."""
     epoch: int = 0
     """Epochs complete."""
     position: int = 0
@@ -137,6 +140,7 @@ class Training:
             self.audits = self._audit()
             for split, found in self.audits.items():
                 row |= _audited(split, found)
+            self._draw_histograms()
             feasible = self._choose().feasible
             left = settings.last_epoch - self.epoch
             self.stopped = settings.stop_at_target and feasible and not warming and left > 0
@@ -184,13 +188,28 @@ class Training:
             self.best = candidate
             weights = self.engine.state()["model"]
             self.best_weights = {name: value.detach().cpu().clone() for name, value in weights.items()}
+            if self.folder is not None:
+                self.best_findings = findings(self.audits, candidate, self.method, trained_on=self._trained_on())
         return candidate
+
+    def _trained_on(self) -> str | None:
+        split = self.splits.get("train")
+        return "train" if split is not None and split.source.length == self.feed.source.length else None
 
     def _record(self, row: dict[str, Any]) -> None:
         self.history.append(row)
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for logger in self.loggers:
             logger.log_metrics(numbers, step=self.epoch)
+
+    def _draw_histograms(self) -> None:
+        """Give the distribution of each measure to the loggers that can show one."""
+        for logger in self.loggers:
+            draw = getattr(logger.experiment, "add_histogram", None)
+            for split, found in self.audits.items() if draw is not None else ():
+                for name, values in found.measures.items():
+                    # Not the name of the mean: TensorBoard takes a name for one kind of data only.
+                    draw(f"{split}/{name}/distribution", values, self.epoch)
 
     def _note(self, row: dict[str, Any]) -> str:
         shares = [f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in self.method.taus]
@@ -209,13 +228,14 @@ class Training:
             "streaks": self.streaks.state_dict(),
             "best": None if self.best is None else asdict(self.best),
             "best_weights": self.best_weights,
+            "best_findings": self.best_findings,
             "epoch": self.epoch,
             "position": self.position,
             "steps": self.steps,
             "round_epochs": self.round_epochs,
             "stopped": self.stopped,
         }
-        self.folder.save(self.steps, state, self.best_weights)
+        self.folder.save(self.steps, state, self.best_weights, self.best_findings)
         self.engine.fabric.barrier()
 
     def open(self, folder: RunFolder) -> None:
@@ -238,7 +258,7 @@ class Training:
         self.epoch, self.position, self.steps = state["epoch"], state["position"], state["steps"]
         self.round_epochs, self.stopped = state["round_epochs"], state["stopped"]
         self.best = None if state["best"] is None else Selection(**state["best"])
-        self.best_weights = state["best_weights"]
+        self.best_weights, self.best_findings = state["best_weights"], state.get("best_findings")
 
 
 def _seed(seed: int, device: torch.device) -> None:

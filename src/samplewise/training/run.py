@@ -17,13 +17,15 @@ __all__ = ["RunFolder"]
 
 IDENTITY = "run.json"
 BEST = "best.safetensors"
+FINDINGS = "audit.json"
 
 
 class RunFolder:
     """One run on disk.
 
     ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
-    each epoch, ``checkpoints/`` the state to go on from, ``best.safetensors`` the selected model.
+    each epoch, ``checkpoints/`` the state to go on from, ``best.safetensors`` the selected model, ``audit.json`` what
+    holds for it.
 
     Args:
         path: the folder.
@@ -73,10 +75,16 @@ class RunFolder:
         rows = [row for row in History.read(self.path).rows if row["epoch"] <= epochs]
         return History(self.path if self._writes else None, rows)
 
-    def save(self, step: int, state: dict[str, Any], best: dict[str, torch.Tensor] | None) -> None:
-        """Write a checkpoint and, if it has changed, the selected model as plain safetensors.
+    def save(
+        self,
+        step: int,
+        state: dict[str, Any],
+        best: dict[str, torch.Tensor] | None,
+        findings: dict[str, Any] | None = None,
+    ) -> None:
+        """Write a checkpoint and, if it has changed, the selected model as plain safetensors and what holds for it.
 
-        The checkpoint is whole by itself; the model stands beside it for whoever wants to load just that.
+        The checkpoint is whole by itself; the others stand beside it for whoever wants just them.
         """
         if not self._writes:
             return
@@ -84,4 +92,6 @@ class RunFolder:
         if best is not None and best is not self._best:
             with atomic(self.path / BEST) as temporary:
                 save_file({name: value.contiguous() for name, value in best.items()}, temporary)
+            if findings is not None:
+                write_json(self.path / FINDINGS, findings)
             self._best = best
