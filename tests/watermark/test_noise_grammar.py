@@ -1,0 +1,113 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samplewise.errors import ConfigurationError
+from samplewise.watermark.noise.grammar import OPERATORS, Chain, Limits, Step, format_chains, parse_chains
+
+
+def strengths(limits: Limits) -> st.SearchStrategy[float]:
+    if limits.whole:
+        return st.integers(int(limits.lowest), int(limits.highest)).map(float)
+    return st.floats(limits.lowest, limits.highest)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    name = draw(st.sampled_from(sorted(OPERATORS)))
+    limits = OPERATORS[name]
+    if limits is None:
+        return Step(name)
+    low, high = sorted(draw(st.tuples(strengths(limits), strengths(limits))))
+    return Step(name, low, draw(st.sampled_from([low, high])))
+
+
+chains = st.builds(Chain, st.lists(steps(), min_size=1, max_size=3).map(tuple), st.just(1.0) | st.floats(0.001, 1000))
+
+
+@given(st.lists(chains, min_size=1, max_size=4).map(tuple))
+def test_every_noise_can_be_written_and_read_back(written: tuple[Chain, ...]) -> None:
+    spec = format_chains(written)
+    assert parse_chains(spec) == written
+    assert parse_chains(spec.replace(" ", "")) == written
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("jpeg(50..95)", (Chain((Step("jpeg", 50, 95),)),)),
+        (" jpeg ( 75 ) ", (Chain((Step("jpeg", 75, 75),)),)),
+        (
+            "2*crop(0.7..1)+blur(0..1), identity",
+            (Chain((Step("crop", 0.7, 1), Step("blur", 0, 1)), 2), Chain((Step("identity"),))),
+        ),
+        ("gaussian(0...5)", (Chain((Step("gaussian", 0, 0.5),)),)),
+        ("gaussian(1e-3..2E-2)", (Chain((Step("gaussian", 0.001, 0.02),)),)),
+        (".5 * dropout(.3)", (Chain((Step("dropout", 0.3, 0.3),), 0.5),)),
+    ],
+)
+def test_reads_what_is_meant(spec: str, expected: tuple[Chain, ...]) -> None:
+    assert parse_chains(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "'': expected an operator at position 1, got the end."),
+        ("jpg(50)", "expected an operator at position 1, got 'jpg'. Did you mean 'jpeg'? The grammar: [WEIGHT*]STEP"),
+        ("identity, JPEG(50)", "expected an operator at position 11, got 'JPEG'. Did you mean 'jpeg'?"),
+        ("identity, ", "expected an operator at position 11, got the end."),
+        ("identity,,blur(1)", "expected an operator at position 10, got ','."),
+        ("jpeg", "expected '(' at position 5, got the end."),
+        ("jpeg()", "expected a whole number from 1 to 100 as the strength of jpeg at position 6, got ')'."),
+        ("jpeg(75.5)", "expected a whole number from 1 to 100 as the strength of jpeg at position 6, got '75.5'."),
+        ("jpeg(0..50)", "expected a whole number from 1 to 100 as the strength of jpeg at position 6, got '0'."),
+        ("jpeg(50", "expected ')' at position 8, got the end."),
+        ("jpeg(50..)", "as the strength of jpeg at position 10, got ')'."),
+        ("crop(1.5)", "expected a number from 0.05 to 1 as the strength of crop at position 6, got '1.5'."),
+        ("blur(-1)", "expected a number from 0 to 16 as the strength of blur at position 6, got '-1'."),
+        ("blur(1e999)", "got '1e999'."),
+        ("blur(2..1)", "expected at least the lower end 2 of the range at position 9, got '1'."),
+        ("identity(1)", "expected ',', '+' or the end at position 9, got '('."),
+        ("jpeg(50) blur(1)", "expected ',', '+' or the end at position 10, got 'blur'."),
+        ("blur(1) +", "expected an operator at position 10, got the end."),
+        ("blur(1) + 2*identity", "expected an operator at position 11, got '2'."),
+        ("0*blur(1)", "expected a number from 0.001 to 1000 as a weight at position 1, got '0'."),
+        ("2 blur(1)", "expected '*' at position 3, got 'blur'."),
+        ("blur(1); identity", "expected ',', '+' or the end at position 8, got ';'."),
+        ("blur(1.)", "expected ')' at position 7, got '.'."),
+    ],
+)
+def test_says_where_a_spec_is_wrong_what_it_found_and_the_grammar(spec: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_chains(spec)
+    text = str(raised.value)
+    assert message in text
+    assert "NAME one of jpeg, resize, crop, dropout, gaussian, blur, brightness, contrast" in text
+    assert "\n" not in text
+
+
+@given(st.text(alphabet="jpegbluridnty0123456789.,+*()-e ", max_size=30))
+def test_any_text_is_either_read_or_refused_in_words(spec: str) -> None:
+    try:
+        found = parse_chains(spec)
+    except ConfigurationError:
+        return
+    assert parse_chains(format_chains(found)) == found
+    assert all(math.isfinite(step.high) for chain in found for step in chain.steps)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("jpeg(50..95)", "expected ')' at position 8, got '..'. The grammar: STEP[+STEP...][, ...] where STEP is"),
+        ("2*jpeg(50)", "expected an operator at position 1, got '2'."),
+    ],
+)
+def test_what_is_fixed_has_neither_ranges_nor_weights(spec: str, message: str) -> None:
+    assert parse_chains("jpeg(50) + crop(0.5), identity", fixed=True)
+    with pytest.raises(ConfigurationError) as raised:
+        parse_chains(spec, fixed=True)
+    assert message in str(raised.value)
