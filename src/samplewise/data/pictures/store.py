@@ -1,0 +1,233 @@
+"""Prepared pictures on disk, memory-mapped, and the data sets that are parts of them."""
+
+import json
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from samplewise.checkpoint import write_json
+from samplewise.data.pictures.chest import PATHOLOGIES, label_array, some
+from samplewise.data.pictures.split import PARTS, Part, Split
+from samplewise.errors import CheckpointError, DataError
+
+__all__ = ["IMAGES", "INDEX", "JOURNAL", "SPLIT", "Index", "PictureData", "Store"]
+
+FORMAT = "samplewise-pictures-1"
+INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"
+JOURNAL = "unfinished.jsonl"
+"""Is there while a store is being written; see :mod:`samplewise.data.pictures.unfinished`."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a store holds beside the pixels."""
+
+    size: int
+    """Height and width of every picture."""
+    fingerprint: str
+    """Of the listing that it was made from."""
+    names: tuple[str, ...]
+    patients: tuple[str, ...]
+    findings: tuple[tuple[str, ...], ...] | None
+    """By picture, of :data:`PATHOLOGIES`; None for pictures without labels."""
+    bad: Mapping[str, str]
+    """The pictures that were skipped, and why."""
+    converted: Mapping[str, int]
+    """How many files of each mode other than 8-bit grey were turned into it."""
+    versions: Mapping[str, str]
+
+    def write(self, folder: Path) -> None:
+        """Write it as JSON, whole or not at all: with this file a store is complete."""
+        findings = None if self.findings is None else ["|".join(names) for names in self.findings]
+        write_json(folder / INDEX, {"format": FORMAT, **vars(self), "findings": findings})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read what :meth:`write` wrote."""
+        path = folder / INDEX
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            if (folder / JOURNAL).exists():
+                raise CheckpointError(f"{folder}: the store is unfinished; prepare it again with resume") from None
+            raise DataError(f"{folder}: is not a store of pictures ({INDEX} is missing); prepare one first") from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}; prepare the store anew") from error
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise CheckpointError(f"{path}: is not a store of this version of the library; prepare it anew")
+        try:
+            return cls._parse(stored)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{path}: is damaged ({error!r}); prepare the store anew") from error
+
+    @classmethod
+    def _parse(cls, stored: dict[str, Any]) -> Self:
+        findings = stored["findings"]
+        index = cls(
+            operator.index(stored["size"]),
+            str(stored["fingerprint"]),
+            tuple(map(str, stored["names"])),
+            tuple(map(str, stored["patients"])),
+            None if findings is None else tuple(tuple(cell.split("|")) if cell else () for cell in findings),
+            dict(stored["bad"]),
+            dict(stored["converted"]),
+            dict(stored["versions"]),
+        )
+        lengths = {len(index.names), len(index.patients), len(set(index.names)), len(index.findings or index.names)}
+        if len(lengths) > 1 or index.size < 1:
+            raise ValueError("its parts do not belong together")
+        if unknown := {name for names in index.findings or () for name in names} - set(PATHOLOGIES):
+            raise ValueError(f"unknown labels {sorted(unknown)}")
+        return index
+
+
+class Store:
+    """Pictures of one size, ready to train on; made by :func:`prepare` and opened by :meth:`open`.
+
+    Args:
+        folder: where it is.
+        index: what it holds.
+        images: the pixels, uint8 of shape ``(N, H, W)``, mapped and not read.
+    """
+
+    def __init__(self, folder: Path, index: Index, images: NDArray[np.uint8]) -> None:
+        self.folder = folder
+        self.index = index
+        self.images = images
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Self:
+        """Open the store in ``folder``.
+
+        Raises:
+            DataError: there is none.
+            CheckpointError: it is unfinished, torn, damaged or foreign.
+        """
+        folder = Path(folder)
+        index = Index.read(folder)
+        shape = (len(index.names), index.size, index.size)
+        path = folder / IMAGES
+        try:
+            length = path.stat().st_size
+            if length != np.prod(shape, dtype=np.int64):
+                raise CheckpointError(
+                    f"{path}: expected {' x '.join(map(str, shape))} bytes, got {length}; prepare the store anew"
+                )
+            return cls(folder, index, np.memmap(path, np.uint8, "r", shape=shape))
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).open, (self.folder,)  # another process maps the file itself; pixels are never sent
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def size(self) -> int:
+        """Height and width of every picture."""
+        return self.index.size
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all pictures, by row."""
+        return self.index.names
+
+    @property
+    def patients(self) -> tuple[str, ...]:
+        """Whose each picture is, by row."""
+        return self.index.patients
+
+    @cached_property
+    def labels(self) -> NDArray[np.uint8] | None:
+        """Zeros and ones of shape ``(N, 14)``, or None for pictures without labels."""
+        return None if self.index.findings is None else label_array(self.index.findings)
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """The row of each name."""
+        return {name: row for row, name in enumerate(self.names)}
+
+    @cached_property
+    def split(self) -> Split:
+        """The split that was made with the store."""
+        path = self.folder / SPLIT
+        if not path.exists():
+            raise DataError(f"{self.folder}: has no split, since it needs pictures of 3 patients or more")
+        return Split.read(path, self.names, self.patients)
+
+    def select(self, which: Part | Iterable[str] | None = None) -> "PictureData":
+        """A part of the pictures as a data set.
+
+        Args:
+            which: ``train``, ``validation`` or ``test`` of the store's own split; names, such as a part of another
+                split; or None for all.
+        """
+        if which is None:
+            return PictureData(self, range(len(self)))
+        if isinstance(which, str):
+            if which not in PARTS:
+                raise DataError(f"expected one of {', '.join(PARTS)} or a sequence of names, got {which!r}")
+            which = self.split.part(which)
+        names = list(which)
+        if unknown := [name for name in names if name not in self.rows]:
+            raise DataError(f"{self.folder}: holds no {some(unknown)} ({len(unknown):,} of {len(names):,} names)")
+        if len(set(names)) < len(names) or not names:
+            raise DataError(
+                f"expected one name or more, each once, got {len(names):,} of which {len(set(names)):,} differ"
+            )
+        return PictureData(self, [self.rows[name] for name in names])
+
+
+class PictureData(Dataset[tuple[Tensor, Tensor]]):
+    """Pictures of a store as batches; satisfies :class:`samplewise.batches.BatchedDataset`.
+
+    A sample is ``(image, number)``: float32 in [0, 1] of shape ``(1, H, W)``, and the picture's row in the store, which
+    stays the same in every part and every run.
+
+    Args:
+        store: where the pixels are.
+        rows: which of them, in this order.
+    """
+
+    def __init__(self, store: Store, rows: Sequence[int]) -> None:
+        self.store = store
+        self.rows = torch.as_tensor(rows, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples ``index``, shape ``(B,)``, as images ``(B, 1, H, W)`` and numbers ``(B,)`` of int64."""
+        numbers = self.rows[index]
+        pixels = torch.from_numpy(self.store.images[numbers.numpy()])
+        return pixels.unsqueeze(1).to(torch.float32).div_(255.0), numbers
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        images, numbers = self.take(torch.tensor([operator.index(index)]))
+        return images[0], numbers[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of these pictures."""
+        return tuple(self.store.names[row] for row in self.rows.tolist())
+
+    @property
+    def patients(self) -> tuple[str, ...]:
+        """Whose each of these pictures is."""
+        return tuple(self.store.patients[row] for row in self.rows.tolist())
+
+    @property
+    def labels(self) -> NDArray[np.uint8] | None:
+        """Zeros and ones of shape ``(n, 14)``, or None for pictures without labels."""
+        labels = self.store.labels
+        return None if labels is None else cast(NDArray[np.uint8], labels[self.rows.numpy()])
