@@ -1,0 +1,225 @@
+"""Lightning's loop gives the numbers of the plain one, also with accumulation, validation and after a resume."""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from small_lightning import Module, Recorder, Validated, loader, make_audits, trainer
+
+import samplewise as sw
+from samplewise.checkpoint import load_state
+from samplewise.errors import CheckpointError, ConfigurationError
+from samplewise.integrations.lightning import Audits, Rounds
+from small import evaluate, make_data, make_method, make_model, make_problem, same_weights
+
+pytestmark = [
+    # Lightning 2.6 asks torch 2.13 for a name that it is about to drop.
+    pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning"),
+    # A few hundred samples in memory need no workers.
+    pytest.mark.filterwarnings("ignore:The '(train|val)_dataloader' does not have many workers"),
+]
+
+
+def plain(kind: str, *, epochs: int, epochs_per_round: int = 1, accumulate: int = 1) -> tuple[Any, sw.Method, Any]:
+    """The loop of the README: losses, method and model."""
+    model, method = make_model(dropout=0.0), make_method(kind)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    rounds = []
+    for epoch in range(epochs):
+        batches = list(loader())
+        for i, (x, y, index) in enumerate(batches):
+            objective, measures = evaluate(model, (x, y))
+            (method(objective, index=index, **measures) / accumulate).backward()
+            if (i + 1) % accumulate == 0 or i + 1 == len(batches):
+                optimizer.step()
+                optimizer.zero_grad()
+        rounds.append(method.step() if (epoch + 1) % epochs_per_round == 0 else method.summary())
+    return rounds, method, model
+
+
+def same_state(first: sw.Method, second: sw.Method) -> bool:
+    ours, theirs = first.state_dict(), second.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize(
+    ("kind", "epochs_per_round", "accumulate"), [("sequential", 1, 1), ("sequential", 2, 3), ("lagrangian", 1, 2)]
+)
+def test_the_numbers_are_those_of_the_plain_loop(
+    kind: str, epochs_per_round: int, accumulate: int, tmp_path: Path
+) -> None:
+    rounds, method, model = plain(kind, epochs=4, epochs_per_round=epochs_per_round, accumulate=accumulate)
+    module, logged = Validated(kind), Recorder()
+    trainer(tmp_path, Rounds(epochs_per_round), epochs=4, logger=logged, accumulate_grad_batches=accumulate).fit(
+        module, loader(), loader()
+    )
+    assert same_weights(module.model, model)
+    assert same_state(module.method, method)
+    assert module.method.rounds == 4 // epochs_per_round
+    name = "reconstruction"
+    assert logged.column(f"tau/{name}") == pytest.approx([r[name].tau for r in rounds])
+    assert logged.column("running/objective") == pytest.approx([r.objective for r in rounds])
+    assert logged.column(f"running/{name}/satisfied") == pytest.approx([r[name].satisfied for r in rounds])
+    assert logged.column(f"running/{name}/violation") == pytest.approx([r[name].mean_violation for r in rounds])
+    assert logged.column(f"running/{name}/worst") == pytest.approx([r[name].worst for r in rounds])
+
+
+def test_what_is_logged_has_the_names_of_a_history(tmp_path: Path) -> None:
+    module, logged = Module(), Recorder()
+    trainer(tmp_path, Rounds(), make_audits(), epochs=1, logger=logged).fit(module, loader())
+    model = make_model()
+    solution = sw.fit(
+        make_problem(),
+        model,
+        make_data(),
+        method=make_method("sequential"),
+        optimizer=torch.optim.Adam(model.parameters()),
+        epochs=1,
+        batch_size=40,
+        audit_on={"val": make_data(51)},
+    )
+    ours = {name for row in logged.rows for name in row} - {"epoch"}
+    assert ours == set(solution.history.columns) - {"epoch", "round", "warmup", "lr", "seconds"}
+
+
+def saved(moment: str, folder: Path) -> ModelCheckpoint:
+    options: dict[str, Any] = {
+        "batch": {"every_n_train_steps": 5},  # in an epoch of five, at its last batch
+        "middle": {"every_n_train_steps": 3},
+        "validation": {"save_on_train_epoch_end": False},
+        "epoch": {"save_on_train_epoch_end": True},
+    }
+    return ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **options[moment])
+
+
+# The resumed run writes no checkpoints of its own, which Lightning takes for a mistake.
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize("kind", ["sequential", "lagrangian"])
+@pytest.mark.parametrize("moment", ["batch", "validation", "epoch"])
+def test_a_resumed_run_ends_as_one_that_went_through(moment: str, kind: str, tmp_path: Path) -> None:
+    whole = Validated(kind)
+    rounds = Rounds(epochs_per_round=2)
+    trainer(tmp_path, rounds, epochs=5).fit(whole, loader(), loader())
+    trainer(tmp_path, rounds, saved(moment, tmp_path), epochs=3).fit(Validated(kind), loader(), loader())
+    for step in (5, 10):  # within a round, and at its end
+        resumed = Validated(kind)
+        path = tmp_path / f"step={step}.ckpt"
+        trainer(tmp_path, rounds, epochs=5).fit(resumed, loader(), loader(), ckpt_path=path, weights_only=True)
+        assert same_weights(resumed.model, whole.model)
+        assert same_state(resumed.method, whole.method)
+        assert resumed.losses == whole.losses[step:]
+
+
+def test_statistics_of_a_round_that_was_cut_in_an_epoch_are_in_the_checkpoint(tmp_path: Path) -> None:
+    module = Module()
+    trainer(tmp_path, Rounds(), saved("middle", tmp_path), epochs=1).fit(module, loader())
+    state = torch.load(tmp_path / "step=3.ckpt", weights_only=True)["state_dict"]
+    method = make_method("sequential")
+    method.load_state_dict({key.removeprefix("method."): v for key, v in state.items() if key.startswith("method.")})
+    assert method.rounds == 0
+    assert method.summary().samples == 3 * 40
+
+
+def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path, Rounds(), saved("epoch", tmp_path), epochs=1).fit(Module("sequential"), loader())
+    module = Module("unconstrained")
+    with pytest.raises(CheckpointError, match="of another method"):
+        trainer(tmp_path, Rounds(), epochs=2).fit(module, loader(), ckpt_path=tmp_path / "step=5.ckpt")
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_the_best_model_is_the_one_with_the_best_audit(validated: bool, tmp_path: Path) -> None:
+    module: Module = Validated() if validated else Module()
+    audits, logged = make_audits(), Recorder()
+    best = ModelCheckpoint(tmp_path, monitor="val/satisfied", mode="max")
+    run = trainer(tmp_path, Rounds(), audits, best, epochs=4, logger=logged, num_sanity_val_steps=2)
+    run.fit(module, loader(), loader() if validated else None)
+    shares = logged.column("val/satisfied")
+    assert len(shares) == 4
+    assert len(set(shares)) > 1, "nothing to choose from"
+    again = sw.audit(make_problem(), module.model, make_data(51, 1))
+    assert audits.latest["val"].satisfied == again.satisfied
+    assert shares[-1] == pytest.approx(again.satisfied)
+    kept = Validated.load_from_checkpoint(best.best_model_path) if validated else None
+    if kept is not None:
+        found = sw.audit(make_problem(), kept.model, make_data(51, 1))
+        assert found.satisfied == pytest.approx(max(shares))
+        (row,) = run.validate(module, loader(), ckpt_path="best", verbose=False)
+        assert row["val/satisfied"] == pytest.approx(max(shares))
+
+
+def test_audits_follow_the_precision(tmp_path: Path) -> None:
+    audits, module = make_audits(), Module()
+    trainer(tmp_path, Rounds(), audits, epochs=1, precision="bf16-mixed").fit(module, loader())
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = sw.audit(make_problem(), module.model, make_data(51, 1))
+    assert audits.latest["val"].objective == expected.objective
+    assert audits.latest["val"].objective != sw.audit(make_problem(), module.model, make_data(51, 1)).objective
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of a few trainings on two processes, and what each process ended with."""
+    folder, script = tmp_path_factory.mktemp("processes"), Path(__file__).parent / "run_lightning.py"
+    environment = os.environ | {"PYTHONPATH": str(script.parent.parent)}
+    subprocess.run(
+        [sys.executable, script, folder], check=True, capture_output=True, text=True, timeout=600, env=environment
+    )
+    return folder, [load_state(folder / f"{rank}.safetensors") for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", ["sequential", "lagrangian", "buffers", "resumed"])
+def test_two_processes_end_where_one_does(case: str, processes: tuple[Path, list[dict[str, Any]]]) -> None:
+    kind = "lagrangian" if case == "lagrangian" else "sequential"
+    _, method, model = plain(kind, epochs=3, epochs_per_round=2)
+    folder, results = processes
+    for result in results:
+        torch.testing.assert_close(result[case]["model"], dict(model.state_dict()), rtol=1e-4, atol=1e-5)
+        assert result[case]["samples"] == 51, "each sample is counted once"
+    saved = torch.load(folder / case / "step=15.ckpt", weights_only=True)["state_dict"]
+    whole = make_method(kind)
+    whole.load_state_dict({key.removeprefix("method."): v for key, v in saved.items() if key.startswith("method.")})
+    assert whole.summary().samples == 200, "the checkpoint has the statistics of both processes"
+    assert flat(whole.summary()) == pytest.approx(flat(method.summary()), rel=1e-4)
+    for key, table in method.state_dict().items():
+        if "multipliers" in key:
+            torch.testing.assert_close(whole.state_dict()[key], table, rtol=1e-3, atol=1e-4)
+
+
+def flat(found: sw.Round) -> list[float]:
+    return [found.number, found.objective, *(v for part in found.constraints.values() for v in asdict(part).values())]
+
+
+def test_two_processes_audit_one_model_even_with_running_statistics(
+    processes: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    first, second = (result["norm"] for result in processes[1])
+    model = make_model(dropout=0.0, norm=True)
+    model.load_state_dict(first["model"])
+    expected = sw.audit(make_problem(), model, make_data(51, 1)).objective
+    assert first["objective"] == second["objective"] == pytest.approx(expected, rel=1e-6)
+
+
+class Without(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.method
+
+
+def test_what_is_wrong_is_said_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected one method in Without, found none: assign it"):
+        trainer(tmp_path, Rounds(), epochs=1).fit(Without(), loader())
+    two = Module()
+    two.other = make_method("sequential")
+    with pytest.raises(ConfigurationError, match=r"found \['method', 'other'\]"):
+        trainer(tmp_path, Rounds(), epochs=1).fit(two, loader())
+    with pytest.raises(ConfigurationError, match="whole number >= 1, got 0"):
+        Rounds(epochs_per_round=0)
+    with pytest.raises(ConfigurationError, match="expected data sets by name"):
+        Audits(make_problem(), {})
