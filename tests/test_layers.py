@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"constraints", "penalties", "schedules"},
     {"methods", "problem", "batches"},
     {"audit", "certificate", "theory", "stopping", "violators", "gradients", "estimates"},
-    {"fit", "training", "checkpoint", "history", "minimize"},
+    {"fit", "training", "checkpoint", "history", "minimize", "settings_file"},
     {"data", "watermark", "report"},
     {"studies", "cli"},
 ]

@@ -1,10 +1,14 @@
 """What every watermarking network does: hide a message in an image, and read it from an image."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
-__all__ = ["Network"]
+__all__ = ["Channel", "Network"]
+
+Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From what the encoder gave, and the covers, to the images that ship and those that arrive."""
 
 
 class Network(nn.Module, ABC):
@@ -14,13 +18,36 @@ class Network(nn.Module, ABC):
         bits: length of a message.
         size: height and width of the images it is made for.
         channels: of an image.
+        width: channels of the layers.
     """
 
-    def __init__(self, bits: int, *, size: int, channels: int = 1) -> None:
+    def __init__(self, bits: int, *, size: int, channels: int, width: int) -> None:
         super().__init__()
         self.bits = bits
         self.size = size
         self.channels = channels
+        self.width = width
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """What to build the same network from."""
+        return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
+
+    def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
+        """Hide messages, send the images through a channel, and read what arrives.
+
+        Training calls this, not the parts: wrappers for several devices see only calls of the whole model.
+
+        Args:
+            images: in [0, 1], shape ``(B, C, H, W)``.
+            messages: zeros and ones, shape ``(B, L)``.
+            channel: what happens to the images in between.
+
+        Returns:
+            The images that ship, ``(B, C, H, W)``, and what was read, ``(B, L)``.
+        """
+        shipped, arrived = channel(self.embed(images, messages), images)
+        return shipped, self.extract(arrived)
 
     @abstractmethod
     def embed(self, images: Tensor, messages: Tensor) -> Tensor:

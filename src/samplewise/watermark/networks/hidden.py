@@ -130,7 +130,7 @@ class Hidden(Network):
     """
 
     def __init__(self, bits: int, *, size: int = 224, channels: int = 3, width: int = 64) -> None:
-        super().__init__(bits, size=size, channels=channels)
+        super().__init__(bits, size=size, channels=channels, width=width)
         if min(bits, channels, width) < 1:
             raise ConfigurationError(
                 f"expected bits, channels and width of at least 1, got bits={bits}, channels={channels}, width={width}"

@@ -1,0 +1,186 @@
+"""One training run: a recipe and pictures in, a folder with the trained network out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, RandomSampler
+
+from samplewise import distributed
+from samplewise.batches import mix
+from samplewise.checkpoint import write_json
+from samplewise.data.pictures import PictureData, Store
+from samplewise.errors import DataError
+from samplewise.fit import Solution, fit
+from samplewise.methods import Method, SequentialPenalty, Unconstrained
+from samplewise.provenance import provenance
+from samplewise.schedules import Geometric
+from samplewise.settings_file import SettingsFile
+from samplewise.watermark.adversary import Adversary, Discriminator
+from samplewise.watermark.networks import NETWORKS, Network
+from samplewise.watermark.noise import parse_noise
+from samplewise.watermark.pipeline import Pipeline, watermark_problem
+from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.weights import save_network
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from samplewise.problem import Problem
+
+__all__ = ["MODEL_FILE", "RECIPE_FILE", "RESULT_FILE", "make_network", "make_pipeline", "train"]
+
+MODEL_FILE = "model.safetensors"
+RESULT_FILE = "result.json"
+RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")
+
+
+def make_network(recipe: Recipe) -> Network:
+    """The recipe's network, freshly initialised from its seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(recipe.seed, "network"))
+        return NETWORKS[recipe.network](recipe.bits, size=recipe.size)
+
+
+def make_pipeline(recipe: Recipe, network: Network) -> Pipeline:
+    """How the recipe embeds, ships and reads."""
+    return Pipeline(
+        bits=network.bits,
+        channels=network.channels,
+        message_loss=network.message_loss,
+        rounded=recipe.rounded,
+        noise=None if recipe.noise == "identity" else parse_noise(recipe.noise),
+        image_loss=recipe.image_loss,
+        adversarial=recipe.adversarial,
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The pictures of a run, as ``fit`` takes them."""
+
+    train: DataLoader[tuple[torch.Tensor, torch.Tensor]]
+    audited: dict[str, PictureData]
+    steps: int
+    """Steps of a round."""
+
+
+def train(
+    store: Store,
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool = False,
+    fabric: Fabric | None = None,
+    progress: bool | None = None,
+    tensorboard: bool = False,
+) -> Solution:
+    """Train a network by a recipe; killed at any moment, the same call with ``resume`` goes on to the same weights.
+
+    Args:
+        store: prepared pictures of the recipe's size, with their split.
+        recipe: how.
+        folder: of the run: recipe, checkpoints, history, and at the end the network.
+        resume: go on with the run that is there.
+        fabric: devices, strategy and precision, launched; one device if not given.
+        progress: show a progress bar; on a terminal only if None.
+        tensorboard: also write TensorBoard event files.
+    """
+    if store.size != recipe.size:
+        raise DataError(f"{store.folder}: holds pictures of size {store.size}, but the run is for size {recipe.size}")
+    network = make_network(recipe)
+    if distributed.rank() == 0:
+        RECIPE_FILE.open(folder, recipe, resume=resume)
+    pipeline = make_pipeline(recipe, network)
+    problem = watermark_problem(pipeline, recipe.floor, margin=recipe.margin)
+    parts = _parts(store, recipe)
+    optimizer = torch.optim.Adam(network.parameters(), lr=recipe.rate, fused=True)
+    solution = fit(
+        problem,
+        network,
+        parts.train,
+        method=_method(recipe, problem),
+        optimizer=optimizer,
+        epochs=recipe.rounds,
+        warmup_epochs=recipe.message_rounds,
+        seed=recipe.seed,
+        scheduler=CosineAnnealingLR(optimizer, recipe.last_round * parts.steps) if recipe.anneal else None,
+        scheduler_interval="step",
+        auxiliary=_adversary(recipe, network, pipeline),
+        audit_on=dict(parts.audited),
+        audit_every=recipe.audit_every,
+        audit_batch_size=16,
+        select_on="validation",
+        checkpoint=folder / "fit",
+        fabric=fabric,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+    if distributed.rank() == 0:
+        # The baseline has no floor to be selected by.
+        chosen = network if recipe.image_loss else solution.model
+        assert isinstance(chosen, Network)
+        save_network(folder / MODEL_FILE, chosen)
+        _leave_result(folder, recipe, solution, store, chosen)
+    return solution
+
+
+def _method(recipe: Recipe, problem: Problem) -> Method:
+    if recipe.image_loss:
+        return Unconstrained(problem.constraints)
+    schedule = Geometric(recipe.tau, growth=recipe.growth, every=recipe.every, maximum=recipe.maximum_tau)
+    return SequentialPenalty(problem.constraints, schedule=schedule)
+
+
+def _adversary(recipe: Recipe, network: Network, pipeline: Pipeline) -> Adversary | None:
+    if not recipe.adversarial:
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(recipe.seed, "discriminator"))
+        discriminator = Discriminator(channels=network.channels)
+    return Adversary(pipeline.embed, discriminator=discriminator, lr=recipe.rate)
+
+
+def _parts(store: Store, recipe: Recipe) -> _Parts:
+    pictures = store.select("train")
+    size, steps = recipe.batch_size, recipe.steps_per_round
+    if size > len(pictures):
+        raise DataError(f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {size}")
+    if steps is None:
+        # Batch norm must not see a last batch of a few pictures.
+        loader = DataLoader(pictures, batch_size=size, shuffle=True, drop_last=True)
+        steps = len(pictures) // size
+    else:
+        sampler = RandomSampler(pictures, num_samples=steps * size)
+        loader = DataLoader(pictures, batch_size=size, sampler=sampler)
+    audited = {
+        "train": store.select(_spread(store.split.train, recipe.audit_images)),
+        "validation": store.select(_spread(store.split.validation, recipe.audit_images)),
+    }
+    return _Parts(loader, audited, steps)
+
+
+def _spread(names: tuple[str, ...], count: int) -> list[str]:
+    """``count`` of the names, evenly over all of them, so that not all belong to a few patients."""
+    count = min(count, len(names))
+    return [names[i * len(names) // count] for i in range(count)]
+
+
+def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store, network: nn.Module) -> None:
+    rows = solution.history.rows
+    write_json(
+        folder / RESULT_FILE,
+        {
+            "status": solution.status.name,
+            "selected": solution.selected.to_dict(),
+            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "pictures": {part: len(store.split.part(part)) for part in ("train", "validation", "test")},
+            "seconds": sum(row["seconds"] for row in rows),
+            "provenance": provenance(seed=recipe.seed, device=str(next(network.parameters()).device)),
+        },
+    )
