@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from samplewise.cli import demo, env, mnist
+from samplewise.cli import chest, demo, env, mnist, watermark
 
 __all__ = ["app"]
 
@@ -41,3 +41,5 @@ app.command(
     "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
 )(mnist.mnist)
 app.command(epilog="Example: samplewise env --json")(env.env)
+app.add_typer(chest.app)
+app.add_typer(watermark.app)

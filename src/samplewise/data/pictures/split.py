@@ -4,14 +4,14 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, Self, cast, get_args
 
 from samplewise.batches import mix
 from samplewise.checkpoint import write_json
 from samplewise.data.pictures.chest import some
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 
-__all__ = ["PARTS", "Part", "Rule", "Split"]
+__all__ = ["PARTS", "Part", "Rule", "Split", "parse_rule"]
 
 Part = Literal["train", "validation", "test"]
 Rule = Literal["patients", "official"]
@@ -172,6 +172,14 @@ class Split:
                     raise CheckpointError(f"{where}: patient {patients[name]} is in {other} and, by {name}, in {part}")
         if len(listed) != len(patients):
             raise CheckpointError(f"{where}: {len(listed) - len(patients):,} names are there twice")
+
+
+def parse_rule(text: str) -> Rule:
+    """The rule of that name, or an error that lists them."""
+    for rule in get_args(Rule):
+        if text == rule:
+            return cast(Rule, rule)
+    raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {text!r}")
 
 
 def _shuffled(patients: Collection[str], seed: int) -> list[str]:
