@@ -66,13 +66,22 @@ class Recipe:
             raise ConfigurationError(f"expected a PSNR floor between 0 and 100 dB, got {self.floor}")
         parse_noise(self.noise)
 
-    def with_steps(self, steps: int) -> Self:
-        """The same recipe over ``steps`` steps in all, tau ending where it would have ended."""
+    def with_steps(self, steps: int, *, message_steps: int | None = None) -> Self:
+        """The same recipe over ``steps`` steps in all, tau ending where it would have ended.
+
+        Args:
+            steps: in all.
+            message_steps: of them on the message alone; as many as the recipe has if not given.
+        """
         if self.steps_per_round is None:
             raise ConfigurationError(f"the recipe of {self.network} counts passes over the pictures: give epochs")
-        total = max(2, round(steps / self.steps_per_round))
-        message = min(total - 1, max(1, round(total * self.message_rounds / (self.message_rounds + self.rounds))))
-        rounds = total - message
+        message = self.message_rounds if message_steps is None else -(-message_steps // self.steps_per_round)
+        rounds = round(steps / self.steps_per_round) - message
+        if rounds < 1:
+            raise ConfigurationError(
+                f"{steps} steps leave none for the constraint: expected at least "
+                f"{(message + 1) * self.steps_per_round}, the first {message * self.steps_per_round} for the message"
+            )
         last = self.growth ** (self.rounds - 1)
         growth = last ** (1 / (rounds - 1)) if rounds > 1 else self.growth
         return replace(self, message_rounds=message, rounds=rounds, growth=growth)

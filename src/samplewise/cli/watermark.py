@@ -1,0 +1,146 @@
+"""``samplewise watermark``: hide messages in images, with a quality floor for every image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
+from samplewise.cli.outcome import emit_json, note
+from samplewise.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from samplewise.data.pictures import Store
+    from samplewise.watermark.recipe import Recipe
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="watermark",
+    help="Hide messages in images, with a PSNR floor that holds for every one of them.",
+    epilog="Example: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+NOT_LEARNED = 0.2
+"""Share of wrong bits that no error correction makes up for."""
+
+
+@app.command(
+    epilog="\b\nExample: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40\n"
+    "The paper's network: samplewise watermark train --data xrays --network hidden --epochs 200 --out runs/hidden\n"
+    'Robust: samplewise watermark train --data xrays --noise "jpeg(50..95), resize(0.7..1.3), identity" --out runs/r\n'
+    "Go on: the same command with --resume"
+)
+def train(
+    data: Annotated[Path, typer.Option(help="Folder of images, or a store made by samplewise chest prepare.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    network: Annotated[str, typer.Option(help="swift (ours) or hidden (the paper's).")] = "swift",
+    bits: Annotated[int, typer.Option(min=1, help="Length of a message.")] = 200,
+    psnr: Annotated[float, typer.Option(help="PSNR in dB that every image must reach.")] = 40.0,
+    size: Annotated[int, typer.Option(min=1, help="Height and width of the images.")] = 224,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of swift; 1000 if not given.")] = None,
+    message_steps: Annotated[
+        int | None, typer.Option(min=0, help="Of them on the message alone, before the floor counts; 150 if not given.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the images, for hidden; 200 if not given.")
+    ] = None,
+    noise: Annotated[
+        str, typer.Option(help='What images go through in training, such as "jpeg(50..95), identity".')
+    ] = "identity",
+    image_loss: Annotated[
+        float, typer.Option(min=0, help="The paper's baseline: this weight on the MSE instead of the constraint.")
+    ] = 0.0,
+    margin: Annotated[float | None, typer.Option(min=0, help="dB above the floor to train for.")] = None,
+    tau: Annotated[float | None, typer.Option(help="The penalty's first weight.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a step.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random, the split included.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
+    accelerator: Accelerator = "auto",
+    devices: DevicesFlag = 1,
+    nodes: Nodes = 1,
+    strategy: Strategy = "auto",
+    precision: Precision = "32-true",
+    as_json: Annotated[bool, typer.Option("--json", help="Print how the run ended as JSON.")] = False,
+) -> None:
+    """Train a network that hides messages in images while every image keeps its PSNR floor."""
+    import torch
+
+    from samplewise.watermark.recipe import RECIPES
+    from samplewise.watermark.training import make_network, train
+
+    if network not in RECIPES:
+        raise ConfigurationError(f"expected --network as one of {', '.join(RECIPES)}, got {network!r}")
+    given: dict[str, Any] = {"margin": margin, "tau": tau, "rate": rate, "batch_size": batch_size}
+    recipe = replace(
+        RECIPES[network],
+        bits=bits,
+        size=size,
+        floor=psnr,
+        noise=noise,
+        image_loss=image_loss,
+        seed=seed,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    recipe = _with_length(recipe, steps, message_steps, epochs)
+    make_network(recipe)  # what does not fit together is said before hours of decoding
+    if threads is not None:
+        torch.set_num_threads(threads)
+    fabric = Devices(accelerator, devices, nodes, strategy, precision)()
+    recipe, store = _open(data, recipe, out, first=fabric.global_rank == 0, resume=resume)
+    fabric.launch()
+    solution = train(store, recipe, out, resume=True, fabric=fabric, tensorboard=tensorboard)
+    if fabric.global_rank > 0:
+        return
+    error = solution.audits["validation"].means["bit_error"]
+    if as_json:
+        ended = {"status": solution.status.name, "selected": solution.selected.to_dict()}
+        emit_json({**ended, "bit_error": error, "run": str(out)})
+    else:
+        print(f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.4g}")
+        if error > NOT_LEARNED:
+            note("The message was not learned: give more --message-steps and --steps, larger images or fewer bits")
+        note(f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}")
+
+
+def _with_length(recipe: Recipe, steps: int | None, message_steps: int | None, epochs: int | None) -> Recipe:
+    if recipe.steps_per_round is None:
+        if steps is not None or message_steps is not None:
+            raise ConfigurationError(f"{recipe.network} is trained by passes over the images: give --epochs")
+        return recipe if epochs is None else replace(recipe, rounds=epochs)
+    if epochs is not None:
+        raise ConfigurationError(f"{recipe.network} is trained by steps: give --steps, not --epochs")
+    usual = recipe.last_round * recipe.steps_per_round
+    return recipe.with_steps(usual if steps is None else steps, message_steps=message_steps)
+
+
+def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -> tuple[Recipe, Store]:
+    """Open the run's folder and the prepared images, which a folder of images becomes in it.
+
+    The first process does it, before it starts the others.
+    """
+    from samplewise.cli.preparing import preparing
+    from samplewise.data.pictures import Store, find, prepare
+    from samplewise.watermark.training import RECIPE_FILE
+
+    if (data / "index.json").exists():
+        store = Store.open(data)
+        recipe = replace(recipe, data=store.index.fingerprint)
+        if first:
+            RECIPE_FILE.open(out, recipe, resume=resume)
+        return recipe, store
+    listing = find(data)
+    recipe = replace(recipe, data=listing.fingerprint())
+    if not first:
+        return recipe, Store.open(out / "store")
+    RECIPE_FILE.open(out, recipe, resume=resume)
+    with preparing() as watch:
+        return recipe, prepare(listing, out / "store", size=recipe.size, seed=recipe.seed, resume=True, watch=watch)
