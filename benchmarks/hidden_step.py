@@ -3,10 +3,11 @@
 Example:
     python benchmarks/hidden_step.py --turns 24 --large-turns 5
 
-Both arms are the network of section V-B with 200 bits and its discriminator, start from the same weights and get the
+All arms are the network of section V-B with 200 bits and its discriminator, start from the same weights and get the
 same images and messages. The straightforward arm repeats the message over all pixels, joins it to the features, and
-takes its steps in a plain loop. The arms alternate step by step in an order that changes; a ratio compares two steps of
-one turn. Seconds are those of the processor: with one thread that is the time on a machine with nothing else to do.
+takes its steps in a plain loop; it also runs with the memory layout that this library takes. The arms alternate step by
+step in an order that changes; a ratio compares two steps of one turn. Seconds are those of the processor: with one
+thread that is the time on a machine with nothing else to do.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from samplewise.training.engine import Engine
 from samplewise.training.plan import MicroBatch
 from samplewise.watermark.adversary import Adversary, Discriminator
 from samplewise.watermark.embedding import Embedding
-from samplewise.watermark.networks.hidden import Hidden
+from samplewise.watermark.networks.hidden import Hidden, channels_last
 
 BITS = 200
 FLOOR = 40.0
@@ -161,51 +162,50 @@ def same_weights_(target: nn.Module, source: nn.Module) -> None:
 
 def make_arms() -> dict[str, Step]:
     network, discriminator = Hidden(BITS), Discriminator()
-    plain, plain_discriminator = PlainHidden(), PlainDiscriminator()
-    same_weights_(plain, network)
-    same_weights_(plain_discriminator, discriminator)
+    plain = []
+    for _ in range(2):
+        networks = PlainHidden(), PlainDiscriminator()
+        for target, source in zip(networks, (network, discriminator), strict=True):
+            same_weights_(target, source)
+        plain.append(straightforward(*networks))
     return {
-        "straightforward": straightforward(plain, plain_discriminator),
+        "straightforward": plain[0],
+        "straightforward, channels last": lambda images: plain[1](channels_last(images)),
         "samplewise": with_library(network, discriminator),
     }
 
 
 def turns_of(arms: dict[str, Step], images: Tensor, turns: int) -> Iterator[dict[str, tuple[float, float]]]:
     """Seconds and loss of each arm's step in each turn; the first turn, which warms up, has the loss to compare."""
-    order = list(arms)
     for turn in range(turns + 1):
-        random.shuffle(order)
         found = {}
-        for name in order:
+        for name in random.sample(list(arms), len(arms)):
             torch.manual_seed(turn)  # the same messages
             start = time.process_time()
             loss = arms[name](images)
             found[name] = time.process_time() - start, float(loss)
-        yield found
+        yield {name: found[name] for name in arms}
 
 
 def compare(size: int, batch: int, turns: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
-    arms = make_arms()
-    first, *rest = turns_of(arms, torch.rand(batch, 3, size, size), turns)
-    plain, ours = ([turn[name][0] for turn in rest] for name in ("straightforward", "samplewise"))
-    low, middle, high = statistics.quantiles((a / b for a, b in zip(ours, plain, strict=True)), n=4)
-    losses = [first[name][1] for name in ("straightforward", "samplewise")]
-    return {
-        "size": size,
-        "batch": batch,
-        "turns": turns,
-        "straightforward_seconds": round(statistics.median(plain), 4),
-        "samplewise_seconds": round(statistics.median(ours), 4),
-        "ratio": round(middle, 4),
-        "ratio_quartile_low": round(low, 4),
-        "ratio_quartile_high": round(high, 4),
-        "first_loss_relative_difference": abs(losses[1] / losses[0] - 1),
-    }
+    first, *rest = turns_of(make_arms(), torch.rand(batch, 3, size, size), turns)
+    rows = {}
+    for name in first:
+        ratios = [turn[name][0] / turn["straightforward"][0] for turn in rest]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        rows[name] = {
+            "seconds": round(statistics.median(turn[name][0] for turn in rest), 4),
+            "ratio": round(middle, 4),
+            "ratio_quartile_low": round(low, 4),
+            "ratio_quartile_high": round(high, 4),
+            "first_loss_relative_difference": abs(first[name][1] / first["straightforward"][1] - 1),
+        }
+    return {"size": size, "batch": batch, "turns": turns, "arms": rows}
 
 
 def where_time_goes(size: int, batch: int, steps: int, seed: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of a step by kind of operator, from PyTorch's profiler."""
+    """Shares of a step by kind of operator, from PyTorch's profiler."""
     torch.manual_seed(seed)
     images = torch.rand(batch, 3, size, size)
     found = {}
@@ -214,37 +214,35 @@ def where_time_goes(size: int, batch: int, steps: int, seed: int) -> dict[str, d
         with profile() as profiler:
             for _ in range(steps):
                 step(images)
-        spent = {event.key: event.self_cpu_time_total / 1e3 / steps for event in profiler.key_averages()}
-        parts = {kind: sum(spent.get(key, 0.0) for key in keys) for kind, keys in OPERATORS.items()}
-        parts["everything else"] = sum(spent.values()) - sum(parts.values())
-        found[name] = {kind: round(value, 1) for kind, value in parts.items()}
+        spent = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
+        whole = sum(spent.values())
+        shares = {kind: sum(spent.get(key, 0.0) for key in keys) / whole for kind, keys in OPERATORS.items()}
+        shares["everything else"] = 1.0 - sum(shares.values())
+        found[name] = {kind: round(share, 4) for kind, share in shares.items()}
     return found
 
 
-def report(sizes: list[dict[str, Any]], time_by_part: dict[str, dict[str, float]]) -> list[str]:
-    lines = [
-        "| image | batch | turns | straightforward, s | samplewise, s | ratio | quartiles |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in sizes:
-        lines.append(
-            f"| {row['size']}x{row['size']} | {row['batch']} | {row['turns']} | {row['straightforward_seconds']:.3f} | "
-            f"{row['samplewise_seconds']:.3f} | {row['ratio']:.3f} | "
-            f"{row['ratio_quartile_low']:.3f} to {row['ratio_quartile_high']:.3f} |"
-        )
-    difference = max(row["first_loss_relative_difference"] for row in sizes)
+def report(sizes: list[dict[str, Any]], shares: dict[str, dict[str, float]]) -> list[str]:
+    lines = ["| image, batch, turns | step | s a step | ratio | quartiles |", "|---|---|---|---|---|"]
+    for found in sizes:
+        for name, row in found["arms"].items():
+            quartiles = f"{row['ratio_quartile_low']:.3f} to {row['ratio_quartile_high']:.3f}"
+            what = f"{found['size']}x{found['size']}, {found['batch']}, {found['turns']}"
+            lines.append(f"| {what} | {name} | {row['seconds']:.3f} | {row['ratio']:.3f} | {quartiles} |")
+    difference = max(row["first_loss_relative_difference"] for found in sizes for row in found["arms"].values())
     lines += [
         "",
         f"The losses of the first steps differ by {difference:.1e} of their value at most.",
         "",
-        f"Where the time goes, {sizes[0]['size']}x{sizes[0]['size']}, ms a step by the profiler's clock, which counts "
-        "the work of other programs too:",
+        f"Where the time goes, {sizes[0]['size']}x{sizes[0]['size']}: ms a step, the profiler's shares of the seconds "
+        "above.",
         "",
-        "| operator | straightforward | samplewise |",
-        "|---|---|---|",
+        f"| operator | {' | '.join(shares)} |",
+        f"|---|{'---|' * len(shares)}",
     ]
-    for kind, plain in time_by_part["straightforward"].items():
-        lines.append(f"| {kind} | {plain:.0f} | {time_by_part['samplewise'][kind]:.0f} |")
+    for kind in shares["straightforward"]:
+        spent = [1e3 * sizes[0]["arms"][name]["seconds"] * share[kind] for name, share in shares.items()]
+        lines.append(f"| {kind} | {' | '.join(f'{value:.0f}' for value in spent)} |")
     return [*lines, ""]
 
 
@@ -258,10 +256,10 @@ def main() -> None:
     torch.set_num_threads(1)
     random.seed(options.seed)
     sizes = [compare(64, 4, options.turns, options.seed), compare(128, 2, options.large_turns, options.seed)]
-    parts = where_time_goes(64, 4, 3, options.seed)
+    shares = where_time_goes(64, 4, 3, options.seed)
     source = provenance(seed=options.seed)
     settings = {"bits": BITS, "target_ratio": TARGET}
-    found = {"settings": settings, "step": sizes, "milliseconds_by_operator": parts, "provenance": source}
+    found = {"settings": settings, "step": sizes, "share_by_operator": shares, "provenance": source}
     write_json(options.output / "hidden_step.json", found)
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
     lines = [
@@ -270,7 +268,7 @@ def main() -> None:
         f"{BITS} bits, width 64, with the discriminator's step, Adam, one thread. A ratio compares two steps of one "
         f"turn; the median is to be at most {TARGET}.",
         "",
-        *report(sizes, parts),
+        *report(sizes, shares),
         f"`{source['command']}`, commit {source['commit']}, seed {options.seed}; {versions}.",
         "",
     ]
