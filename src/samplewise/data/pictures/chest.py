@@ -94,11 +94,11 @@ def read_rows(path: Path) -> dict[str, Row]:
             raise DataError(f"{where}: {NONE!r} beside other findings: {'|'.join(findings)}")
         rows[stem] = Row(patient, tuple(finding for finding in findings if finding != NONE))
     if unknown:
-        first = next(iter(unknown))
-        listed = some(f"{label!r} ({count:,} rows)" for label, count in unknown.most_common())
+        ranked = sorted(unknown, key=lambda label: (-unknown[label], label))
+        listed = some(f"{label!r} ({unknown[label]:,} rows)" for label in ranked)
         raise DataError(
             f"{path}: unknown labels in {FINDINGS}: {listed}; expected {NONE!r} or some of the {len(PATHOLOGIES)} "
-            f"pathologies, with | between them.{did_you_mean(first, PATHOLOGIES)}"
+            f"pathologies, with | between them.{did_you_mean(ranked[0], PATHOLOGIES)}"
         )
     return rows
 

@@ -82,8 +82,8 @@ class Index:
             dict(stored["converted"]),
             dict(stored["versions"]),
         )
-        lengths = {len(index.names), len(index.patients), len(set(index.names)), len(index.findings or index.names)}
-        if len(lengths) > 1 or index.size < 1:
+        columns = (index.names, set(index.names), index.patients, index.names if findings is None else findings)
+        if len(set(map(len, columns))) > 1 or index.size < 1:
             raise ValueError("its parts do not belong together")
         if unknown := {name for names in index.findings or () for name in names} - set(PATHOLOGIES):
             raise ValueError(f"unknown labels {sorted(unknown)}")
@@ -182,9 +182,7 @@ class Store:
         if unknown := [name for name in names if name not in self.rows]:
             raise DataError(f"{self.folder}: holds no {some(unknown)} ({len(unknown):,} of {len(names):,} names)")
         if len(set(names)) < len(names) or not names:
-            raise DataError(
-                f"expected one name or more, each once, got {len(names):,} of which {len(set(names)):,} differ"
-            )
+            raise DataError(f"expected names, each once; got {len(names):,}, of which {len(set(names)):,} differ")
         return PictureData(self, [self.rows[name] for name in names])
 
 

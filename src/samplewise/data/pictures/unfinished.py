@@ -118,10 +118,11 @@ class Unfinished:
     def _open_images(self, length: int) -> BinaryIO:
         """The pixels that count; what was written behind them is cut off."""
         images = (self.folder / IMAGES).open("ab")
-        if images.tell() < length:
+        found = images.tell()
+        if found < length:
             images.close()
             raise CheckpointError(
-                f"{self.folder / IMAGES}: expected at least {length} bytes, got {images.tell()}; remove this folder"
+                f"{self.folder / IMAGES}: expected at least {length} bytes, got {found}; remove the folder"
             )
         images.truncate(length)
         return images
