@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from samplewise.cli import chest, demo, env, mnist, watermark
+from samplewise.cli import chest, demo, env, mnist, report, watermark
 
 __all__ = ["app"]
 
@@ -40,6 +40,10 @@ app.command(
     "One row: samplewise mnist --data download --row penalty:100:1.01 --out runs/one\n"
     "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
 )(mnist.mnist)
+app.command(
+    epilog="\b\nExample: samplewise report runs/one --out report.html\n"
+    "Compare: samplewise report runs/one runs/two --out compared.html"
+)(report.report)
 app.command(epilog="Example: samplewise env --json")(env.env)
 app.add_typer(chest.app)
 app.add_typer(watermark.app)

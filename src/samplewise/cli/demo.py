@@ -11,7 +11,9 @@ __all__ = ["demo"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the table, the plots and their data.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for the table, the plots, their data and report.html.")] = Path(
+        "demo"
+    ),
     seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and the order of the samples.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:

@@ -13,7 +13,9 @@ from samplewise import checkpoint
 from samplewise.data import digits
 from samplewise.errors import CheckpointError
 from samplewise.provenance import provenance
+from samplewise.report.page import write_page
 from samplewise.studies.mnist import output, settings
+from samplewise.studies.mnist.reading import read_study
 from samplewise.studies.mnist.results import Result, read_results
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.study import run_row
@@ -22,6 +24,7 @@ from samplewise.studies.mnist.table import Table
 __all__ = ["ROWS", "Outcome", "run_demo"]
 
 MARK = "demo.json"
+REPORT = "report.html"
 THETA, CODE, EPOCHS, BATCH = 0.02, 10, 100, 64
 TRAINING = "lr=cosine,rate=2e-3,decay=1e-4"  # the same for all rows
 ROWS = tuple(
@@ -61,7 +64,7 @@ def run_demo(
     rows: tuple[str, ...] = ROWS,
     note: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Train every row, write the table, the figures and their data, and say what came out.
+    """Train every row, write the table, the figures, their data and a page with all of it, and say what came out.
 
     Args:
         out: folder for all of it; an earlier demo there is replaced.
@@ -86,6 +89,7 @@ def run_demo(
     finally:
         torch.set_num_threads(threads)
     table = output.write_all(out).table
+    write_page(out / REPORT, read_study(out) or [], title="Handwritten digits, each to be redrawn within a bound")
     seconds = time.perf_counter() - start
     checkpoint.write_json(out / MARK, {**provenance(seed=seed), "seconds": seconds})
     text = "\n\n".join([_heading(chosen), table.brief(), *_conclusion(read_results(out)), _closing(out, seconds)])
@@ -138,4 +142,4 @@ def _conclusion(found: list[Result]) -> list[str]:
 
 
 def _closing(out: Path, seconds: float) -> str:
-    return f"{seconds:.0f} s. Table, figures and their data are in {out}."
+    return f"{seconds:.0f} s. Table, figures and their data are in {out}; open {out / REPORT} in a browser."

@@ -206,7 +206,9 @@ class Training:
         """Give the distribution of each measure to the loggers that can show one."""
         for logger in self.loggers:
             draw = getattr(logger.experiment, "add_histogram", None)
-            for split, found in self.audits.items() if draw is not None else ():
+            if draw is None:
+                continue
+            for split, found in self.audits.items():
                 for name, values in found.measures.items():
                     # Not the name of the mean: TensorBoard takes a name for one kind of data only.
                     draw(f"{split}/{name}/distribution", values, self.epoch)

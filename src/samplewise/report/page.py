@@ -1,0 +1,213 @@
+"""One self-contained HTML page about one run or several, made from their :class:`RunReport` alone."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samplewise import checkpoint
+from samplewise.errors import DataError, MissingPackageError
+from samplewise.provenance import provenance
+from samplewise.report import words
+from samplewise.report.charts import Chart, curve_charts, distribution_charts, multiplier_charts
+from samplewise.report.look import Look
+from samplewise.report.run import TRAINING, Picture, RunReport, Split
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["LARGEST", "make_page", "write_page"]
+
+LARGEST = 5_000_000  # bytes of a page
+PICTURES = 1_500_000  # bytes of all pictures together
+EXTRA = "pip install 'samplewise[report]'"
+
+
+@dataclass(frozen=True)
+class View:
+    """A run as the template shows it."""
+
+    run: RunReport
+    verdict: str
+    holds: bool
+    """Whether every audited sample meets every bound."""
+    distributions: list[Chart]
+    multipliers: list[Chart]
+    galleries: list[tuple[str, list[tuple[str, dict[str, str]]]]]
+    settings: list[tuple[str, str]]
+    certificate: list[tuple[str, str]]
+    provenance: list[tuple[str, str]]
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts of this run alone."""
+        return self.distributions + self.multipliers
+
+
+def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
+    """Write the page, whole or not at all; see :func:`make_page`."""
+    page = make_page(runs, title=title).encode("utf-8")
+    if len(page) > LARGEST:
+        raise DataError(f"the page of {len(runs)} runs would have {len(page) / 1e6:.1f} MB: report on fewer runs")
+    with checkpoint.atomic(path) as temporary:
+        temporary.write_bytes(page)
+
+
+def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
+    """The page as text. It needs no network; its charts need a browser of 2024 or later.
+
+    Args:
+        runs: one or several.
+        title: of the page; the run's name if not given.
+    """
+    if not runs:
+        raise DataError("expected at least one run to report on")
+    look = Look(runs)
+    each = _pictures_each(runs)
+    views = [_view(place, run, look, each) for place, run in enumerate(runs)]
+    curves = curve_charts(runs, look)
+    charts = [*curves, *(chart for view in views for chart in view.charts)]
+    made = provenance()
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
+            views=views,
+            curves=curves,
+            look=look,
+            swatches=_swatches(runs, look),
+            columns=_columns(runs, look),
+            comparison=words.comparison(runs),
+            asked=_asked(runs),
+            charts={chart.id: chart.figure for chart in charts},
+            made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
+            style=_own("page.css"),
+            script=_own("page.js"),
+            plotly=_packed_plotly(),
+        )
+    )
+
+
+def _view(place: int, run: RunReport, look: Look, pictures: int) -> View:
+    made = {name: value for name, value in run.provenance.items() if name != "command"}
+    return View(
+        run,
+        verdict=words.verdict(run),
+        holds=bool(run.splits) and all(split.satisfied == 1.0 for split in run.splits),
+        distributions=distribution_charts(run, place, look),
+        multipliers=multiplier_charts(run, place),
+        galleries=[
+            (gallery.title, [(picture.caption, _encoded(picture)) for picture in gallery.pictures[:pictures]])
+            for gallery in run.galleries
+        ],
+        settings=list(words.flat(run.settings)),
+        certificate=list(words.flat(run.certificate.facts)) if run.certificate else [],
+        provenance=[*words.flat(made), ("folder", run.folder)],
+    )
+
+
+def _asked(runs: Sequence[RunReport]) -> RunReport | None:
+    """The run whose problem is that of all, or None if they differ."""
+
+    def problem(run: RunReport) -> Any:
+        return run.problem, [(each.name, each.formula) for each in run.requirements]
+
+    return runs[0] if all(problem(run) == problem(runs[0]) for run in runs) else None
+
+
+def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
+    """The legend: what can be shown and hidden, with its colour and its dash."""
+    hidden = look.hidden(runs)
+    places = range(len(runs)) if look.several else range(0)
+    return {
+        "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": look.colour(i, "")} for i in places],
+        "Data": [
+            {
+                "kind": "split",
+                "key": split,
+                "name": split,
+                "dash": look.dash(split),
+                "colour": "" if look.several else look.colour(0, split),
+                "hidden": split in hidden,
+            }
+            for split in look.splits
+        ],
+    }
+
+
+def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
+    """What a table of several runs compares: data sets, and the measures without a bound that all runs have."""
+    splits = [name for name in look.splits if name != TRAINING]
+    found = [split for run in runs for split in run.splits]
+    bounded = {requirement.measure for run in runs for requirement in run.requirements}
+    common = set.intersection(*(set(split.means) for split in found)) if found else set()
+    return {"splits": splits, "means": sorted(common - bounded)}
+
+
+def _split(run: RunReport, name: str) -> Split | None:
+    return next((split for split in run.splits if split.name == name), None)
+
+
+def _encoded(picture: Picture) -> dict[str, str]:
+    return {name: _data_uri(image) for name, image in picture.images.items()}
+
+
+def _data_uri(image: Any) -> str:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingPackageError(f"pictures in a report need pillow: {EXTRA}") from error
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def _pictures_each(runs: Sequence[RunReport]) -> int:
+    """How many pictures of each gallery fit, by their size before compression at worst."""
+    galleries = [gallery.pictures for run in runs for gallery in run.galleries]
+    most = max(map(len, galleries), default=0)
+    for each in range(most, 1, -1):
+        kept = [image for pictures in galleries for picture in pictures[:each] for image in picture.images.values()]
+        if sum(4 * image.size / 3 + 100 for image in kept) <= PICTURES:
+            return each
+    return min(most, 1)
+
+
+@cache
+def _packed_plotly() -> str:
+    """plotly.js, compressed to two fifths of its size; the page unpacks it."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingPackageError(f"a report needs plotly: {EXTRA}") from error
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)).decode()
+
+
+def _environment() -> Environment:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingPackageError(f"a report needs jinja2: {EXTRA}") from error
+    # Every text of a run is escaped: what its files hold is not trusted.
+    environment = Environment(
+        loader=PackageLoader("samplewise.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(share=words.share, count=words.count, number=words.number)
+    environment.globals.update(split_of=_split)
+    return environment
+
+
+def _own(name: str) -> str:
+    return resources.files("samplewise.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,167 @@
+"""What a report knows of a run, whatever kind of run it was: pages are made from this alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samplewise.audit import violation_rate_upper
+
+__all__ = [
+    "TRAINING",
+    "Certified",
+    "Curve",
+    "Distribution",
+    "Finding",
+    "Gallery",
+    "Multipliers",
+    "Picture",
+    "Requirement",
+    "RunReport",
+    "Split",
+]
+
+TRAINING = "while training"
+"""Stands in the place of a data set for what was seen while the weights moved."""
+Numbers = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One constraint, as it was asked for."""
+
+    name: str
+    measure: str
+    formula: str
+    lower: float | None = None
+    upper: float | None = None
+    margin: float = 0.0
+    """How much tighter the bound was in training."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How one constraint fares on one data set."""
+
+    violated: int
+    satisfied: float
+    mean_violation: float
+    worst: float
+    violators: tuple[tuple[int, float], ...] = ()
+    """Numbers of the worst samples and how far each is beyond the bound, worst first."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What holds for the selected model on one data set."""
+
+    name: str
+    samples: int
+    objective: float
+    satisfied: float
+    """Share of the samples that meet all constraints."""
+    trained_on: bool
+    constraints: Mapping[str, Finding]
+    means: Mapping[str, float] = field(default_factory=dict)
+    """Of every measure."""
+    confidence: float = 0.95
+
+    @property
+    def violated(self) -> int:
+        """Samples that miss a constraint."""
+        return round((1.0 - self.satisfied) * self.samples)
+
+    @property
+    def at_least(self) -> float:
+        """Share of all samples like these that meets all constraints, by the exact bound at ``confidence``."""
+        return 1.0 - violation_rate_upper(self.violated, self.samples, self.confidence)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One number over the epochs."""
+
+    title: str
+    """Curves of one title share a chart."""
+    split: str
+    """Name of the data set, or empty for what belongs to none, such as tau."""
+    epochs: tuple[float, ...]
+    values: Numbers
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How the values of one measure are spread, by data set."""
+
+    measure: str
+    edges: tuple[float, ...]
+    counts: Mapping[str, tuple[float, ...]]
+    """One fewer than edges."""
+    beyond: Mapping[str, tuple[int, int]]
+    """How many values lie below the first edge, and above the last."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One sample as it was and as the model made it."""
+
+    caption: str
+    images: Mapping[str, NDArray[np.uint8]]
+    """By name, such as ``original``: grey ``(H, W)`` or RGB ``(H, W, 3)``."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures of one data set, worst first."""
+
+    title: str
+    pictures: tuple[Picture, ...]
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """The multipliers of one constraint from the largest down, at some of their ranks."""
+
+    constraint: str
+    total: int
+    positive: int
+    ranks: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Certified:
+    """How near the end point is to a KKT point."""
+
+    sentence: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run: what was asked, what came out, and how it got there."""
+
+    name: str
+    folder: str
+    problem: str
+    """What was asked, in one sentence, up to the constraints."""
+    requirements: tuple[Requirement, ...]
+    method: str
+    selected: str
+    """Which model the numbers are of, and why."""
+    splits: tuple[Split, ...]
+    curves: tuple[Curve, ...]
+    selected_epoch: int | None = None
+    distributions: tuple[Distribution, ...] = ()
+    galleries: tuple[Gallery, ...] = ()
+    multipliers: tuple[Multipliers, ...] = ()
+    certificate: Certified | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unseen(self) -> Split | None:
+        """The first data set that was not trained on."""
+        return next((split for split in self.splits if not split.trained_on), None)

@@ -1,0 +1,81 @@
+"""Numbers and verdicts in words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from samplewise.report.run import RunReport, Split
+
+__all__ = ["comparison", "count", "flat", "number", "share", "verdict"]
+
+
+def share(value: float) -> str:
+    """A share in percent, with as many digits as keep it apart from none and all.
+
+    Example:
+        >>> share(0.5), share(0.99996), share(1.0)
+        ('50.0%', '99.996%', '100%')
+    """
+    if value in (0.0, 1.0):
+        return f"{value:.0%}"
+    for digits in range(1, 8):
+        text = f"{value:.{digits}%}"
+        if 0.0 < float(text[:-1]) < 100.0:
+            return text
+    return text
+
+
+def count(value: int) -> str:
+    """A whole number with separators."""
+    return f"{value:,}"
+
+
+def number(value: float | None) -> str:
+    """A number to five digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.5g}"  # noqa: RUF001 - a dash, not a minus
+
+
+def verdict(run: RunReport) -> str:
+    """What holds, in one sentence: training data and unseen data side by side, with the exact bound."""
+    if not run.requirements:
+        return "Nothing was required of the samples."
+    if not run.splits:
+        return "No audit has been made yet: the curves show what was seen while training."
+    bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")
+    said = " and ".join(_held(split) for split in run.splits)
+    said = said[0].upper() + said[1:]
+    unseen = run.unseen
+    if unseen is None:
+        return f"{said} meet {bound}; no unseen data was audited, so this says nothing of other samples."
+    return (
+        f"{said} meet {bound}: at {unseen.confidence:.0%} confidence, at least {share(unseen.at_least)} of all samples "
+        f"like those of {unseen.name} do."
+    )
+
+
+def comparison(runs: Sequence[RunReport]) -> str:
+    """Which of several runs meets the bounds most often, on each data set, in one sentence."""
+    names = dict.fromkeys(split.name for run in runs for split in run.splits)
+    said = []
+    for name in names:
+        found = [(run, split) for run in runs for split in run.splits if split.name == name]
+        run, best = max(found, key=lambda pair: (pair[1].satisfied, -pair[1].objective))
+        bound = "" if best.trained_on else f", at {best.confidence:.0%} confidence at least {share(best.at_least)}"
+        said.append(f"on {name} by {run.name} ({share(best.satisfied)} of {count(best.samples)} samples{bound})")
+    return f"The bounds are met most often {' and '.join(said)}." if said else "No audit has been made yet."
+
+
+def _held(split: Split) -> str:
+    kind = "training samples" if split.trained_on else f"samples of {split.name}"
+    samples = count(split.samples)
+    return f"all {samples} {kind}" if split.satisfied == 1.0 else f"{share(split.satisfied)} of the {samples} {kind}"
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Nested settings as lines of name and text."""
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            yield from flat(item, f"{prefix}{name}.")
+        elif isinstance(item, list | tuple):
+            yield f"{prefix}{name}", ", ".join(map(str, item))
+        else:
+            yield f"{prefix}{name}", "none" if item is None else str(item)
