@@ -1,0 +1,212 @@
+"""Hugging Face: the Trainer under a method. It ends rounds, keeps the method's state, and evaluates by an audit."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from samplewise import distributed
+from samplewise.audit import Audit, audit
+from samplewise.checkpoint import load_state, save_state
+from samplewise.errors import CheckpointError, ConfigurationError, MissingPackageError
+from samplewise.methods import Method
+from samplewise.problem import Evaluation, Problem, check_same_constraints
+from samplewise.training.loop import CHECK_EVERY, _audited, _running
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, get_last_checkpoint
+except ImportError as error:
+    raise MissingPackageError("transformers is not installed: pip install 'samplewise[huggingface]'") from error
+
+__all__ = ["ConstrainedMixin", "ConstrainedTrainer"]
+
+FILE = "method.safetensors"
+INDEX = "index"
+
+if TYPE_CHECKING:
+    Base = Trainer
+else:
+    Base = object
+
+
+class ConstrainedMixin(Base):
+    """Goes before any Trainer class: ``class Mine(ConstrainedMixin, Seq2SeqTrainer)``. See :class:`ConstrainedTrainer`.
+
+    Args:
+        arguments: the Trainer's own, by name.
+        problem: what to minimise and what must hold; its ``evaluate`` gets the model and the Trainer's inputs.
+        method: over the problem's constraints.
+        epochs_per_round: epochs at one tau; 1 if neither is given.
+        steps_per_round: optimiser steps at one tau, instead, where epochs are long or have no end.
+    """
+
+    # The method's loss is the mean over a batch, so the Trainer has to divide by the number of batches in a step.
+    loss_is_scaled_for_ga = False
+
+    def __init__(
+        self,
+        *,
+        problem: Problem,
+        method: Method,
+        epochs_per_round: int | None = None,
+        steps_per_round: int | None = None,
+        **arguments: Any,
+    ) -> None:
+        if epochs_per_round is not None and steps_per_round is not None:
+            raise ConfigurationError("epochs_per_round and steps_per_round are both given: give one of them")
+        every = epochs_per_round if epochs_per_round is not None else steps_per_round
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ConfigurationError(f"expected a whole number >= 1 of epochs or steps in a round, got {every!r}")
+        check_same_constraints(problem, method.constraints)
+        super().__init__(**arguments)
+        for option, given in {
+            "compute_loss_func": self.compute_loss_func is not None,
+            "label_smoothing_factor": self.args.label_smoothing_factor != 0,
+            "batch_eval_metrics": self.args.batch_eval_metrics,
+            "eval_do_concat_batches": not self.args.eval_do_concat_batches,
+        }.items():
+            if given:
+                raise ConfigurationError(
+                    f"{option} is given, but the problem and the method say the loss, and an audit of the whole data "
+                    "set what is evaluated: leave it out"
+                )
+        # What evaluate needs, the samples' numbers among it, is not what the model's forward takes.
+        self.args.remove_unused_columns = False
+        self.problem = problem
+        self.method = method.to(self.args.device)
+        self.audits: dict[str, Audit] = {}
+        """The last audits by the prefix of their metrics, such as ``eval``."""
+        self._measures: list[str] = []
+        self.add_callback(_Rounds(self, every or 1, in_steps=steps_per_round is not None))
+
+    def evaluation_of(self, model: nn.Module, inputs: dict[str, Any]) -> Evaluation:
+        """Objective and measures of a batch as the Trainer hands it on; its ``index`` is for the method."""
+        rest = {name: value for name, value in inputs.items() if name != INDEX}
+        return self.problem.evaluate(model, rest, inputs.get(INDEX))
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The method's loss. Outputs are the measures of each sample."""
+        found = self.evaluation_of(model, inputs)
+        loss = self.method(found.objective, index=found.index, **found.measures)
+        return (loss, dict(found.measures)) if return_outputs else loss
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """Objective and measures of each sample, ``(B,)`` or ``(B, m)``, in the place of logits."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            found = self.evaluation_of(model, inputs)
+        self._measures = list(found.measures)
+        return found.objective.mean(), (found.objective, *found.measures.values()), inputs.get("labels")
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """The Trainer's loop over a data set; its metrics also say what holds there."""
+        output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
+        columns = [torch.as_tensor(values) for values in output.predictions]
+        names = self._measures
+        recorded = Problem(
+            lambda _, batch: (batch[0], dict(zip(names, batch[1:], strict=True))), self.problem.constraints
+        )
+        found = audit(recorded, nn.Identity(), TensorDataset(*columns), device=self.args.device)
+        self.audits[metric_key_prefix] = found
+        # The Trainer looks for eval_x when it chooses the best model, and shows it as eval/x, as our history calls it.
+        holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in _audited("", found).items()}
+        return output._replace(metrics=holds | (output.metrics or {}))
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> Any:
+        """The Trainer's; on a resume the method goes on too."""
+        path = resume_from_checkpoint
+        if path is True:
+            path = get_last_checkpoint(self.args.output_dir)  # type: ignore[no-untyped-call]  # it has no types
+        if path:
+            self._resume(Path(path))
+        return super().train(resume_from_checkpoint, *arguments, **options)
+
+    def _resume(self, checkpoint: Path) -> None:
+        if not (checkpoint / FILE).exists():
+            raise CheckpointError(
+                f"{checkpoint} has no {FILE}, the state of the method: it was cut off, or another Trainer's. Resume "
+                "from another checkpoint"
+            )
+        self.method.load_state_dict(load_state(checkpoint / FILE))
+        if distributed.rank() > 0:
+            self.method.tally.reset_()  # the saved statistics are those of all processes: only the first keeps them
+
+
+class ConstrainedTrainer(ConstrainedMixin, Trainer):
+    """The Trainer with a problem and a method in the place of a loss.
+
+    ``evaluate(model, inputs)`` gets a batch with all its columns, whatever the model takes, and returns the objective
+    and the measures of each sample::
+
+        def evaluate(model, inputs):
+            logits = model(input_ids=inputs["input_ids"]).logits
+            loss = cross_entropy(logits, inputs["labels"], reduction="none")  # (B,)
+            return loss, {"loss": loss}
+
+        problem = sw.Problem(evaluate, [sw.AtMost("loss", 0.5)])
+        method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(1.0, growth=1.1))
+        ConstrainedTrainer(model=model, args=args, train_dataset=data, problem=problem, method=method).train()
+
+    A method with a multiplier for each sample needs the samples' numbers: train on ``Indexed(dataset)``
+    (:class:`samplewise.integrations.Indexed`), which puts them under ``index``, where they are found.
+
+    Rounds end after a whole number of epochs or steps, before the checkpoint of that step. Each is logged under the
+    names of :func:`samplewise.fit`'s history: ``tau/NAME``, ``running/objective`` and ``running/NAME/satisfied``,
+    ``/violation`` and ``/worst`` for each constraint. The method's state is ``method.safetensors`` in each checkpoint;
+    ``train(resume_from_checkpoint=...)`` goes on from it, also within a round.
+
+    With ``gradient_accumulation_steps=n`` a step's loss is the mean of its batches' losses, each a mean over samples,
+    so tau means what it means without. Under several processes the numbers are those of all together; a sample that
+    is repeated to fill the last batch counts twice in them, in an evaluation once.
+
+    An evaluation is an audit: ``eval_satisfied`` is the share of the samples that meet all constraints, so
+    ``metric_for_best_model="satisfied"`` keeps the best model; ``eval_NAME/worst`` and so on follow, and
+    ``trainer.audits["eval"]`` is the audit itself. ``eval_loss`` is the mean objective: with the penalties it could
+    not be compared between rounds, since tau grows. Predictions are the objective and the measures of each sample.
+    """
+
+
+class _Rounds(TrainerCallback):
+    """Ends the rounds of a trainer's method and saves its state with the checkpoints."""
+
+    def __init__(self, trainer: ConstrainedMixin, every: int, *, in_steps: bool) -> None:
+        self.trainer = trainer
+        self.every = every
+        self.in_steps = in_steps
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        method = self.trainer.method
+        # A fraction within an epoch, and exactly whole at its end.
+        passed = state.global_step if self.in_steps else state.epoch
+        if passed % self.every == 0:
+            self.trainer.log(_running(method.step()))
+        elif state.global_step % CHECK_EVERY == 0:
+            method.check()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.trainer.method.gather_()
+        if args.should_save:
+            folder = Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            save_state(folder / FILE, dict(self.trainer.method.state_dict()))
