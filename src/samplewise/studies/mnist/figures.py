@@ -126,7 +126,7 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], na
 
     Classification only, which satisfies next to nothing, is a line at its accuracy, so that the others are seen.
     """
-    comparable = settings.data == "mnist" and settings.held_out == "test"
+    comparable = settings.comparable
     figure, panels = new_figure(1, 2, height=4.0)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
         papers = [(getattr(row, split), parse_row(name).family) for name, row in TABLE.items()] if comparable else []

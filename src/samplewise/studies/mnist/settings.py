@@ -58,6 +58,11 @@ class Settings:
             **chosen,
         )
 
+    @property
+    def comparable(self) -> bool:
+        """Whether the paper reports on the same data."""
+        return self.data == "mnist" and self.held_out == "test"
+
     def network(self) -> Network:
         """A network of these sizes, freshly initialised."""
         return Network(pixels=self.pixels, classes=self.classes, hidden=self.hidden, code=self.code, latent=self.latent)

@@ -9,6 +9,7 @@ from typing import Any
 
 from samplewise import checkpoint
 from samplewise.provenance import provenance
+from samplewise.studies.mnist.dominance import compare, describe
 from samplewise.studies.mnist.paper import TABLE
 from samplewise.studies.mnist.results import METRICS, Result
 from samplewise.studies.mnist.rows import Naming, Row
@@ -142,7 +143,7 @@ class Table:
         for epoch in EPOCHS:
             for split in self.splits:
                 parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]
-        return "\n\n".join([*parts, *self._verdict()])
+        return "\n\n".join([*parts, *self._verdict(), *self._beaten()])
 
     def _heading(self) -> str:
         s = self.settings
@@ -191,6 +192,15 @@ class Table:
         )
         return [verdict + (f"; not {', '.join(far)}." if far else ".")]
 
+    def _beaten(self) -> list[str]:
+        """How rows beyond the paper's compare with it, if there are any."""
+        own = [line for line in self.at("selected") if line.row not in TABLE and self.settings.comparable]
+        if not own:
+            return []
+        cells = {line.name: line.cells[self.settings.held_out] for line in own}
+        found = compare({name: (cell["accuracy"].mean, cell["satisfied"].mean) for name, cell in cells.items()})
+        return ["## The paper's rows against ours, test, selected epoch", describe(found)]
+
 
 def make_table(settings: Settings, found: Sequence[Result]) -> Table:
     """The table of all results of a run, seeds put together, in the paper's order and then by name."""
@@ -198,12 +208,11 @@ def make_table(settings: Settings, found: Sequence[Result]) -> Table:
     for result in found:
         rows.setdefault(result.row.name, []).append(result)
     order = [name for name in TABLE if name in rows] + sorted(name for name in rows if name not in TABLE)
-    comparable = settings.data == "mnist" and settings.held_out == "test"
     naming = Naming([results[0].row for results in rows.values()])
     lines = []
     for epoch in EPOCHS:
         for name in order:
-            lines += _lines(rows[name], epoch, settings, naming, comparable=comparable)
+            lines += _lines(rows[name], epoch, settings, naming, comparable=settings.comparable)
     return Table(
         settings,
         lines,
