@@ -1,0 +1,226 @@
+"""DICOM files, by pydicom: stored values, padding, and a derived instance as the standard asks for."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import warnings
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samplewise.errors import ConfigurationError, DataError, MissingPackageError
+from samplewise.watermark.formats.picture import MAX_PIXELS, Picture, Pixels, one_line
+from samplewise.watermark.formats.raster import SUFFIXES
+
+if TYPE_CHECKING:
+    from pydicom import FileDataset
+
+__all__ = ["DicomPicture", "read_dicom"]
+
+DESCRIPTION = "Invisible watermark embedded by samplewise"
+DEFLATED = b"1.2.840.10008.1.2.1.99"
+META = 132  # where the file meta information begins
+MAX_INFLATED = 1 << 30  # bytes
+LOSSY_SYNTAXES = (
+    "1.2.840.10008.1.2.4.50",  # JPEG baseline
+    "1.2.840.10008.1.2.4.51",  # JPEG extended
+    "1.2.840.10008.1.2.4.81",  # JPEG-LS near-lossless
+    "1.2.840.10008.1.2.4.91",  # JPEG 2000, which may have been lossless: the file does not say
+    "1.2.840.10008.1.2.4.203",  # high-throughput JPEG 2000
+)
+COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
+
+
+@dataclass(frozen=True, eq=False)
+class DicomPicture(Picture):
+    """A single-frame DICOM image; its pixels are the stored values, before any rescale or window."""
+
+    content: bytes
+    """The file."""
+    padding_range: tuple[int, int] | None
+    """The first and the last value that stand for "no image here"."""
+
+    def padding(self, pixels: Pixels) -> NDArray[np.bool_]:
+        if self.padding_range is None:
+            return super().padding(pixels)
+        first, last = self.padding_range
+        return (pixels >= first) & (pixels <= last)
+
+    def _check_target(self, path: Path, *, lossy: bool) -> bool:
+        if path.suffix.lower() in SUFFIXES:
+            raise ConfigurationError(
+                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
+                "and of the values: choose a name that ends in .dcm"
+            )
+        return True
+
+    def _encoded(self, pixels: Pixels, suffix: str) -> bytes:
+        from pydicom import DataElement
+        from pydicom.filewriter import correct_ambiguous_vr
+        from pydicom.uid import ExplicitVRLittleEndian
+
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that were invalid before and are kept
+            dataset = _parsed(self.content)
+            if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
+                list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
+                correct_ambiguous_vr(dataset, True)
+            _derive(dataset, lossy=self.lossy)
+            if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
+                dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+                for tag in OFFSET_TABLES:
+                    dataset.pop(tag, None)
+            if pixels.ndim == 3:
+                dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
+            for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
+                if name in dataset:
+                    dataset[name].value = int(value)
+            stored = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
+            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+            dataset.save_as(file, enforce_file_format=True)
+        return file.getvalue()
+
+
+def _derive(dataset: FileDataset, *, lossy: bool) -> None:
+    """Make the dataset a derived instance with a UID of its own that names its source (PS3.3, C.7.6.1 and C.12.1)."""
+    from pydicom import Dataset
+    from pydicom.uid import generate_uid
+
+    purpose = Dataset()
+    purpose.CodeValue, purpose.CodingSchemeDesignator = "121322", "DCM"
+    purpose.CodeMeaning = "Source image for image processing operation"
+    source = Dataset()
+    source.ReferencedSOPClassUID = dataset.SOPClassUID
+    source.ReferencedSOPInstanceUID = dataset.SOPInstanceUID
+    source.PurposeOfReferenceCodeSequence = [purpose]
+    dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
+
+    kind = dataset.get("ImageType") or []
+    kind = [kind] if isinstance(kind, str) else list(kind)
+    dataset.ImageType = ["DERIVED", *(kind[1:] or ["SECONDARY"])]
+    before = dataset.get("DerivationDescription")
+    dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
+    if lossy:
+        dataset.LossyImageCompression = "01"
+    for tag in SIGNATURES:  # of other pixels
+        dataset.pop(tag, None)
+    now = datetime.datetime.now()
+    dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid(prefix=None)
+
+
+def read_dicom(path: Path, content: bytes) -> DicomPicture:
+    """Decode the DICOM file ``content``; what pydicom says of values is not repeated, as it may name a patient."""
+    try:
+        import pydicom  # noqa: F401 - only to see whether it is there
+    except ImportError as error:
+        raise MissingPackageError("reading DICOM needs pydicom: pip install 'samplewise[watermark]'") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            dataset = _parsed(content)
+            problem = _unsuitable(dataset)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+        except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
+            raise DataError(f"{path}: torn or not a valid DICOM file ({type(error).__name__})") from error
+        if problem:
+            raise DataError(f"{path}: {problem}")
+        pixels = _pixels(path, dataset)
+        try:
+            return _picture(path, content, dataset, pixels)
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise DataError(f"{path}: DICOM attributes that cannot be understood ({type(error).__name__})") from error
+
+
+def _parsed(content: bytes) -> FileDataset:
+    from pydicom import dcmread
+
+    if content[META : META + 4] == b"\x02\0\0\0":  # the length of the group
+        start = META + 12 + int.from_bytes(content[META + 8 : META + 12], "little")
+        if DEFLATED in content[META:start]:
+            inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            inflate.decompress(content[start:], MAX_INFLATED)
+            if inflate.unconsumed_tail:
+                raise DataError(f"expected a deflated file of at most {MAX_INFLATED >> 20} MB when inflated, got more")
+    return dcmread(io.BytesIO(content))
+
+
+def _unsuitable(dataset: FileDataset) -> str | None:
+    """Why the image cannot be marked, if so."""
+    if "PixelData" not in dataset:
+        return "expected a DICOM image, got one without pixel data"
+    for name in ("SOPClassUID", "SOPInstanceUID", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"):
+        if dataset.get(name) in (None, ""):
+            return f"expected a DICOM image with {name}, got none"
+    frames, samples = int(dataset.get("NumberOfFrames") or 1), dataset.get("SamplesPerPixel", 1)
+    photometric = dataset.get("PhotometricInterpretation")
+    allocated, stored, high = dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit
+    signed = dataset.get("PixelRepresentation", 0)
+    if "TransferSyntaxUID" not in dataset.file_meta:
+        return "expected a DICOM file that names its transfer syntax"
+    if not dataset.file_meta.TransferSyntaxUID.is_little_endian:
+        return "expected a little endian DICOM file, got the retired big endian syntax: convert it, as with dcmconv +te"
+    if frames != 1:
+        return f"expected one frame, got {frames}: split the file first"
+    if not 0 < dataset.Rows * dataset.Columns <= MAX_PIXELS:
+        return f"expected 1 to {MAX_PIXELS:,} pixels, got {dataset.Rows} x {dataset.Columns}"
+    if (allocated, signed) not in ((8, 0), (16, 0), (16, 1)):
+        return f"expected 8 or 16 bits, got {allocated} bits, {'' if signed else 'un'}signed"
+    if not 2 <= stored <= allocated or high != stored - 1:
+        return f"expected 2 to {allocated} bits stored from the lowest on, got {stored} up to bit {high}"
+    if not (samples == 1 and photometric in ("MONOCHROME1", "MONOCHROME2")) and not (
+        samples == 3 and photometric in COLOUR and not signed
+    ):
+        return f"expected MONOCHROME1, MONOCHROME2 or colour, got {photometric} with {samples} samples: convert it"
+    return None
+
+
+def _pixels(path: Path, dataset: FileDataset) -> Pixels:
+    from pydicom.pixels.utils import pixel_array
+
+    syntax = dataset.file_meta.TransferSyntaxUID
+    try:
+        # Uncompressed, the words as they are: what lies above the stored bits would be lost, so it must be seen.
+        pixels = pixel_array(dataset, correct_unused_bits=syntax.is_encapsulated)
+    except Exception as error:  # of pydicom or of the decoder it calls
+        advice = "; if it is not torn, convert it first, as with gdcmconv --raw" if syntax.is_encapsulated else ""
+        raise DataError(f"{path}: {syntax.name} cannot be decoded: {one_line(error)}{advice}") from error
+    shape = (dataset.Rows, dataset.Columns) + ((3,) if dataset.SamplesPerPixel == 3 else ())
+    if pixels.shape != shape or pixels.itemsize * 8 != dataset.BitsAllocated:
+        raise DataError(f"{path}: expected pixels of shape {shape}, got {pixels.shape} of type {pixels.dtype}")
+    return np.array(pixels, pixels.dtype.newbyteorder("="), order="C")
+
+
+def _picture(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> DicomPicture:
+    syntax, notes = dataset.file_meta.TransferSyntaxUID, []
+    lossy = str(syntax) in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
+    if syntax.is_encapsulated:
+        notes.append(f"{syntax.name} will be written uncompressed")
+    if pixels.ndim == 3 and dataset.PhotometricInterpretation != "RGB":
+        notes.append(f"{dataset.PhotometricInterpretation} turned into RGB")
+    if any(tag in dataset for tag in SIGNATURES):
+        notes.append("digital signatures will not be kept, as they are of the original pixels")
+    first, last = dataset.get("PixelPaddingValue"), dataset.get("PixelPaddingRangeLimit")
+    padding = None
+    if first is not None and pixels.ndim == 2:
+        # As a stored value: files are seen that give it unsigned for signed pixels, or the other way round.
+        ends = [
+            int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
+        ]
+        padding = (min(ends), max(ends))
+    picture = DicomPicture(path, "dicom", pixels, dataset.BitsStored, lossy, tuple(notes), content, padding)
+    outside = (pixels < picture.lowest) | (pixels > picture.lowest + picture.peak)
+    if (outside & ~picture.padding(pixels)).any():
+        raise DataError(
+            f"{path}: expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay "
+            "in the unused bits: remove it first"
+        )
+    return picture
