@@ -127,17 +127,13 @@ def read_dicom(path: Path, content: bytes) -> DicomPicture:
         try:
             dataset = _parsed(content)
             problem = _unsuitable(dataset)
+            if problem:
+                raise DataError(problem)
+            return _picture(path, content, dataset, _pixels(dataset))
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
         except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
             raise DataError(f"{path}: torn or not a valid DICOM file ({type(error).__name__})") from error
-        if problem:
-            raise DataError(f"{path}: {problem}")
-        pixels = _pixels(path, dataset)
-        try:
-            return _picture(path, content, dataset, pixels)
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise DataError(f"{path}: DICOM attributes that cannot be understood ({type(error).__name__})") from error
 
 
 def _parsed(content: bytes) -> FileDataset:
@@ -183,7 +179,7 @@ def _unsuitable(dataset: FileDataset) -> str | None:
     return None
 
 
-def _pixels(path: Path, dataset: FileDataset) -> Pixels:
+def _pixels(dataset: FileDataset) -> Pixels:
     from pydicom.pixels.utils import pixel_array
 
     syntax = dataset.file_meta.TransferSyntaxUID
@@ -192,10 +188,10 @@ def _pixels(path: Path, dataset: FileDataset) -> Pixels:
         pixels = pixel_array(dataset, correct_unused_bits=syntax.is_encapsulated)
     except Exception as error:  # of pydicom or of the decoder it calls
         advice = "; if it is not torn, convert it first, as with gdcmconv --raw" if syntax.is_encapsulated else ""
-        raise DataError(f"{path}: {syntax.name} cannot be decoded: {one_line(error)}{advice}") from error
+        raise DataError(f"{syntax.name} cannot be decoded: {one_line(error)}{advice}") from error
     shape = (dataset.Rows, dataset.Columns) + ((3,) if dataset.SamplesPerPixel == 3 else ())
     if pixels.shape != shape or pixels.itemsize * 8 != dataset.BitsAllocated:
-        raise DataError(f"{path}: expected pixels of shape {shape}, got {pixels.shape} of type {pixels.dtype}")
+        raise DataError(f"expected pixels of shape {shape}, got {pixels.shape} of type {pixels.dtype}")
     return np.array(pixels, pixels.dtype.newbyteorder("="), order="C")
 
 
@@ -220,7 +216,7 @@ def _picture(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -
     outside = (pixels < picture.lowest) | (pixels > picture.lowest + picture.peak)
     if (outside & ~picture.padding(pixels)).any():
         raise DataError(
-            f"{path}: expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay "
-            "in the unused bits: remove it first"
+            f"expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay in the "
+            "unused bits: remove it first"
         )
     return picture
