@@ -30,7 +30,8 @@ def average_pool(features: Tensor) -> Tensor:
 
     Divides after the sum: the gradient of ``mean`` and of PyTorch's pooling would be written out pixel by pixel first.
     """
-    return features.sum((2, 3)) / features[0, 0].numel()
+    height, width = features.shape[2:]
+    return features.sum((2, 3)) / (height * width)
 
 
 class MessageConv2d(nn.Conv2d):
