@@ -12,6 +12,7 @@ same, and the time that was projected from a sample near the time it took.
 import argparse
 import dataclasses
 import multiprocessing
+import os
 import statistics
 import tempfile
 import time
@@ -33,45 +34,59 @@ CHUNK = 32
 GOAL = 0.8
 
 
-def pillow_alone(paths: list[Path], size: int) -> None:
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    seconds: float
+    cpu: float
+    """Of all processes and threads: what a busy machine changes least."""
+
+
+def pillow_alone(paths: list[Path], size: int) -> float:
+    began = time.process_time()
     for path in paths:
         with Image.open(path) as image:
             grey = image if image.mode == "L" else image.convert("L")
             np.asarray(grey.resize((size, size), Image.Resampling.BILINEAR))
+    return time.process_time() - began
 
 
-def seconds_of_pillow(pool: ProcessPoolExecutor, listing: Listing, size: int) -> float:
+def cost_of_pillow(pool: ProcessPoolExecutor, listing: Listing, size: int) -> Cost:
     paths = [picture.path for picture in listing.pictures]
     chunks = [paths[first : first + CHUNK] for first in range(0, len(paths), CHUNK)]
     began = time.perf_counter()
-    list(pool.map(pillow_alone, chunks, [size] * len(chunks)))
-    return time.perf_counter() - began
+    cpu = sum(pool.map(pillow_alone, chunks, [size] * len(chunks)))
+    return Cost(time.perf_counter() - began, cpu)
 
 
-def seconds_of_prepare(listing: Listing, size: int, workers: int) -> float:
+def cost_of_prepare(listing: Listing, size: int, workers: int) -> Cost:
     with tempfile.TemporaryDirectory() as out:
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         limited = dataclasses.replace(find(listing.root), pictures=listing.pictures)
         prepare(limited, out, size=size, workers=workers, watch=lambda progress: None)
-        return time.perf_counter() - began
+        return Cost(time.perf_counter() - began, time.process_time() - cpu)
 
 
 def compare(listing: Listing, *, size: int, workers: int, repeats: int) -> dict[str, Any]:
     timings = []
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        seconds_of_pillow(pool, listing, size)  # starts the processes and reads the files from disk once
+        cost_of_pillow(pool, listing, size)  # starts the processes and reads the files from disk once
         for _ in range(repeats):
-            timings.append((seconds_of_pillow(pool, listing, size), seconds_of_prepare(listing, size, workers)))
-    ratios = sorted(pillow / ours for pillow, ours in timings)
+            timings.append((cost_of_pillow(pool, listing, size), cost_of_prepare(listing, size, workers)))
+    ratios = sorted(pillow.seconds / ours.seconds for pillow, ours in timings)
+    cpu_ratios = sorted(pillow.cpu / ours.cpu for pillow, ours in timings)
+    count = len(listing.pictures)
     return {
-        "pictures": len(listing.pictures),
+        "pictures": count,
         "size": size,
         "workers": workers,
         "repeats": repeats,
-        "pillow_pictures_per_second": len(listing.pictures) / statistics.median(pillow for pillow, _ in timings),
-        "prepare_pictures_per_second": len(listing.pictures) / statistics.median(ours for _, ours in timings),
+        "pillow_pictures_per_second": count / statistics.median(pillow.seconds for pillow, _ in timings),
+        "prepare_pictures_per_second": count / statistics.median(ours.seconds for _, ours in timings),
         "speed_ratio": statistics.median(ratios),
         "speed_ratio_range": [ratios[0], ratios[-1]],
+        "cpu_ratio": statistics.median(cpu_ratios),
+        "cpu_ratio_range": [cpu_ratios[0], cpu_ratios[-1]],
+        "load": os.getloadavg()[0],
         "goal": GOAL,
     }
 
@@ -142,7 +157,8 @@ def page(result: dict[str, Any]) -> str:
             f"{speed['pictures']:,} pictures to {speed['size']} x {speed['size']}, {speed['workers']} workers, "
             f"{speed['repeats']} interleaved repeats: Pillow alone {speed['pillow_pictures_per_second']:.0f} pictures "
             f"a second, prepare {speed['prepare_pictures_per_second']:.0f}; "
-            f"median ratio **{speed['speed_ratio']:.2f}** ({low:.2f} to {high:.2f}), goal {speed['goal']}.",
+            f"median ratio **{speed['speed_ratio']:.2f}** ({low:.2f} to {high:.2f}), goal {speed['goal']}. "
+            f"By processor time the ratio is **{speed['cpu_ratio']:.2f}**. Load of the machine: {speed['load']:.0f}.",
             "",
             f"Pictures of {LARGE} x {LARGE} (files of {memory['mean_file_bytes'] / 1e3:.0f} kB) to "
             f"{memory['size']} x {memory['size']}:",
