@@ -49,15 +49,18 @@ def arguments(folder: Path, *, epochs: int = 4, **options: Any) -> TrainingArgum
     return TrainingArguments(output_dir=str(folder), num_train_epochs=epochs, **(defaults | options))
 
 
-def make_trainer(
-    args: TrainingArguments, kind: str = "sequential", *, dropout: float = 0.0, **options: Any
-) -> ConstrainedTrainer:
+def make_trainer(args: TrainingArguments, kind: str = "sequential", *, dropout: float = 0.0, **options: Any) -> Any:
+    """The trainer; as Any, since by the types of Hugging Face it may have no model."""
     model = make_model(dropout=dropout)
+    defaults: dict[str, Any] = {
+        "problem": sw.Problem(evaluate_inputs, make_problem().constraints),
+        "method": make_method(kind),
+    }
     return ConstrainedTrainer(
         model=model,
         args=args,
         train_dataset=Indexed(Dictionaries()),
         eval_dataset=Dictionaries(51, 1),
         optimizers=(torch.optim.Adam(model.parameters(), lr=1e-2), None),
-        **({"problem": sw.Problem(evaluate_inputs, make_problem().constraints), "method": make_method(kind)} | options),
+        **(defaults | options),
     )

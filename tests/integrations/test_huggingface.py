@@ -19,7 +19,7 @@ from samplewise.integrations.huggingface import ConstrainedTrainer
 from small import make_data, make_method, make_problem, same_weights
 
 
-def logged(trainer: ConstrainedTrainer) -> list[dict[str, float]]:
+def logged(trainer: Any) -> list[dict[str, float]]:
     """The rounds that were logged."""
     return [entry for entry in trainer.state.log_history if "running/objective" in entry]
 
@@ -121,9 +121,16 @@ def test_what_is_not_finite_in_an_evaluation_is_an_error_and_not_satisfied(tmp_p
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder of a few trainings on two processes, and what each process ended with."""
     folder, script = tmp_path_factory.mktemp("processes"), Path(__file__).parent / "run_huggingface.py"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script, folder]
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = os.environ | {"PYTHONPATH": str(script.parent.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run(launch, check=True, capture_output=True, text=True, timeout=600, env=environment)
+    subprocess.run(
+        [sys.executable, "-m", *launcher, str(script), str(folder)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment,
+    )
     return folder, [load_state(folder / f"{rank}.safetensors") for rank in range(2)]
 
 
@@ -153,9 +160,15 @@ def test_a_transformer_under_a_bound_on_every_loss(tmp_path: Path) -> None:
 
     torch.manual_seed(0)
     words = torch.randint(3, 20, (32, 8))
-    data = [{"input_ids": ids, "labels": int(ids[0] > 11)} for ids in words]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertForSequenceClassification(BertConfig(vocab_size=20, max_position_embeddings=8, **sizes))
+    data: Any = [{"input_ids": ids, "labels": int(ids[0] > 11)} for ids in words]
+    sizes: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    config = BertConfig(vocab_size=20, max_position_embeddings=8, **sizes)
+    model = BertForSequenceClassification(config)  # type: ignore[no-untyped-call]  # it has no types
     problem = sw.Problem(evaluate, [sw.AtMost("loss", 0.5)])
     trainer = ConstrainedTrainer(
         model=model,
