@@ -216,7 +216,7 @@ def _picture(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -
     outside = (pixels < picture.lowest) | (pixels > picture.lowest + picture.peak)
     if (outside & ~picture.padding(pixels)).any():
         raise DataError(
-            f"expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay in the "
-            "unused bits: remove it first"
+            f"expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay in "
+            "the unused bits: remove it first"
         )
     return picture

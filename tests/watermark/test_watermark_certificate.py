@@ -1,0 +1,173 @@
+import dataclasses
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from samplewise.errors import DataError, OutputError
+from samplewise.watermark.certificate import Certificate, Fidelity, fidelity, sha256
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+changed = st.builds(
+    Fidelity,
+    peak=st.integers(1, 65535),
+    psnr=finite,
+    ssim=st.none() | finite,
+    max_difference=st.integers(1, 65535),
+    changed_share=st.floats(1e-9, 1),
+    protected_pixels=st.integers(0, 10**8),
+    protected_unchanged=st.booleans(),
+)
+digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+certificates = st.builds(
+    Certificate, digests, digests, st.text(), finite, st.integers(8, 500), st.integers(0, 8), changed
+)
+
+
+def example(**changes: Any) -> Certificate:
+    found = Certificate(
+        original_sha256="a" * 64,
+        result_sha256="b" * 64,
+        model="swift-200",
+        floor=40.0,
+        bits=200,
+        bit_errors=1,
+        fidelity=Fidelity(255, 41.5, 0.99, 3, 0.5, 7, True),
+    )
+    return dataclasses.replace(found, **changes)
+
+
+@given(
+    arrays(np.uint16, (4, 3, 3), elements=st.integers(0, 4095)),
+    arrays(np.uint16, (4, 3, 3), elements=st.integers(0, 4095)),
+)
+def test_numbers_are_those_of_plain_loops(original: NDArray[np.uint16], marked: NDArray[np.uint16]) -> None:
+    pairs = [(int(a), int(b)) for a, b in zip(original.flat, marked.flat, strict=True)]
+    found = fidelity(original, marked, peak=4095)
+    mse = sum((a - b) ** 2 for a, b in pairs) / len(pairs)
+    assert found.psnr == (pytest.approx(10 * math.log10(4095**2 / mse)) if mse else None)
+    assert found.max_difference == max(abs(a - b) for a, b in pairs)
+    touched = [any(original[y, x] != marked[y, x]) for y in range(4) for x in range(3)]
+    assert found.changed_share == pytest.approx(sum(touched) / 12)
+    assert found.ssim is None  # too small for its window
+
+
+def test_extreme_differences_do_not_wrap_around() -> None:
+    for dtype, peak in ((np.uint8, 255), (np.uint16, 65535), (np.int16, 65535)):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        found = fidelity(np.full((2, 2), low, dtype), np.full((2, 2), high, dtype), peak=peak)
+        assert (found.max_difference, found.psnr) == (peak, 0.0)
+
+
+def test_ssim_is_one_for_equal_images_falls_with_noise_and_ignores_the_sign() -> None:
+    random = np.random.default_rng(0)
+    original = random.integers(0, 4096, (32, 32)).astype(np.int16)
+    noisy = (original + random.integers(-300, 301, original.shape)).astype(np.int16)
+    assert fidelity(original, original, peak=4095).ssim == pytest.approx(1.0)
+    plain = fidelity(original, noisy, peak=65535).ssim
+    unsigned = fidelity(original.astype(np.uint16) + 32768, noisy.astype(np.uint16) + 32768, peak=65535).ssim
+    assert plain is not None
+    assert plain < 0.999
+    assert plain == pytest.approx(unsigned, abs=1e-5)
+
+
+def test_protected_pixels_are_watched() -> None:
+    original = np.arange(9, dtype=np.uint8).reshape(3, 3)
+    marked, protected = original.copy(), original < 3
+    marked[2] += 1
+    found = fidelity(original, marked, peak=255, protected=protected)
+    assert (found.protected_pixels, found.protected_unchanged) == (3, True)
+    marked[0, 1] += 1
+    found = fidelity(original, marked, peak=255, protected=protected)
+    assert not found.protected_unchanged
+    assert not example(fidelity=found, floor=0.0).satisfied
+
+
+def test_the_floor_decides() -> None:
+    assert example(floor=41.5).satisfied
+    assert not example(floor=41.51).satisfied
+    same = np.zeros((3, 3), np.uint8)
+    assert example(fidelity=fidelity(same, same, peak=255), floor=300.0).satisfied  # nothing changed
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(certificates)
+def test_json_gives_back_every_certificate(tmp_path: Path, certificate: Certificate) -> None:
+    certificate.write(tmp_path / "a.json")
+    json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
+    assert Certificate.read(tmp_path / "a.json") == certificate
+
+
+def damaged(**changes: Any) -> dict[str, Any]:
+    inner = changes.pop("inner", {})
+    values = {"format": "samplewise-watermark-certificate-1", "satisfied": True, **dataclasses.asdict(example())}
+    values["fidelity"] |= inner
+    return {key: value for key, value in (values | changes).items() if value != "missing"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "torn"),
+        ("[" * 100_000, "torn"),
+        ("[]", "is not a certificate"),
+        ('{"format": NaN}', "NaN is not strict JSON"),
+        (damaged(format="other"), "is not a certificate"),
+        (damaged(florr=1), "unknown entry 'florr'. Did you mean 'floor'"),
+        (damaged(floor="missing"), "entries floor, got none"),
+        (damaged(floor="40"), "expected floor to be a finite float, got '40'"),
+        (damaged(floor=40), "expected floor to be a finite float, got 40"),
+        (damaged(bits=True), "expected bits to be a finite int, got True"),
+        (damaged(bit_errors=201), "expected 0 to 200 bit errors, got 201"),
+        (damaged(original_sha256="A" * 64), "SHA-256"),
+        (damaged(fidelity=None), "entries of fidelity, got NoneType"),
+        (damaged(inner={"psnr": None}), "agree on whether a pixel changed"),
+        (damaged(inner={"changed_share": 1.5}), "share of at most 1"),
+        (damaged(inner={"protected_unchanged": 1}), "protected_unchanged to be a finite bool, got 1"),
+        (damaged(satisfied=False), "expected satisfied to be True by its numbers, got False"),
+        (damaged(satisfied="missing"), "by its numbers, got None"),
+    ],
+)
+def test_what_is_not_a_certificate_is_refused(content: str | dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(DataError, match=message) as caught:
+        Certificate.read(tmp_path / "a.json")
+    assert str(caught.value).startswith(str(tmp_path / "a.json"))
+
+
+@pytest.mark.parametrize(
+    ("original", "marked"),
+    [
+        (np.zeros((2, 2), np.uint8), np.zeros((2, 3), np.uint8)),
+        (np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint16)),
+        (np.zeros((2, 2)), np.zeros((2, 2))),
+        (np.zeros(4, np.uint8), np.zeros(4, np.uint8)),
+        (np.zeros((0, 2), np.uint8), np.zeros((0, 2), np.uint8)),
+    ],
+)
+def test_images_that_cannot_be_compared_are_refused(original: NDArray[Any], marked: NDArray[Any]) -> None:
+    with pytest.raises(DataError, match="expected two images"):
+        fidelity(original, marked, peak=255)
+
+
+def test_hashes_are_of_the_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(range(256)) * 5000)
+    assert sha256(tmp_path / "a") == hashlib.sha256(bytes(range(256)) * 5000).hexdigest()
+    with pytest.raises(DataError, match="No such file"):
+        sha256(tmp_path / "b")
+
+
+def test_a_certificate_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be written"):
+        example().write(tmp_path / "file" / "a.json")
+    with pytest.raises(DataError, match="cannot be read"):
+        Certificate.read(tmp_path / "none.json")
