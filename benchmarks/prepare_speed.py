@@ -36,6 +36,8 @@ GOAL = 0.8
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
+    """Of one run."""
+
     seconds: float
     cpu: float
     """Of all processes and threads: what a busy machine changes least."""
