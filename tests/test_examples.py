@@ -1,0 +1,30 @@
+"""Every example runs as it stands and keeps what it promises."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+SHARE = re.compile(r"^(train|test): ([\d.]+)% of the \w+ within the bound before, ([\d.]+)% after$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_reaches_its_bound(script: Path, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    shares = {split: (float(before), float(after)) for split, before, after in SHARE.findall(ran.stdout)}
+    assert shares["train"][0] < 50 < 99 < shares["train"][1]
+    assert shares["test"][0] < 50 < 90 < shares["test"][1]
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+
+
+def test_the_readme_lists_the_examples_and_they_are_short() -> None:
+    listed = re.findall(r"^python examples/(\w+\.py)$", (EXAMPLES / "README.md").read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == [script.name for script in SCRIPTS]
+    assert all(len(script.read_text().splitlines()) < 80 for script in SCRIPTS)
