@@ -15,7 +15,7 @@ class Embedding(NamedTuple):
     messages: Tensor
     """Zeros and ones, ``(B, L)``."""
     marked: Tensor
-    """What the encoder gave, ``(B, C, H, W)``."""
+    """The images that ship, ``(B, C, H, W)``."""
     logits: Tensor
     """What the decoder read after shipping and noise, ``(B, L)``."""
     adversarial: Tensor | None = None

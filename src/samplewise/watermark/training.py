@@ -75,6 +75,7 @@ def train(
     recipe: Recipe,
     folder: Path,
     *,
+    network: Network | None = None,
     resume: bool = False,
     fabric: Fabric | None = None,
     progress: bool | None = None,
@@ -86,6 +87,7 @@ def train(
         store: prepared pictures of the recipe's size, with their split.
         recipe: how.
         folder: of the run: recipe, checkpoints, history, and at the end the network.
+        network: to train in the place of the recipe's own.
         resume: go on with the run that is there.
         fabric: devices, strategy and precision, launched; one device if not given.
         progress: show a progress bar; on a terminal only if None.
@@ -93,7 +95,7 @@ def train(
     """
     if store.size != recipe.size:
         raise DataError(f"{store.folder}: holds pictures of size {store.size}, but the run is for size {recipe.size}")
-    network = make_network(recipe)
+    network = make_network(recipe) if network is None else network
     if distributed.rank() == 0:
         RECIPE_FILE.open(folder, recipe, resume=resume)
     pipeline = make_pipeline(recipe, network)
@@ -125,7 +127,8 @@ def train(
         # The baseline has no floor to be selected by.
         chosen = network if recipe.image_loss else solution.model
         assert isinstance(chosen, Network)
-        save_network(folder / MODEL_FILE, chosen)
+        if type(chosen) in NETWORKS.values():  # a file names its network; a variant in a study has no name
+            save_network(folder / MODEL_FILE, chosen)
         _leave_result(folder, recipe, solution, store, chosen)
     return solution
 

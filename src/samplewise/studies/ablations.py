@@ -1,0 +1,167 @@
+"""Why the paper's watermarking network stalls and ours does not: one change to our recipe at a time.
+
+python -m samplewise.studies.ablations --data chest.store --out results/watermark/ablations
+"""
+
+import argparse
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from samplewise.batches import mix
+from samplewise.checkpoint import write_json
+from samplewise.data.pictures import Store
+from samplewise.fit import Solution
+from samplewise.measures import mse
+from samplewise.provenance import provenance
+from samplewise.watermark.networks.swift import CELL, STRENGTH, Swift
+from samplewise.watermark.recipe import SWIFT, Recipe
+from samplewise.watermark.training import train
+
+__all__ = ["ABLATIONS", "Ablation", "run"]
+
+
+class ConstantMap(Swift):
+    """The message as HiDDeN has it: each bit a channel of one value all over the image, read as a mean over it."""
+
+    def __init__(self, bits: int, *, size: int) -> None:
+        super().__init__(bits, size=size, slots=bits)
+
+    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
+        height, width = images.shape[2] // CELL, images.shape[3] // CELL
+        laid_out = (2.0 * messages - 1.0)[:, :, None, None].expand(-1, -1, height, width)
+        residual: Tensor = self.encoder(images - 0.5, laid_out)
+        return images + STRENGTH * residual
+
+    def extract(self, images: Tensor) -> Tensor:
+        read: Tensor = self.decoder(functional.pixel_unshuffle(images - 0.5, 4))
+        return read.sum((2, 3))
+
+
+class BatchNorm(Swift):
+    """Batch norm in the place of group norm: what is measured in training is not what ships."""
+
+    def __init__(self, bits: int, *, size: int) -> None:
+        super().__init__(bits, size=size)
+        for module in list(self.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.GroupNorm):
+                    setattr(module, name, nn.BatchNorm2d(child.num_channels))
+
+
+class SquaredError(Swift):
+    """The paper's loss: what is read should be 0 or 1."""
+
+    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
+        return mse(read + 0.5, messages)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One change, and the hypothesis that it tests."""
+
+    hypothesis: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    network: type[Swift] = Swift
+
+
+ABLATIONS: dict[str, Ablation] = {
+    "ours": Ablation("nothing changed"),
+    "constant message map": Ablation("a message that is constant in space stalls", network=ConstantMap),
+    "learning rate 1e-4": Ablation("a tenth of the learning rate is too slow", {"rate": 1e-4}),
+    "batch norm": Ablation("batch norm measures in training what does not ship", network=BatchNorm),
+    "squared error": Ablation("squared error learns bits more slowly than cross entropy", network=SquaredError),
+    "constraint from the start": Ablation(
+        "any tau before there is a message makes the residual vanish", {"message_rounds": 0}
+    ),
+    "constant learning rate": Ablation("without annealing the iterates chatter at the floor", {"anneal": False}),
+    "no margin": Ablation("without a margin some unseen images fall below the floor", {"margin": 0.0}),
+    "no rounding in training": Ablation("the floor must be measured on 8 bits", {"rounded": False}),
+}
+"""By name, in the order of the table."""
+
+
+def run(store: Store, base: Recipe, name: str, folder: Path) -> dict[str, Any]:
+    """Train one ablation and say what it came to on the validation pictures, in eval mode, as 8-bit files."""
+    ablation = ABLATIONS[name]
+    changes = dict(ablation.changes)
+    if changes.get("message_rounds") == 0:
+        changes["rounds"] = base.last_round  # as long as the others
+    recipe = replace(base, data=store.index.fingerprint, **changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(recipe.seed, "network"))
+        network = ablation.network(recipe.bits, size=recipe.size)
+    solution = train(store, recipe, folder, network=network, resume=True, progress=False)
+    return {"name": name, "hypothesis": ablation.hypothesis, "changes": ablation.changes, **_outcome(solution)}
+
+
+def _outcome(solution: Solution) -> dict[str, Any]:
+    rows = [row for row in solution.history.rows if "validation/psnr" in row]
+    late = rows[len(rows) // 2 :]
+    last = rows[-1]
+    return {
+        "bit_error": last["validation/bit_error"],
+        "psnr_mean": last["validation/psnr"],
+        "satisfied": last["validation/psnr/satisfied"],
+        "satisfied_range_of_second_half": [
+            pick(row["validation/psnr/satisfied"] for row in late) for pick in (min, max)
+        ],
+        "bit_error_by_round": {row["epoch"]: row["validation/bit_error"] for row in rows},
+        "running_satisfied": last["running/psnr/satisfied"],
+        "seconds": sum(row["seconds"] for row in solution.history.rows),
+    }
+
+
+def _table(found: list[dict[str, Any]], recipe: Recipe) -> str:
+    lines = [
+        f"# Ablations: {recipe.bits} bits at {recipe.size} x {recipe.size}, floor {recipe.floor:g} dB, "
+        f"{recipe.last_round * (recipe.steps_per_round or 0)} steps",
+        "",
+        "Validation pictures, at the end of training, the network in eval mode. The share in training is what the "
+        "method saw in the last round, with the network in training mode and its margin.",
+        "",
+        "| Change | Hypothesis | Bit error | PSNR, mean | Share at the floor | In training | Over the second half |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in found:
+        low, high = each["satisfied_range_of_second_half"]
+        lines.append(
+            f"| {each['name']} | {each['hypothesis']} | {each['bit_error']:.4f} | {each['psnr_mean']:.2f} | "
+            f"{each['satisfied']:.3f} | {each['running_satisfied']:.3f} | {low:.3f} to {high:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run all ablations that are not complete yet."""
+    parser = argparse.ArgumentParser(description="one change to the watermarking recipe at a time")
+    parser.add_argument("--data", type=Path, required=True, help="a store of pictures")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the result")
+    parser.add_argument("--runs", type=Path, default=Path("runs/ablations"), help="folder of the training runs")
+    parser.add_argument("--bits", type=int, default=64)
+    parser.add_argument("--psnr", type=float, default=45.0)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--only", choices=ABLATIONS, action="append", help="may be given several times")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    store = Store.open(arguments.data)
+    base = replace(SWIFT, bits=arguments.bits, size=store.size, floor=arguments.psnr, audit_every=1)
+    base = base.with_steps(arguments.steps)
+    found = []
+    for name in arguments.only or ABLATIONS:
+        found.append(run(store, base, name, arguments.runs / name.replace(" ", "-")))
+        write_json(arguments.out / "ablations.json", {"found": found, "provenance": provenance(seed=base.seed)})
+        (arguments.out / "ablations.md").write_text(_table(found, base))
+        print(
+            f"{name}: bit error {found[-1]['bit_error']:.4f}, share at the floor {found[-1]['satisfied']:.3f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
