@@ -1,0 +1,130 @@
+"""Runs of training, read from their folders to be judged."""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from samplewise.errors import CheckpointError, DataError
+from samplewise.watermark.networks import Network
+from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.training import MODEL_FILE, RECIPE_FILE, RESULT_FILE
+from samplewise.watermark.weights import load_network
+
+__all__ = ["HistoryRow", "Run", "read_runs"]
+
+HISTORY = Path("fit") / "history.csv"
+HistoryRow = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of training."""
+
+    folder: Path
+    name: str
+    """The folder's name, with a number where two are alike."""
+    label: str
+    """What it is, in a few words."""
+    recipe: Recipe
+    network: Network
+    result: dict[str, Any]
+    """How the training ended; empty if it was killed right before it could say so."""
+
+    @property
+    def minutes(self) -> float | None:
+        """What the training took."""
+        seconds = self.result.get("seconds")
+        return None if seconds is None else float(seconds) / 60
+
+    @property
+    def split(self) -> dict[str, Any] | None:
+        """Rule and seed of the split that it was trained on, if the run says so."""
+        split = self.result.get("split")
+        return split if isinstance(split, dict) else None
+
+    @property
+    def split_seed(self) -> int:
+        """The seed to split a folder of pictures by, so that its test part was not trained on."""
+        return int((self.split or {}).get("seed", self.recipe.seed))
+
+    def history(self) -> list[HistoryRow]:
+        """A row of numbers for each epoch, None where it has no such number; no rows if there is no such file."""
+        path = self.folder / HISTORY
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, csv.Error) as error:
+            raise DataError(f"{path}: cannot be read: {error}") from error
+        return [{name: _number(value) for name, value in row.items() if isinstance(name, str)} for row in rows]
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None  # flags, and a last line that was cut off
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read finished runs; their names and labels differ from each other.
+
+    Raises:
+        DataError: a folder holds no run, or an unfinished one.
+        CheckpointError: a file of it is torn, foreign or of another version.
+    """
+    runs = [_read(folder) for folder in folders]
+    names = Counter[str]()
+    labels = Counter(run.label for run in runs)
+    unique = []
+    for run in runs:
+        names[run.name] += 1
+        name = run.name if names[run.name] == 1 else f"{run.name}-{names[run.name]}"
+        label = run.label if labels[run.label] == 1 else f"{run.label} ({name})"
+        unique.append(replace(run, name=name, label=label))
+    return unique
+
+
+def _read(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected one made by samplewise watermark train")
+    try:
+        recipe = RECIPE_FILE.read(folder)
+    except TypeError as error:
+        raise CheckpointError(f"{folder / RECIPE_FILE.name}: is damaged: {error}") from error
+    path = folder / MODEL_FILE
+    if not path.exists():
+        raise DataError(
+            f"{folder}: its training is unfinished ({MODEL_FILE} is missing); go on with the command that began it "
+            "and --resume"
+        )
+    network = load_network(path)
+    if (network.bits, network.size) != (recipe.bits, recipe.size):
+        raise CheckpointError(
+            f"{path}: hides {network.bits} bits at size {network.size}, but the recipe beside it says {recipe.bits} "
+            f"bits at size {recipe.size}; train anew"
+        )
+    return Run(folder, folder.resolve().name, _label(recipe), recipe, network, _result(folder))
+
+
+def _label(recipe: Recipe) -> str:
+    goal = f"MSE x {recipe.image_loss:g}" if recipe.image_loss else f"C = {recipe.floor:g} dB"
+    return f"{recipe.network}, {goal}" + ("" if recipe.noise == "identity" else ", noise")
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    path = folder / RESULT_FILE
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{path}: is damaged: expected an object, got {type(stored).__name__}")
+    return stored

@@ -1,0 +1,31 @@
+"""Figures of an evaluation: quality, training, bit errors, attacks, and the images themselves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from samplewise.report.style import styled
+from samplewise.watermark.evaluation.judged import Judged
+from samplewise.watermark.figures.charts import draw_attacks, draw_bit_errors, draw_psnr
+from samplewise.watermark.figures.curves import draw_curves
+from samplewise.watermark.figures.pictures import draw_comparison, draw_pictures
+
+__all__ = ["write_figures"]
+
+
+def write_figures(folder: Path, judged: Sequence[Judged], *, paper: bool = False) -> list[Path]:
+    """Draw all figures that the runs at hand allow, each as PNG and SVG.
+
+    Args:
+        folder: where they go.
+        judged: the runs, at least one.
+        paper: whether the paper's medians are marked in the figure of bit errors.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with styled():
+        paths = draw_psnr(folder, judged) + draw_bit_errors(folder, judged, paper=paper)
+        paths += draw_curves(folder, [one.run for one in judged])
+        paths += draw_attacks(folder, judged)
+        for one in judged:
+            paths += draw_pictures(folder, one)
+        paths += draw_comparison(folder, judged)
+    return paths

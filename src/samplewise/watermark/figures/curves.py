@@ -1,0 +1,81 @@
+"""Curves over the training of each run: message loss, PSNR, share of images at the floor, tau."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from samplewise.report.style import new_figure, save
+from samplewise.watermark.evaluation.runs import HistoryRow, Run
+from samplewise.watermark.figures.charts import RUN_COLOURS
+from samplewise.watermark.pipeline import CONSTRAINT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw_curves"]
+
+PANELS = {
+    "message_loss": "(a) message loss",
+    CONSTRAINT: "(b) mean PSNR (dB)",
+    f"{CONSTRAINT}/satisfied": "(c) share of images at the floor",
+}
+"""Columns of the history that there are for the training and the validation pictures."""
+Line = str | tuple[int, tuple[float, float]]
+PARTS: dict[str, Line] = {"train": (0, (4, 1.5)), "validation": "-"}
+TAU = f"tau/{CONSTRAINT}"
+
+
+def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
+    """Draw the histories that the runs have kept, if any (the paper's curves of training and validation)."""
+    histories = [
+        (run, rows, RUN_COLOURS[n % len(RUN_COLOURS)]) for n, run in enumerate(runs) if (rows := run.history())
+    ]
+    if not histories:
+        return []
+    figure, panels = new_figure(2, 2, height=4.8)
+    for panel, (column, title) in zip(panels, PANELS.items(), strict=False):
+        for run, rows, colour in histories:
+            for part, line in PARTS.items():
+                _curve(panel, rows, f"{part}/{column}", colour, line, run.label if part == "validation" else None)
+            if column == CONSTRAINT and not run.recipe.image_loss:
+                panel.axhline(run.recipe.floor, color=colour, linewidth=0.8, linestyle=":")
+        panel.set_title(title, loc="left")
+    panels[2].set_ylim(-0.03, 1.03)
+    tau = panels[3]
+    for place, (_, rows, colour) in enumerate(histories):
+        # Runs often share their schedule; the wider ones below stay visible.
+        width = 1.2 + 1.2 * min(3, len(histories) - 1 - place)
+        _curve(tau, [row for row in rows if row.get(TAU)], TAU, colour, "-", None, width=width)
+    tau.set_title("(d) tau", loc="left")
+    if tau.lines:
+        tau.set_yscale("log")
+    for panel in panels:
+        panel.set_xlim(0, max(row["epoch"] or 0 for _, rows, _ in histories for row in rows))
+        panel.locator_params(axis="x", integer=True)
+        panel.set_xlabel("epoch" if all(run.recipe.steps_per_round is None for run in runs) else "round")
+    handles, _ = panels[0].get_legend_handles_labels()
+    for part, line in PARTS.items():
+        handles += panels[0].plot([], [], color="#555555", linestyle=line, label=part)
+    handles += panels[1].plot([], [], color="#555555", linestyle=":", linewidth=0.8, label="floor")
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    return save(figure, folder, "curves")
+
+
+def _curve(
+    panel: Axes,
+    rows: list[HistoryRow],
+    column: str,
+    colour: str,
+    line: Line,
+    label: str | None,
+    *,
+    width: float = 1.5,
+) -> None:
+    """Between the epochs that were looked at; others have no such number."""
+    points = [(row["epoch"], value) for row in rows if (value := row.get(column)) is not None]
+    if points:
+        marker = "." if len(points) == 1 else None
+        epochs, values = zip(*points, strict=True)
+        panel.plot(epochs, values, color=colour, linestyle=line, linewidth=width, marker=marker, label=label)
