@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format docs bench clean
 
 demo: .venv/installed-demo
 	$(BIN)/samplewise demo --out demo
@@ -23,6 +23,10 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+# Warnings are errors; open site/index.html afterwards.
+docs: .venv/installed-docs
+	$(BIN)/mkdocs build --strict
+
 # Ratios between interleaved runs; give the machine nothing else to do meanwhile.
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/step.py
@@ -39,4 +43,4 @@ bench: .venv/installed-bench
 	touch $@
 
 clean:
-	rm -rf .venv demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv demo site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

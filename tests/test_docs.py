@@ -1,26 +1,58 @@
-"""Every Python block in the README and the documentation runs, top to bottom, in one namespace a page."""
+"""The README and the documentation: every Python block runs, links lead somewhere, and the site builds."""
 
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```", flags=re.MULTILINE | re.DOTALL)
+INCLUDED = re.compile(r'^--8<-- "(?P<file>[^":]+)(?::[\d:]+)?"$', flags=re.MULTILINE)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_page
 def test_the_code_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Top to bottom, in one namespace and an empty folder. Examples that are included have a test of their own."""
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
     text = page.read_text()
-    for block in re.finditer(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
-        line = text[: block.start(1)].count("\n")
-        exec(compile("\n" * line + block.group(1), str(page), "exec"), namespace)
+    for block in BLOCK.finditer(text):
+        if not INCLUDED.match(block["code"]):
+            line = text[: block.start("code")].count("\n")
+            exec(compile("\n" * line + textwrap.dedent(block["code"]), str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each_page
 def test_links_to_files_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for included in INCLUDED.finditer(text):
+        assert (ROOT / included["file"]).exists(), f"{page.name} includes {included['file']}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    import samplewise as sw
+
+    documented = {
+        name
+        for page in (ROOT / "docs" / "reference").glob("*.md")
+        for name in re.findall(r"^::: samplewise\.(\w+)$", page.read_text(), flags=re.MULTILINE)
+    }
+    assert documented >= set(sw.__all__)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_asks_no_other_host_for_anything(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    for page in (tmp_path / "site").rglob("*.html"):
+        fetched = re.findall(r'<(?:script|img|link)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', page.read_text())
+        assert not fetched, f"{page.name} fetches {fetched}"
