@@ -28,6 +28,9 @@ def test_a_short_demo_writes_everything_and_can_be_run_again(tmp_path: Path) -> 
     assert json.loads(json.dumps(outcome.to_dict()))["seconds"] > 0
     files = {path.name for path in (tmp_path / "demo").rglob("*") if path.is_file()}
     assert {"table.md", "table.csv", "table.json", "errors.png", "epochs.png", "errors.csv", "history.csv"} <= files
+    page = tmp_path / "demo" / "report.html"
+    assert outcome.text.endswith(f"open {page} in a browser.")
+    assert "Fixed (λ = 10)" in page.read_text(encoding="utf-8")
     again = run_demo(tmp_path / "demo", epochs=2, rows=(ROWS[1],))
     assert len(again.table.at("last")) == 1  # the rows of the first are gone
 

@@ -13,7 +13,7 @@ from samplewise.report.words import count
 
 __all__ = ["Chart", "curve_charts", "distribution_charts", "multiplier_charts"]
 
-BUDGET = 120_000  # points of all curves together, about 1.5 MB
+BUDGET = 60_000  # points of all curves together, about 1 MB
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _line(look: Look, place: int, run: RunReport, curve: Curve, points: int, *, 
         "type": "scatter",
         "mode": "lines" if len(keep) > 1 else "markers",
         "name": _name(look, run, curve.split),
-        "x": [curve.epochs[i] for i in keep],
+        "x": [int(curve.epochs[i]) for i in keep],
         # No tau is no point of a logarithmic axis.
         "y": [_short(curve.values[i] if curve.split else curve.values[i] or None) for i in keep],
         "line": {"color": colour, "dash": look.dash(curve.split), "width": 2},
@@ -130,7 +130,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         total = sum(counts) + below + above
         if not total:
             continue
-        colour = PALETTE[look.splits.index(split) % len(PALETTE)]
+        colour = look.split_colour(split)
         traces.append(
             {
                 "type": "scatter",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from samplewise.certificate import Certificate
 from samplewise.checkpoint import write_json
 from samplewise.errors import DataError
 from samplewise.history import History
-from samplewise.report.reading import read_curves, read_json, reading
+from samplewise.report.reading import number, read_curves, read_json, reading
 from samplewise.report.run import Certified, Distribution, Finding, Multipliers, Requirement, RunReport, Split
 from samplewise.training.findings import FORMAT, long_tail
 from samplewise.training.run import FINDINGS, IDENTITY
@@ -17,7 +18,6 @@ from samplewise.training.run import FINDINGS, IDENTITY
 __all__ = ["keep_certificate", "read_certificate", "read_fit", "read_multipliers"]
 
 CERTIFICATE = "certificate.json"
-Findings = Mapping[str, Any]
 
 
 def keep_certificate(folder: Path | str, certificate: Certificate) -> None:
@@ -41,33 +41,41 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
         return None
     with reading(folder / "history.jsonl"):
         rows = History.read(folder).rows
-    if not rows:
-        raise DataError(f"{folder}: the run has not ended an epoch yet; make the report later")
-    kept = read_json(folder / FINDINGS) if (folder / FINDINGS).exists() else {}
-    with reading(folder / FINDINGS if kept else identity):
-        if kept and kept["format"] != FORMAT:
-            raise ValueError(f"expected the format {FORMAT}, got {kept['format']!r}")
+        if not rows:
+            raise DataError(f"{folder}: the run has not ended an epoch yet; make the report later")
+        curves = tuple(read_curves(rows, _constraint_names(rows)))
+    with reading(identity):
         asked = stored["asked"]
-        names = list(kept["constraints"]) if kept else _constraint_names(rows)
-        curves = tuple(read_curves(rows, names))
-        return [
-            RunReport(
-                name=folder.resolve().name,
-                folder=str(folder),
-                problem=f"Minimise the mean objective over {asked['samples']:,} training samples",
-                requirements=_requirements(kept, asked),
-                method=_method(asked["method"]),
-                selected=str(kept["selected"]["reason"]) if kept else "not audited yet",
-                selected_epoch=int(kept["selected"]["epoch"]) if kept else None,
-                splits=tuple(_split(name, part, kept) for name, part in kept.get("splits", {}).items()),
-                curves=curves,
-                distributions=tuple(_distribution(name, part) for name, part in kept.get("distributions", {}).items()),
-                multipliers=read_multipliers(folder),
-                certificate=read_certificate(folder),
-                settings={**asked, "epochs so far": len(rows), "model": _size(asked["model"])},
-                provenance=dict(stored["provenance"]),
-            )
-        ]
+        run = RunReport(
+            name=folder.resolve().name,
+            folder=str(folder),
+            problem=f"Minimise the mean objective over {asked['samples']:,} training samples",
+            requirements=tuple(Requirement(name="", measure="", formula=str(text)) for text in asked["constraints"]),
+            method=_method(asked["method"]),
+            selected="not audited yet",
+            splits=(),
+            curves=curves,
+            multipliers=read_multipliers(folder),
+            certificate=read_certificate(folder),
+            settings={**asked, "epochs so far": len(rows), "model": _size(asked["model"])},
+            provenance=dict(stored["provenance"]),
+        )
+    return [_with_findings(run, folder / FINDINGS) if (folder / FINDINGS).exists() else run]
+
+
+def _with_findings(run: RunReport, path: Path) -> RunReport:
+    kept = read_json(path)
+    with reading(path):
+        if kept["format"] != FORMAT:
+            raise ValueError(f"expected the format {FORMAT}, got {kept['format']!r}")
+        return replace(
+            run,
+            requirements=tuple(_requirement(name, part) for name, part in kept["constraints"].items()),
+            selected=str(kept["selected"]["reason"]),
+            selected_epoch=int(kept["selected"]["epoch"]),
+            splits=tuple(_split(name, part, kept["trained_on"]) for name, part in kept["splits"].items()),
+            distributions=tuple(_distribution(name, part) for name, part in kept["distributions"].items()),
+        )
 
 
 def read_certificate(folder: Path) -> Certified | None:
@@ -92,23 +100,18 @@ def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
 
 
 def _constraint_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the constraints of a run without audits: each has its tau."""
+    """Each constraint has its tau."""
     return list(dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/")))
 
 
-def _requirements(kept: Findings, asked: Mapping[str, Any]) -> tuple[Requirement, ...]:
-    if not kept:
-        return tuple(Requirement(name="", measure="", formula=str(text)) for text in asked["constraints"])
-    return tuple(
-        Requirement(
-            name,
-            measure=str(part["measure"]),
-            formula=str(part["formula"]),
-            lower=part["lower"],
-            upper=part["upper"],
-            margin=float(part["margin"]),
-        )
-        for name, part in kept["constraints"].items()
+def _requirement(name: str, part: Mapping[str, Any]) -> Requirement:
+    return Requirement(
+        name,
+        measure=str(part["measure"]),
+        formula=str(part["formula"]),
+        lower=number(part["lower"]),
+        upper=number(part["upper"]),
+        margin=float(part["margin"]),
     )
 
 
@@ -117,13 +120,13 @@ def _method(described: Mapping[str, Any]) -> str:
     return ", ".join([str(described["type"]), *parts])
 
 
-def _split(name: str, part: Mapping[str, Any], kept: Findings) -> Split:
+def _split(name: str, part: Mapping[str, Any], trained_on: str | None) -> Split:
     return Split(
         name,
         samples=int(part["samples"]),
         objective=float(part["objective"]),
         satisfied=float(part["satisfied"]),
-        trained_on=name == kept["trained_on"],
+        trained_on=name == trained_on,
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
             constraint: Finding(

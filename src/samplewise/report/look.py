@@ -49,9 +49,12 @@ class Look:
         self.several = len(runs) > 1
 
     def colour(self, run: int, split: str) -> str:
-        """Of a line or a bar."""
-        place = run if self.several else self._place(split)
-        return PALETTE[place % len(PALETTE)]
+        """Of a line among those of all runs."""
+        return PALETTE[run % len(PALETTE)] if self.several else self.split_colour(split)
+
+    def split_colour(self, split: str) -> str:
+        """Of a data set where only one run is shown."""
+        return PALETTE[self._place(split) % len(PALETTE)]
 
     def dash(self, split: str) -> str:
         """Of a line."""

@@ -54,7 +54,7 @@
   const charts = [...document.querySelectorAll(".chart")];
   const drawn = (place) => place.classList.contains("js-plotly-plot");
   const drawOpen = () =>
-    Promise.all(charts.filter((place) => !drawn(place) && place.offsetParent !== null).map(draw));
+    Promise.all(charts.filter((place) => !drawn(place) && !place.closest("details:not([open])")).map(draw));
 
   function toggle() {
     for (const place of charts.filter(drawn)) {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "make_page", "write_page"]
 
 LARGEST = 5_000_000  # bytes of a page
-PICTURES = 1_500_000  # bytes of all pictures together
+PICTURES = 1_200_000  # bytes of all pictures together
 EXTRA = "pip install 'samplewise[report]'"
 
 

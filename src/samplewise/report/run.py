@@ -68,6 +68,10 @@ class Split:
     """Of every measure."""
     confidence: float = 0.95
 
+    def __post_init__(self) -> None:
+        if self.samples < 1 or not 0.0 <= self.satisfied <= 1.0:
+            raise ValueError(f"{self.name}: {self.satisfied} of {self.samples} samples satisfied cannot be")
+
     @property
     def violated(self) -> int:
         """Samples that miss a constraint."""
@@ -102,6 +106,10 @@ class Distribution:
     beyond: Mapping[str, tuple[int, int]]
     """How many values lie below the first edge, and above the last."""
 
+    def __post_init__(self) -> None:
+        if any(len(counts) != len(self.edges) - 1 for counts in self.counts.values()):
+            raise ValueError(f"{self.measure}: expected one count between any two of the {len(self.edges)} edges")
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -110,6 +118,13 @@ class Picture:
     caption: str
     images: Mapping[str, NDArray[np.uint8]]
     """By name, such as ``original``: grey ``(H, W)`` or RGB ``(H, W, 3)``."""
+
+    def __post_init__(self) -> None:
+        for name, image in self.images.items():
+            if image.dtype != np.uint8 or not image.size or (image.ndim != 2 and image.shape[2:] != (3,)):
+                raise ValueError(
+                    f"{name}: expected bytes of shape (H, W) or (H, W, 3), got {image.shape} {image.dtype}"
+                )
 
 
 @dataclass(frozen=True)
@@ -129,6 +144,10 @@ class Multipliers:
     positive: int
     ranks: tuple[int, ...]
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ranks) != len(self.values):
+            raise ValueError(f"{self.constraint}: {len(self.ranks)} ranks but {len(self.values)} multipliers")
 
 
 @dataclass(frozen=True)
@@ -160,6 +179,10 @@ class RunReport:
     certificate: Certified | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len({tuple(split.constraints) for split in self.splits}) > 1:
+            raise ValueError("expected the same constraints on each data set")
 
     @property
     def unseen(self) -> Split | None:

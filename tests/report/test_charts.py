@@ -1,0 +1,59 @@
+import plotly.graph_objects as go
+import pytest
+from report_runs import made_up
+
+from samplewise.report.charts import curve_charts, distribution_charts, multiplier_charts
+from samplewise.report.look import PALETTE, Look
+
+RUNS = [made_up("a"), made_up("b", epochs=3000)]
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#f6f7f9", "#14181d", "#1b2027"])
+def test_every_colour_stands_out_on_every_page(page: str) -> None:
+    for colour in PALETTE:
+        light, dark = sorted((luminance(colour), luminance(page)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3.0, (colour, page)
+
+
+@pytest.mark.parametrize("runs", [RUNS[:1], RUNS])
+def test_plotly_accepts_every_chart(runs: list[object]) -> None:
+    look = Look(RUNS[: len(runs)])
+    charts = curve_charts(RUNS[: len(runs)], look)
+    charts += distribution_charts(RUNS[0], 0, look) + multiplier_charts(RUNS[0], 0)
+    assert len({chart.id for chart in charts}) == len(charts) == 6 + len(runs) - 1
+    for chart in charts:
+        figure = go.Figure(data=chart.figure["data"], layout=chart.figure["layout"])  # refuses what it does not know
+        assert len(figure.data) >= 1
+
+
+def test_one_run_is_coloured_by_data_set_and_several_by_run() -> None:
+    one, several = Look(RUNS[:1]), Look(RUNS)
+    assert one.colour(0, "train") != one.colour(0, "test")
+    assert several.colour(0, "train") == several.colour(0, "test") != several.colour(1, "test")
+    assert one.splits == ["train", "test", "while training"]
+    assert one.hidden(RUNS[:1]) == {"while training"}
+
+
+def test_long_runs_are_thinned_and_keep_their_ends() -> None:
+    runs = [made_up(str(i), epochs=3000) for i in range(8)]
+    charts = curve_charts(runs, Look(runs))
+    traces = [trace for chart in charts for trace in chart.figure["data"] if len(trace["x"]) > 1]
+    assert sum(len(trace["x"]) for trace in traces) <= 60_000
+    assert all((trace["x"][0], trace["x"][-1]) == (1, 3000) for trace in traces)
+
+
+def test_a_distribution_says_what_lies_beyond_its_scale() -> None:
+    (chart,) = distribution_charts(RUNS[0], 0, Look(RUNS[:1]))
+    assert "error <= 0.5" in chart.caption
+    assert "test 0 below and 2 above" in chart.caption
+    low, high = chart.figure["layout"]["xaxis"]["range"]
+    assert low < 0.0 < 0.5 < high
+    assert [shape["x0"] for shape in chart.figure["layout"]["shapes"] if shape["type"] == "line"] == [0.5]
+    test = chart.figure["data"][1]
+    assert sum(test["y"]) == pytest.approx(198 / 200)

@@ -1,0 +1,125 @@
+import builtins
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report_runs import made_up
+
+from samplewise.errors import DataError, MissingPackageError
+from samplewise.report import page
+from samplewise.report.run import Gallery, Picture, RunReport
+
+EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>\"'&"
+
+
+class Outline(HTMLParser):
+    """What a page is made of; tags that do not match are an error."""
+
+    VOID = ("meta", "input", "img", "line")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def outline(*runs: RunReport) -> Outline:
+    parser = Outline()
+    parser.feed(page.make_page(runs))
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+@pytest.mark.parametrize("runs", [(made_up(),), (made_up("a"), made_up("b"))], ids=["one", "several"])
+def test_the_page_is_whole_and_accessible(runs: tuple[RunReport, ...]) -> None:
+    found = outline(*runs)
+    tags = [tag for tag, _ in found.tags]
+    assert (tags.count("h1"), tags.count("main"), tags.count("title")) == (1, 1, 1)
+    assert ("html", {"lang": "en"}) in found.tags
+    assert all(attributes.get("alt") for tag, attributes in found.tags if tag == "img")
+    charts = [attributes for tag, attributes in found.tags if attributes.get("class") == "chart"]
+    assert all(each["role"] == "img" and each["aria-label"] for each in charts)
+    assert {each["id"] for each in charts} == set(figures(page.make_page(runs)))
+    identities = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    links = [attributes.get("src") or attributes.get("href") or "#" for _, attributes in found.tags]
+    assert all(link.startswith(("#", "data:image/png;")) for link in links)
+
+
+def figures(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    read: dict[str, Any] = json.loads(found[1])
+    return read
+
+
+def test_texts_of_a_run_are_escaped_everywhere() -> None:
+    plain = outline(made_up("a"), made_up("b"))
+    evil = outline(made_up(EVIL, constraint=EVIL), made_up("b", constraint=EVIL))
+    assert [tag for tag, _ in evil.tags] == [tag for tag, _ in plain.tags]
+    assert EVIL in "".join(evil.text)
+
+
+def test_the_numbers_are_in_the_page_without_any_script() -> None:
+    text = re.sub(r"<script.*?</script>", "", page.make_page([made_up()]), flags=re.DOTALL)
+    for said in (
+        "90.0% of the 200 samples",
+        "error &lt;= 0.5",
+        "python train.py",
+        "2.13.0",
+        "Stationary to 0.01",
+        "0.2",
+    ):
+        assert said in text
+
+
+def test_a_page_stays_small_whatever_the_runs(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (20, 100, 100), dtype=np.uint8)
+    pictures = tuple(Picture(f"sample {i}", {"original": image}) for i, image in enumerate(noise))
+    runs = [replace(made_up(str(i), epochs=5000), galleries=(Gallery("worst", pictures),)) for i in range(30)]
+    page.write_page(tmp_path / "report.html", runs)
+    assert (tmp_path / "report.html").stat().st_size <= 5_000_000
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_no_run_and_too_many_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="at least one run"):
+        page.make_page([])
+    monkeypatch.setattr(page, "LARGEST", 1_000_000)
+    with pytest.raises(DataError, match="report on fewer runs"):
+        page.write_page(tmp_path / "report.html", [made_up()])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["plotly", "jinja2", "PIL"])
+def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *more: Any, **options: Any) -> Any:
+        if name.split(".")[0] == package:
+            raise ImportError(f"No module named {name!r}", name=name)
+        return real(name, *more, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    page._packed_plotly.cache_clear()
+    with pytest.raises(MissingPackageError, match=r"pip install 'samplewise\[report\]'"):
+        page.make_page([made_up()])

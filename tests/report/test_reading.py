@@ -1,0 +1,153 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import samplewise as sw
+from samplewise.audit import violation_rate_upper
+from samplewise.errors import DataError
+from samplewise.report.fits import keep_certificate, read_fit
+from samplewise.report.reading import read_curves, read_runs
+from samplewise.report.run import RunReport
+from samplewise.studies.mnist.reading import read_study
+from small import BOUND, make_data, make_problem
+from small_fit import small_fit
+
+READERS = (read_study, read_fit)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, sw.Solution]:
+    folder = tmp_path_factory.mktemp("runs") / "fitted"
+    solution, _ = small_fit(folder, "lagrangian")
+    return folder, solution
+
+
+def read_one(folder: Path) -> RunReport:
+    (run,) = read_runs([folder], READERS)
+    return run
+
+
+def test_a_run_of_fit_is_read_whole(fitted: tuple[Path, sw.Solution]) -> None:
+    folder, solution = fitted
+    run = read_one(folder)
+    assert (run.name, run.selected_epoch) == ("fitted", solution.selected.epoch)
+    assert [(each.name, each.upper, each.lower) for each in run.requirements] == [("reconstruction", BOUND, None)]
+    test = sw.audit(make_problem(), solution.model, make_data(51, seed=1))
+    train, unseen = run.splits
+    assert (train.trained_on, unseen.trained_on) == (True, False)
+    assert (unseen.satisfied, unseen.samples, unseen.objective) == (test.satisfied, 51, test.objective)
+    assert unseen.at_least == 1 - violation_rate_upper(test["reconstruction"].violated, 51, 0.95)
+    found = unseen.constraints["reconstruction"]
+    assert list(found.violators) == test["reconstruction"].worst_violators(20)
+    curves = {(curve.title, curve.split): curve for curve in run.curves}
+    assert curves["Objective", "test"].values == tuple(solution.history.column("test/objective"))
+    assert curves["τ", ""].epochs == (1.0, 2.0, 3.0)
+    assert {spread.measure for spread in run.distributions} == {"reconstruction", "accuracy"}
+    assert run.multipliers[0].total == 200
+    assert run.certificate is None
+    assert run.settings["epochs so far"] == 3
+
+
+def test_a_certificate_put_beside_the_run_is_shown_with_its_multipliers(tmp_path: Path) -> None:
+    solution, method = small_fit(tmp_path / "run")
+    certificate = sw.certify(make_problem(), solution.model, make_data(), method)
+    keep_certificate(tmp_path / "run", certificate)
+    run = read_one(tmp_path / "run")
+    assert run.certificate is not None
+    assert run.certificate.sentence == certificate.sentence
+    assert run.certificate.facts["stationarity"] == certificate.stationarity
+    multipliers = certificate.multipliers["reconstruction"]
+    assert run.multipliers[0].values[0] == pytest.approx(float(multipliers.max()))
+    assert run.multipliers[0].positive == int((multipliers > 0).sum())
+
+
+def test_a_run_that_was_never_audited_shows_what_was_seen_while_training(tmp_path: Path) -> None:
+    small_fit(tmp_path / "run")
+    (tmp_path / "run" / "audit.json").unlink()
+    run = read_one(tmp_path / "run")
+    assert run.splits == ()
+    assert "AtMost" in run.requirements[0].formula
+    assert ("Share satisfied", "while training") in {(curve.title, curve.split) for curve in run.curves}
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def other(path: Path) -> None:
+    path.write_text('["something else"]')
+
+
+def changed(**values: object) -> Callable[[Path], None]:
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **values})) and None
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("run.json", torn),
+        ("run.json", other),
+        ("run.json", changed(asked={})),
+        ("run.json", changed(provenance=3)),
+        ("audit.json", torn),
+        ("audit.json", other),
+        ("audit.json", changed(format="samplewise-audit-9")),
+        ("audit.json", changed(splits={"train": {}})),
+        (
+            "audit.json",
+            changed(distributions={"x": {"edges": [0, 1], "counts": {"t": [1, 2]}, "below": {}, "above": {}}}),
+        ),
+        ("audit.json", changed(multipliers={"x": {"total": 1, "positive": 1, "rank": [1], "value": []}})),
+        ("history.jsonl", other),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    fitted: tuple[Path, sw.Solution], tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    for path in fitted[0].glob("*.json*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    if name == "history.jsonl":  # a last line without its end is only left out
+        (tmp_path / name).write_text("{}\n" + "[1\n")
+    else:
+        harm(tmp_path / name)
+    with pytest.raises(DataError, match=name.replace(".", r"\.")):
+        read_runs([tmp_path], READERS)
+
+
+def test_a_folder_that_is_no_run_is_refused(fitted: tuple[Path, sw.Solution], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        read_runs([tmp_path / "nowhere"], READERS)
+    with pytest.raises(DataError, match="holds no run"):
+        read_runs([tmp_path], READERS)
+    (tmp_path / "run.json").write_bytes((fitted[0] / "run.json").read_bytes())
+    with pytest.raises(DataError, match="not ended an epoch"):
+        read_runs([tmp_path], READERS)
+
+
+def test_runs_of_several_folders_are_told_apart_by_their_folders(
+    fitted: tuple[Path, sw.Solution], tmp_path: Path
+) -> None:
+    twin = tmp_path / "elsewhere" / "fitted"
+    twin.mkdir(parents=True)
+    for path in fitted[0].glob("*.json*"):
+        (twin / path.name).write_bytes(path.read_bytes())
+    names = [run.name for run in read_runs([fitted[0], twin], READERS)]
+    assert names == [f"{fitted[0].parent.name}/fitted", "elsewhere/fitted"]
+
+
+def test_one_tau_for_all_constraints_is_one_curve() -> None:
+    row = {"epoch": 1, "tau/a": 2.0, "tau/b": 2.0, "test/satisfied": 0.5, "test/a/satisfied": 1.0, "lr": 0.1}
+    titles = [curve.title for curve in read_curves([row], ["a", "b"])]
+    assert titles == ["τ", "Share satisfied by all", "Share satisfied: a"]
+    titles = [curve.title for curve in read_curves([{**row, "tau/b": 3.0}], ["a", "b"])]
+    assert titles[:2] == ["τ: a", "τ: b"]
+    assert [curve.title for curve in read_curves([{"epoch": 1, "tau/a": 0.0}], ["a"])] == []  # nothing was enforced
+
+
+def test_a_new_kind_of_run_needs_only_a_reader(tmp_path: Path, fitted: tuple[Path, sw.Solution]) -> None:
+    (tmp_path / "mine.json").touch()
+    known = read_one(fitted[0])
+    found = read_runs([tmp_path], [*READERS, lambda folder: [known] if (folder / "mine.json").exists() else None])
+    assert found == [known]
