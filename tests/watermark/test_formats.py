@@ -213,9 +213,21 @@ def deep_colour_png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
 
 
+def deep_colour_tiff() -> bytes:
+    # One pixel, from byte 8 on; its three depths follow it, then the directory.
+    entries = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 3, 14), (259, 3, 1, 1), (262, 3, 1, 2), (273, 4, 1, 8)]
+    entries += [(277, 3, 1, 3), (278, 3, 1, 1), (279, 4, 1, 6)]
+    directory = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    data = struct.pack("<6H", 1, 2, 3, 16, 16, 16)
+    return b"II*\0" + struct.pack("<I", 20) + data + struct.pack("<H", len(entries)) + directory + bytes(4)
+
+
 def test_what_would_not_come_back_is_refused(tmp_path: Path) -> None:
     grey = Image.fromarray(gradient())
     (tmp_path / "deep.png").write_bytes(deep_colour_png())
+    (tmp_path / "deep.tif").write_bytes(deep_colour_tiff())
+    for name in ("deep.png", "deep.tif"):  # Pillow would halve them without a word
+        assert np.asarray(Image.open(tmp_path / name)).dtype == np.uint8
     grey.save(tmp_path / "pages.tif", save_all=True, append_images=[grey])
     grey.save(tmp_path / "animated.png", save_all=True, append_images=[ImageOps.invert(grey)])
     grey.convert("F").save(tmp_path / "float.tif")
@@ -223,6 +235,7 @@ def test_what_would_not_come_back_is_refused(tmp_path: Path) -> None:
     grey.convert("CMYK").save(tmp_path / "cmyk.jpg")
     expected = {
         "deep.png": "8 bits, or 16 bits of grey",
+        "deep.tif": "8 bits, or 16 bits of grey",
         "pages.tif": "2 frames or pages",
         "animated.png": "2 frames or pages",
         "float.tif": "got F",

@@ -98,9 +98,8 @@ class RasterPicture(Picture):
         return file.getvalue()
 
     def _same(self, other: RasterPicture, pixels: Pixels) -> bool:
-        if (self.alpha is None) != (other.alpha is None):
-            return False
-        same_alpha = self.alpha is None or np.array_equal(self.alpha, other.alpha)  # type: ignore[arg-type]
+        own, its = self.alpha, other.alpha
+        same_alpha = own is its if own is None or its is None else np.array_equal(own, its)
         return same_alpha and super()._same(other, pixels)
 
 
