@@ -137,11 +137,15 @@ def test_a_torn_journal_and_pixels_that_do_not_count_do_no_harm(
     same(prepare(many, out, size=8, resume=True), whole)
 
 
-def test_a_kill_between_the_last_steps_does_no_harm(
+def test_a_kill_at_the_first_or_the_last_steps_does_no_harm(
     many: Path, whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "store"
+    out.mkdir()
+    for name in (".probe.x", ".unfinished.jsonl.x.tmp"):  # before the journal
+        (out / name).write_text("torn")
     interrupted(many, out, 3, monkeypatch)
+    (out / ".index.json.x.tmp").write_text("torn")
     (out / "split.json").write_bytes((whole.folder / "split.json").read_bytes())  # before the index
     journal = (out / "unfinished.jsonl").read_bytes()
     same(prepare(many, out, size=8, resume=True), whole)

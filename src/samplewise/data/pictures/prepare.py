@@ -159,11 +159,17 @@ def _open(out: Path, listing: Listing, size: int, *, resume: bool) -> None:
     if (out / JOURNAL).exists():
         if not resume:
             raise CheckpointError(f"{out}: holds an unfinished store; add --resume to go on, or choose another folder")
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or set(out.iterdir()) - set(_torn(out))):
         raise CheckpointError(f"{out}: exists and is not a store of pictures; choose an empty or a new folder")
     else:
         ensure_writable(out)
         Unfinished.begin(out, fingerprint=listing.fingerprint(), size=size)
+
+
+def _torn(out: Path) -> list[Path]:
+    """What a kill in the middle of a write left behind."""
+    patterns = (".probe.*", *(f".{name}.*.tmp" for name in (JOURNAL, SPLIT, INDEX)))
+    return [path for pattern in patterns for path in out.glob(pattern)]
 
 
 def _decode_all(listing: Listing, store: Unfinished, workers: int, watch: Watch | None) -> None:
@@ -195,6 +201,8 @@ def _decode_all(listing: Listing, store: Unfinished, workers: int, watch: Watch 
 
 def _finish(listing: Listing, store: Unfinished, divide: Divide) -> None:
     """Write split and index; the index comes last, since with it the store is complete."""
+    for path in _torn(store.folder):
+        path.unlink()
     kept = [picture for picture in listing.pictures if picture.name not in store.bad]
     names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
     if (split := divide(names, patients)) is not None:
