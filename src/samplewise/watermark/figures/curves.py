@@ -25,6 +25,7 @@ PANELS = {
 Line = str | tuple[int, tuple[float, float]]
 PARTS: dict[str, Line] = {"train": (0, (4, 1.5)), "validation": "-"}
 TAU = f"tau/{CONSTRAINT}"
+DASH = 4  # line widths
 
 
 def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
@@ -44,10 +45,7 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
         panel.set_title(title, loc="left")
     panels[2].set_ylim(-0.03, 1.03)
     tau = panels[3]
-    for place, (_, rows, colour) in enumerate(histories):
-        # Runs often share their schedule; the wider ones below stay visible.
-        width = 1.2 + 1.2 * min(3, len(histories) - 1 - place)
-        _curve(tau, [row for row in rows if row.get(TAU)], TAU, colour, "-", None, width=width)
+    _taus(tau, [(rows, colour) for _, rows, colour in histories])
     tau.set_title("(d) tau", loc="left")
     if tau.lines:
         tau.set_yscale("log")
@@ -63,19 +61,21 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
     return save(figure, folder, "curves")
 
 
-def _curve(
-    panel: Axes,
-    rows: list[HistoryRow],
-    column: str,
-    colour: str,
-    line: Line,
-    label: str | None,
-    *,
-    width: float = 1.5,
-) -> None:
+def _taus(panel: Axes, histories: Sequence[tuple[list[HistoryRow], str]]) -> None:
+    """Each run's tau where there is a penalty; runs with the same schedule take turns along one line."""
+    schedules: dict[tuple[float | None, ...], list[tuple[list[HistoryRow], str]]] = {}
+    for rows, colour in histories:
+        schedules.setdefault(tuple(row.get(TAU) for row in rows), []).append((rows, colour))
+    for shared in schedules.values():
+        for turn, (rows, colour) in enumerate(shared):
+            line: Line = (DASH * turn, (DASH, DASH * (len(shared) - 1))) if len(shared) > 1 else "-"
+            _curve(panel, [row for row in rows if row.get(TAU)], TAU, colour, line)
+
+
+def _curve(panel: Axes, rows: list[HistoryRow], column: str, colour: str, line: Line, label: str | None = None) -> None:
     """Between the epochs that were looked at; others have no such number."""
     points = [(row["epoch"], value) for row in rows if (value := row.get(column)) is not None]
     if points:
         marker = "." if len(points) == 1 else None
         epochs, values = zip(*points, strict=True)
-        panel.plot(epochs, values, color=colour, linestyle=line, linewidth=width, marker=marker, label=label)
+        panel.plot(epochs, values, color=colour, linestyle=line, marker=marker, label=label)

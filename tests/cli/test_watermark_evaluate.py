@@ -1,0 +1,169 @@
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+
+from samplewise.cli.outcome import run
+from samplewise.cli.watermark_evaluate import EPILOG, evaluate
+from samplewise.data.pictures import Store, prepare
+from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.training import train
+
+RECIPE = Recipe(
+    network="swift",
+    bits=8,
+    size=16,
+    floor=20.0,
+    steps_per_round=2,
+    message_rounds=1,
+    rounds=2,
+    batch_size=4,
+    audit_images=4,
+)
+ATTACKS = ("--attacks", "identity, gaussian(0.1)")
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command(epilog=EPILOG)(evaluate)
+
+
+@app.callback()
+def callback() -> None:
+    """A command among others, as in the real one."""
+
+
+def main(*arguments: str | Path | int) -> int:
+    return run(app, ["evaluate", *map(str, arguments)])
+
+
+def error(capsys: pytest.CaptureFixture[str], *arguments: str | Path | int) -> str:
+    """The one line that a bad command ends with."""
+    assert main(*arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures, a store of them, and two runs."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "pictures").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        pixels = np.kron(rng.integers(60, 200, (4, 4)), np.ones((6, 6))).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "pictures" / f"{number:08d}_000.png")
+    store = prepare(folder / "pictures", folder / "store", size=16, workers=1)
+    for name in ("one", "two"):
+        train(store, RECIPE, folder / name, progress=False)
+    return folder
+
+
+def test_runs_are_judged_from_a_store(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    options = ("--data", place / "store", "--out", out, *ATTACKS, "--paper", "--threads", 1, "--accelerator", "cpu")
+    assert main(place / "one", place / "two", *options, "--json") == 0
+    shown = capsys.readouterr()
+    report = json.loads(shown.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert report == json.loads((out / "report.json").read_text())
+    assert [made["name"] for made in report["runs"]] == ["one", "two"]
+    assert [made["label"] for made in report["runs"]] == ["swift, C = 20 dB (one)", "swift, C = 20 dB (two)"]
+    first = report["runs"][0]
+    assert first["recipe"]["bits"] == 8
+    assert first["images"] == len(Store.open(place / "store").split.test)
+    assert {attack["attack"] for attack in first["attacks"]} == {"identity", "gaussian(0.1)"}
+    assert {"command", "commit", "versions", "seed"} <= set(report["provenance"])
+    with (out / first["per_image"]).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    mean = np.mean([float(row["grey/psnr"]) for row in rows])
+    assert first["quality"]["grey"]["psnr_mean"] == pytest.approx(mean)
+    assert all((out / path).stat().st_size > 0 for path in report["figures"])
+    with (out / "table.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [float(row["psnr_mean"]) for row in table] == pytest.approx([mean, mean])  # the same recipe twice
+    assert (out / "table.md").read_text().startswith("| run ")
+
+
+def test_a_folder_is_split_as_in_training(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    options = ("--data", place / "pictures", "--out", out, "--attacks", "none", "--psnr", 10, "--keep-images")
+    assert main(place / "one", *options, "--part", "test") == 0
+    assert "| one | swift" in capsys.readouterr().out
+    kept = sorted(path.name for path in (out / "runs/one/marked/grey").iterdir())
+    assert kept == sorted(Store.open(place / "store").split.test)
+    report = json.loads((out / "report.json").read_text())
+    assert report["runs"][0]["floor"] == 10
+    assert report["runs"][0]["data"]["trained_on_these"] is False  # this run's recipe does not name its pictures
+
+
+def test_runs_that_cannot_be_judged(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    options = ("--data", place / "store", "--out", out)
+    assert "nowhere: no such folder" in error(capsys, tmp_path / "nowhere", *options)
+    assert "holds no run of watermark training" in error(capsys, place / "store", *options)
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    shutil.copy(place / "one" / "recipe.json", unfinished)
+    assert "is unfinished (model.safetensors is missing); go on with" in error(capsys, unfinished, *options)
+    model = (place / "one" / "model.safetensors").read_bytes()
+    (unfinished / "model.safetensors").write_bytes(model[: len(model) // 2])
+    assert "model.safetensors" in error(capsys, place / "one", unfinished, *options)
+    (unfinished / "recipe.json").write_text((unfinished / "recipe.json").read_text().replace('"bits": 8', '"bits": 9'))
+    (unfinished / "model.safetensors").write_bytes(model)
+    assert "hides 8 bits at size 16, but the recipe beside it says 9" in error(capsys, unfinished, *options)
+    (unfinished / "recipe.json").write_text((unfinished / "recipe.json").read_text().replace('": 9', '": "x"'))
+    assert "recipe.json" in error(capsys, unfinished, *options)
+    assert not out.exists()
+
+
+def test_data_that_cannot_be_used(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    judged = (place / "one", "--out", out, "--data")
+    assert "no such folder" in error(capsys, *judged, tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert "holds no pictures" in error(capsys, *judged, tmp_path / "empty")
+    prepare(place / "pictures", tmp_path / "large", size=24, workers=1)
+    assert "holds images of size 24, but" in error(capsys, *judged, tmp_path / "large")
+    assert not out.exists()
+    (tmp_path / "few").mkdir()
+    shutil.copy(place / "pictures" / "00000001_000.png", tmp_path / "few")
+    assert main(*judged, tmp_path / "few") == 2
+    assert "have no test part; judge --part all" in capsys.readouterr().err
+
+
+def test_options_that_cannot_be_right(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    judged = (place / "one", "--data", place / "store", "--out", out)
+    assert "expected --part as one of test, validation" in error(capsys, *judged, "--part", "tests")
+    assert "The grammar" in error(capsys, *judged, "--attacks", "jpg(75)")
+    assert "Missing option '--data'" in error(capsys, place / "one", "--out", out)
+    assert "device flags" in error(capsys, *judged, "--accelerator", "toaster")
+    assert not out.exists()
+    assert "holds fit, which is not of an evaluation" in error(capsys, *judged[:-1], place / "two")
+
+
+def test_a_run_is_warned_of_that_has_seen_the_images(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(place / "one", other)
+    store = Store.open(place / "store")
+    recipe = json.loads((other / "recipe.json").read_text())
+    recipe["settings"]["data"] = store.index.fingerprint
+    (other / "recipe.json").write_text(json.dumps(recipe))
+    result = json.loads((other / "result.json").read_text())
+    (other / "result.json").write_text(json.dumps({**result, "split": {"rule": "patients", "seed": 7}}))
+    out = tmp_path / "out"
+    (out / "figures").mkdir(parents=True)
+    (out / "report.json").write_text("of an earlier evaluation, to be replaced")
+    options = ("--data", place / "store", "--attacks", "none", "--part", "all", "--images", 1)
+    assert main(other, *options, "--out", out) == 0
+    assert "other: was trained with another split of these images" in capsys.readouterr().err
+    report = json.loads((out / "report.json").read_text())["runs"][0]
+    assert report["images"] == 1
+    assert report["data"]["split_as_trained"] is False

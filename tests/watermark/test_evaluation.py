@@ -1,0 +1,201 @@
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from plain_networks import SIZE, Plain, make_store
+from scipy.stats import binomtest
+from torch import Tensor
+
+from samplewise.data.pictures import PictureData, Store, prepare
+from samplewise.errors import DataError, NotFiniteError
+from samplewise.watermark.attacks import parse_attacks
+from samplewise.watermark.evaluation import Evaluation, evaluate_network, spread, summarise
+from samplewise.watermark.evaluation.report import write_images
+from samplewise.watermark.evaluation.summary import Share, capacity
+from samplewise.watermark.messages import fixed_messages
+from samplewise.watermark.networks import Hidden, Swift
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return make_store(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def data(store: Store) -> PictureData:
+    return store.select()
+
+
+def same(first: Evaluation, second: Evaluation) -> bool:
+    columns = [{**one.measures, **one.attacks} for one in (first, second)]
+    return columns[0].keys() == columns[1].keys() and all(
+        np.array_equal(values, columns[1][key], equal_nan=True) for key, values in columns[0].items()
+    )
+
+
+def test_quality_is_that_of_the_files_on_disk(data: PictureData, tmp_path: Path) -> None:
+    network = Plain(low=0.301, high=0.698)
+    found = evaluate_network(network, data, keep=tmp_path).measures
+    for place, name in enumerate(data.names):
+        with Image.open(tmp_path / "grey" / name) as picture:
+            assert picture.mode == "L"
+            kept = np.asarray(picture).astype(float)
+        cover = data.store.images[data.rows[place]].astype(float)
+        bits = fixed_messages(data.rows[place : place + 1], 8)[0].numpy()
+        assert (kept[0, :8] == np.where(bits > 0.5, 178, 77)).all()  # 0.698 * 255 = 177.99, 0.301 * 255 = 76.76
+        difference = np.abs(kept - cover)
+        assert found["grey/psnr"][place] == pytest.approx(10 * math.log10(255**2 / (difference**2).mean()), abs=1e-9)
+        assert found["grey/max_difference"][place] == difference.max()
+        assert found["grey/changed"][place] == (difference > 0).mean()
+        assert 0 < found["grey/ssim"][place] < 1
+    assert not found["grey/bit_error"].any()
+    assert not np.array_equal(found["grey/psnr"], found["float/psnr"])
+
+
+def test_floats_hold_what_files_cannot(data: PictureData) -> None:
+    # Both values are above white: a file clamps them to the same grey.
+    found = evaluate_network(Plain(low=1.1, high=1.9), data).measures
+    assert not found["float/bit_error"].any()
+    zeros = 1 - fixed_messages(data.rows, 8).mean(1).double().numpy()
+    assert np.allclose(found["grey/bit_error"], 1 - zeros)  # all is read as the lower value
+
+
+def test_what_differs_between_channels_is_lost_in_grey(data: PictureData, tmp_path: Path) -> None:
+    # Red moves the values that decide a bit; in the mean of three channels they stay on one side.
+    network = Plain(channels=3, low=0.55, high=0.95, where=(0,))
+    found = evaluate_network(network, data, keep=tmp_path)
+    assert found.ways == ("grey", "rgb", "float")
+    assert not found.measures["rgb/bit_error"].any()
+    assert not found.measures["float/bit_error"].any()
+    assert found.measures["grey/bit_error"].mean() > 0.2
+    with Image.open(tmp_path / "rgb" / data.names[0]) as picture:
+        assert picture.mode == "RGB"
+    # The same change in the RGB file counts over all three channels.
+    summary = summarise(found, 20.0)
+    assert summary.quality["rgb"].max_difference == pytest.approx(
+        3 * (summary.quality["grey"].max_difference or 0), abs=3
+    )
+
+
+@pytest.mark.parametrize("network", [Swift(8, size=SIZE), Hidden(4, size=SIZE, width=4)])
+def test_batches_threads_and_the_selection_change_nothing(data: PictureData, network: Swift | Hidden) -> None:
+    attacks = parse_attacks("gaussian(0.05), crop(0.5) + jpeg(50), dropout(0.3)")
+    network.train()
+    whole = evaluate_network(network, data, attacks=attacks)
+    assert all(module.training for module in network.modules())
+    single = evaluate_network(network, data, attacks=attacks, batch_size=2, workers=1)
+    for key, values in {**whole.measures, **whole.attacks}.items():
+        other = {**single.measures, **single.attacks}[key]
+        assert np.allclose(values, other, rtol=1e-5), key
+    part = PictureData(data.store, [4])
+    alone = evaluate_network(network, part, attacks=attacks)
+    assert alone.measures["grey/psnr"][0] == pytest.approx(whole.measures["grey/psnr"][4])
+    assert all(alone.attacks[key][0] == pytest.approx(whole.attacks[key][4]) for key in alone.attacks)
+
+
+def test_attacks_hit_the_files(data: PictureData) -> None:
+    attacks = parse_attacks("identity, brightness(0.1), dropout(1), gaussian(0.3)")
+    found = evaluate_network(Plain(), data, attacks=attacks)
+    assert not found.attacks["grey/identity"].any()
+    ones = fixed_messages(data.rows, 8).mean(1).double().numpy()
+    assert np.allclose(found.attacks["grey/brightness(0.1)"], ones)  # darker than the middle: all zeros
+    assert found.attacks["grey/dropout(1)"].mean() > 0.2  # the cover is back
+    noisy = found.attacks["grey/gaussian(0.3)"]
+    assert 0 < noisy.mean() < 0.5
+    again = evaluate_network(Plain(), data, attacks=attacks)
+    assert same(found, again)
+    other = evaluate_network(Plain(), data, attacks=attacks, seed=1)
+    assert not np.array_equal(other.attacks["grey/gaussian(0.3)"], noisy)
+
+
+def test_few_images_are_attacked_evenly(data: PictureData) -> None:
+    found = evaluate_network(Plain(), data, attacks=parse_attacks("identity"), attack_images=3, batch_size=2)
+    assert np.flatnonzero(~np.isnan(found.attacks["grey/identity"])).tolist() == [0, 3, 6]
+    assert summarise(found, 20.0).attacks[0].reading.error_free.samples == 3
+
+
+def test_spread_takes_pictures_evenly(data: PictureData) -> None:
+    assert spread(data, 3).rows.tolist() == [0, 3, 6]
+    assert spread(data, 100).rows.tolist() == data.rows.tolist()
+    assert spread(data, None) is data
+
+
+def test_temporary_files_are_gone(data: PictureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    evaluate_network(Plain(), data)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_judged_is_refused(data: PictureData, store: Store) -> None:
+    with pytest.raises(DataError, match="expected pictures of size 32, as the network's, got 16"):
+        evaluate_network(Plain(size=32), data)
+    network = Plain()
+    torch.nn.init.constant_(network.weight, math.nan)
+    with pytest.raises(NotFiniteError, match="its training diverged"):
+        evaluate_network(network, data)
+
+
+def test_names_that_become_one_file_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name in ("a.bmp", "a.bmp.png"):
+        Image.new("L", (SIZE, SIZE), 100).save(folder / name)
+    with pytest.raises(DataError, match="two images would become the same PNG file"):
+        evaluate_network(Plain(), prepare(folder, tmp_path / "store", size=SIZE, workers=1).select())
+
+
+class Uneven(Plain):
+    """Changes every pixel of an image the more, the higher its number, which its message tells."""
+
+    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
+        numbers = (messages[:, None] == fixed_messages(torch.arange(9), self.bits)).all(2).float().argmax(1)
+        return images + (numbers[:, None, None, None] + 1) / 255
+
+
+def test_the_summary_names_the_worst_first(data: PictureData) -> None:
+    found = evaluate_network(Uneven(16), data)
+    assert found.measures["grey/max_difference"].tolist() == list(range(1, 10))
+    floor = 20 * math.log10(255 / 5.5)  # images 0 to 4 are within it
+    summary = summarise(found, floor)
+    assert [name for name, _ in summary.below_floor] == [data.names[i] for i in (8, 7, 6, 5)]
+    quality = summary.quality["grey"]
+    assert (quality.satisfied.held, quality.satisfied.samples) == (5, 9)
+    assert (quality.patients_satisfied.held, quality.patients_satisfied.samples) == (1, 3)
+    assert quality.psnr_min == pytest.approx(20 * math.log10(255 / 9))
+    assert quality.psnr_median == pytest.approx(20 * math.log10(255 / 5))
+    assert [error for _, error in summary.with_errors] == sorted((e for _, e in summary.with_errors), reverse=True)
+    assert summary.to_dict()["below_floor"][0] == {"name": data.names[8], "psnr": quality.psnr_min}
+    worst = found.names[int(found.measures["grey/bit_error"].argmax())]
+    assert summary.with_errors[0][0] == worst
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.sampled_from([0.9, 0.95]))
+def test_the_share_has_its_exact_bound(counts: tuple[int, int], confidence: float) -> None:
+    samples, held = counts
+    share = Share.of(np.arange(samples) < held, confidence)
+    exact = binomtest(held, samples, alternative="greater").proportion_ci(confidence, method="exact")
+    assert share.share == held / samples
+    assert share.at_least == pytest.approx(exact.low, abs=1e-9)
+
+
+@given(st.floats(1e-6, 0.5), st.integers(1, 500))
+def test_capacity_is_that_of_the_symmetric_channel(error: float, bits: int) -> None:
+    entropy = -error * math.log2(error) - (1 - error) * math.log2(1 - error)
+    assert float(capacity(np.array(error), bits)) == pytest.approx(bits * (1 - entropy), abs=1e-9 * bits)
+    assert float(capacity(np.array(1 - error), bits)) == 0
+
+
+def test_the_table_of_images_has_every_number(data: PictureData, tmp_path: Path) -> None:
+    found = evaluate_network(Plain(), data, attacks=parse_attacks("jpeg(75)"), attack_images=1)
+    write_images(tmp_path / "images.csv", found)
+    with (tmp_path / "images.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(row["name"] for row in rows) == data.names
+    assert [float(row["grey/psnr"]) for row in rows] == found.measures["grey/psnr"].tolist()
+    assert [row["grey/jpeg(75) bit_error"] != "" for row in rows] == [True] + 8 * [False]

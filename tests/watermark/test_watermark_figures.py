@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from plain_networks import SIZE, Plain, make_store
+from torch import Tensor
+
+from samplewise.data.pictures import PictureData
+from samplewise.watermark.attacks import parse_attacks
+from samplewise.watermark.evaluation import Evaluation, evaluate_network, summarise
+from samplewise.watermark.evaluation.judged import Judged
+from samplewise.watermark.evaluation.paper import published_median
+from samplewise.watermark.evaluation.runs import Run
+from samplewise.watermark.figures import write_figures
+from samplewise.watermark.figures.pictures import chosen_images
+from samplewise.watermark.messages import fixed_messages
+from samplewise.watermark.recipe import Recipe
+
+HISTORY = """epoch,warmup,tau/psnr,train/psnr,train/message_loss,train/psnr/satisfied,validation/psnr
+1,True,0.0,,,,
+2,False,0.1,30.5,0.4,0.5,30.1
+3,False,0.2,33.5,0.3,0.9,
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
+    return make_store(tmp_path_factory.mktemp("pictures"), 6).select()
+
+
+def judge(data: PictureData, name: str, network: Plain, folder: Path, *, attacks: str = "") -> Judged:
+    evaluation = evaluate_network(network, data, attacks=parse_attacks(attacks) if attacks else ())
+    recipe = Recipe(network="swift", bits=8, size=SIZE, floor=20.0)
+    run = Run(folder, name, f"{name}, C = 20 dB", recipe, network, {})
+    return Judged(run, data, evaluation, summarise(evaluation, 20.0))
+
+
+def names(paths: list[Path]) -> set[str]:
+    return {path.name for path in paths}
+
+
+def test_several_runs_have_all_figures(data: PictureData, tmp_path: Path) -> None:
+    (tmp_path / "run" / "fit").mkdir(parents=True)
+    (tmp_path / "run" / "fit" / "history.csv").write_text(HISTORY)
+    attacks = "identity, jpeg(90), jpeg(50), crop(0.9) + jpeg(90)"
+    judged = [
+        judge(data, "one", Plain(), tmp_path / "run", attacks=attacks),
+        judge(data, "two", Plain(channels=3), tmp_path / "nowhere", attacks=attacks),
+    ]
+    paths = write_figures(tmp_path / "figures", judged, paper=True)
+    kinds = ("psnr", "bit-errors", "curves", "attacks", "pictures-one", "pictures-two", "comparison")
+    assert names(paths) == {f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")}
+    for path in paths:
+        if path.suffix == ".svg":
+            assert path.read_text().rstrip().endswith("</svg>")
+            continue
+        with Image.open(path) as picture:
+            assert np.unique(np.asarray(picture.convert("L"))).size > 20  # not blank
+
+
+def test_one_run_of_one_perfect_image_can_be_drawn(data: PictureData, tmp_path: Path) -> None:
+    # No spread, no errors, no difference, no history, no attacks: nothing to scale an axis by.
+    class Nothing(Plain):
+        def embed(self, images: Tensor, messages: Tensor) -> Tensor:
+            return images
+
+        def extract(self, images: Tensor) -> Tensor:
+            return fixed_messages(torch.zeros(1, dtype=torch.int64), self.bits) - 0.5
+
+    one = judge(PictureData(data.store, [0]), "same", Nothing(), tmp_path)
+    assert one.summary.quality["grey"].psnr_min == 120
+    paths = write_figures(tmp_path / "figures", [one])
+    assert names(paths) == {f"{kind}.{s}" for kind in ("psnr", "bit-errors", "pictures-same") for s in ("png", "svg")}
+
+
+def test_the_worst_images_are_shown() -> None:
+    measures = {
+        "grey/psnr": np.array([41.0, 39.0, 45.0, 42.0, 43.0]),
+        "grey/bit_error": np.array([0.0, 0.1, 0.0, 0.3, 0.0]),
+    }
+    evaluation = Evaluation(8, tuple("abcde"), tuple("abcde"), np.arange(5), measures, {})
+    assert chosen_images(evaluation) == {
+        1: "lowest PSNR",
+        3: "most bit errors",  # the median too, but shown once
+        2: "highest PSNR",
+    }
+
+
+def test_the_paper_has_a_median_for_its_own_configurations() -> None:
+    assert published_median(Recipe(network="hidden", floor=50.0)) == 0.33
+    assert published_median(Recipe(network="hidden", floor=50.0, image_loss=0.7)) == 0.23
+    assert published_median(Recipe(network="hidden", floor=45.0)) is None
