@@ -15,7 +15,17 @@ theory
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.
-LATER = ["lightning", "lightning_fabric", "matplotlib", "scipy.stats", "sklearn", "torchmetrics", "rich", "typer"]
+LATER = [
+    "lightning",
+    "lightning_fabric",
+    "matplotlib",
+    "scipy.stats",
+    "sklearn",
+    "torchmetrics",
+    "rich",
+    "transformers",
+    "typer",
+]
 
 
 def test_public_names_are_those_that_were_agreed() -> None:

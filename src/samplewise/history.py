@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from samplewise.audit import Audit
 from samplewise.checkpoint import atomic, strict_json
 from samplewise.errors import OutputError
+from samplewise.methods import Round
 
-__all__ = ["History"]
+__all__ = ["History", "audit_row", "round_row"]
 
 Row = dict[str, Any]
 JSONL, CSV = "history.jsonl", "history.csv"
@@ -85,3 +87,26 @@ class History:
 
 def _line(row: Row) -> str:
     return json.dumps(strict_json(row), allow_nan=False) + "\n"
+
+
+def round_row(summary: Round) -> Row:
+    """What a method saw while the weights moved, as numbers by name."""
+    row: Row = {"running/objective": summary.objective}
+    for name, part in summary.constraints.items():
+        row[f"tau/{name}"] = part.tau
+        row[f"running/{name}/satisfied"] = part.satisfied
+        row[f"running/{name}/violation"] = part.mean_violation
+        row[f"running/{name}/worst"] = part.worst
+    return row
+
+
+def audit_row(split: str, found: Audit) -> Row:
+    """What an audit found on the data set ``split``, as numbers by name."""
+    row: Row = {f"{split}/objective": found.objective, f"{split}/satisfied": found.satisfied}
+    row |= {f"{split}/{name}": value for name, value in found.means.items()}
+    for name, part in found.items():
+        row[f"{split}/{name}/satisfied"] = part.satisfied
+        row[f"{split}/{name}/violation"] = part.mean_violation
+        row[f"{split}/{name}/worst"] = part.worst
+        row[f"{split}/{name}/violation_rate_upper"] = part.violation_rate_upper
+    return row

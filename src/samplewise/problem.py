@@ -14,7 +14,8 @@ from samplewise.methods import checks
 
 __all__ = ["Evaluation", "Problem", "check_same_constraints", "evaluation_mode"]
 
-Evaluate = Callable[[nn.Module, Any], tuple[Tensor, Mapping[str, Tensor]]]
+# Of any model: a function that takes a class of its own could not be given for one that takes every Module.
+Evaluate = Callable[[Any, Any], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 @dataclass(frozen=True)

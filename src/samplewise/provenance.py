@@ -22,6 +22,11 @@ PACKAGES = (
     "scikit-learn",
     "matplotlib",
     "torchmetrics",
+    "kornia",
+    "pillow",
+    "pydicom",
+    "reedsolo",
+    "monai",
     "cooper-optim",
 )
 

@@ -11,9 +11,10 @@ from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError, ConfigurationError, MissingPackageError
+from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, check_same_constraints
-from samplewise.training.loop import CHECK_EVERY, _audited, _running
+from samplewise.training.loop import CHECK_EVERY
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -131,7 +132,7 @@ class ConstrainedMixin(Base):
         found = audit(recorded, nn.Identity(), TensorDataset(*columns), device=self.args.device)
         self.audits[metric_key_prefix] = found
         # The Trainer looks for eval_x when it chooses the best model, and shows it as eval/x, as our history calls it.
-        holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in _audited("", found).items()}
+        holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in audit_row("", found).items()}
         return output._replace(metrics=holds | (output.metrics or {}))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> Any:
@@ -201,7 +202,7 @@ class _Rounds(TrainerCallback):
         # A fraction within an epoch, and exactly whole at its end.
         passed = state.global_step if self.in_steps else state.epoch
         if passed % self.every == 0:
-            self.trainer.log(_running(method.step()))
+            self.trainer.log(round_row(method.step()))
         elif state.global_step % CHECK_EVERY == 0:
             method.check()
 

@@ -9,9 +9,10 @@ from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.batches import Data
 from samplewise.errors import ConfigurationError, MissingPackageError
+from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.problem import Problem
-from samplewise.training.loop import CHECK_EVERY, _audited, _running
+from samplewise.training.loop import CHECK_EVERY
 
 try:
     import lightning as L
@@ -75,7 +76,7 @@ class Rounds(L.Callback):
         if trainer.is_last_batch:
             _, method = _method_of(pl_module)
             ends = (trainer.current_epoch + 1) % self.epochs_per_round == 0
-            row = _running(method.step() if ends else method.summary())
+            row = round_row(method.step() if ends else method.summary())
             pl_module.log_dict(row, on_step=False, on_epoch=True, sync_dist=True, batch_size=1)
         elif (batch_idx + 1) % CHECK_EVERY == 0:
             _method_of(pl_module)[1].check()
@@ -138,7 +139,7 @@ class Audits(L.Callback):
             with trainer.precision_plugin.val_step_context():
                 found = audit(self.problem, pl_module, data, confidence=self.confidence, batch_size=self.batch_size)
             self.latest[name] = found
-            pl_module.log_dict(_audited(name, found), sync_dist=True)
+            pl_module.log_dict(audit_row(name, found), sync_dist=True)
 
 
 def _method_of(module: L.LightningModule) -> tuple[str, Method]:

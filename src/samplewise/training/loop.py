@@ -12,8 +12,8 @@ import torch
 from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.batches import Feed, in_order, mix
-from samplewise.history import History
-from samplewise.methods import Method, Round, Unconstrained
+from samplewise.history import History, audit_row, round_row
+from samplewise.methods import Method, Unconstrained
 from samplewise.problem import evaluation_mode
 from samplewise.training.engine import Engine
 from samplewise.training.findings import findings
@@ -131,7 +131,7 @@ class Training:
             summary = self._warmup.step()
         else:
             summary = self.method.step() if self._round_ends(row) else self.method.summary()
-        row |= _running(summary)
+        row |= round_row(summary)
         row["lr"] = self.engine.raw_optimizer.param_groups[0]["lr"]
         if self.scheduler is not None and settings.scheduler_interval == "epoch":
             self.scheduler.step()
@@ -139,7 +139,7 @@ class Training:
         if self.epoch == settings.last_epoch or (every and self.epoch % every == 0):
             self.audits = self._audit()
             for split, found in self.audits.items():
-                row |= _audited(split, found)
+                row |= audit_row(split, found)
             self._draw_histograms()
             feasible = self._choose().feasible
             left = settings.last_epoch - self.epoch
@@ -273,24 +273,3 @@ def _seed(seed: int, device: torch.device) -> None:
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
     """A learning-rate scheduler's state without the functions it may hold: they come with the resumed call."""
     return {key: value for key, value in state.items() if not callable(value)}
-
-
-def _running(summary: Round) -> dict[str, Any]:
-    row: dict[str, Any] = {"running/objective": summary.objective}
-    for name, part in summary.constraints.items():
-        row[f"tau/{name}"] = part.tau
-        row[f"running/{name}/satisfied"] = part.satisfied
-        row[f"running/{name}/violation"] = part.mean_violation
-        row[f"running/{name}/worst"] = part.worst
-    return row
-
-
-def _audited(split: str, found: Audit) -> dict[str, Any]:
-    row: dict[str, Any] = {f"{split}/objective": found.objective, f"{split}/satisfied": found.satisfied}
-    row |= {f"{split}/{name}": value for name, value in found.means.items()}
-    for name, part in found.items():
-        row[f"{split}/{name}/satisfied"] = part.satisfied
-        row[f"{split}/{name}/violation"] = part.mean_violation
-        row[f"{split}/{name}/worst"] = part.worst
-        row[f"{split}/{name}/violation_rate_upper"] = part.violation_rate_upper
-    return row
