@@ -81,7 +81,10 @@ def other(path: Path) -> None:
 
 
 def changed(**values: object) -> Callable[[Path], None]:
-    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **values})) and None
+    def change(path: Path) -> None:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    return change
 
 
 @pytest.mark.parametrize(

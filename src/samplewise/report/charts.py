@@ -135,7 +135,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": html.escape(split, quote=False),
+                "name": _verbatim(split),
                 "x": [_short((a + b) / 2) for a, b in pairwise(edges)],
                 "y": [_short(each / total) for each in counts],
                 "customdata": [int(each) for each in counts],
@@ -152,7 +152,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
     shapes += [_shade(side, bound, low, high) for _, side, bound in bounds]
     layout = {
         "showlegend": look.several,
-        "xaxis": {"title": {"text": html.escape(spread.measure, quote=False)}, "range": [low, high]},
+        "xaxis": {"title": {"text": _verbatim(spread.measure)}, "range": [low, high]},
         "yaxis": {"title": {"text": "share of the samples"}, "tickformat": ".3~%", "rangemode": "tozero"},
         "shapes": shapes,
     }
@@ -174,7 +174,7 @@ def _multipliers(tail: Multipliers, identity: str) -> Chart:
     trace = {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": html.escape(tail.constraint, quote=False),
+        "name": _verbatim(tail.constraint),
         "x": list(tail.ranks),
         "y": [_short(value) for value in tail.values],
         "line": {"color": PALETTE[0], "width": 2},
@@ -223,7 +223,12 @@ def _rule(axis: str, value: float, *, dash: str) -> dict[str, Any]:
 
 def _name(look: Look, run: RunReport, split: str) -> str:
     name = ", ".join(part for part in (run.name if look.several else "", split) if part) or run.name
-    return html.escape(name, quote=False)  # plotly reads tags in its texts
+    return _verbatim(name)
+
+
+def _verbatim(text: str) -> str:
+    """A text for plotly, which reads tags and templates in its texts."""
+    return html.escape(text, quote=False).replace("%{", "%&#123;")
 
 
 def _short(value: float | None) -> float | None:
