@@ -190,7 +190,8 @@ def _quality(pixels: Pixels, covers: Pixels) -> dict[str, Column]:
         "changed": changed.mean((1, 2), dtype=np.float64),
     }
     if min(pixels.shape[1:3]) >= SSIM_WINDOW:
-        planes = [stored.view(*pixels.shape[:3], -1).permute(0, 3, 1, 2) for stored in (image, cover)]
+        # In single precision, right to four digits: in double it would take most of the time, and gigabytes.
+        planes = [stored.view(*pixels.shape[:3], -1).permute(0, 3, 1, 2).float() for stored in (image, cover)]
         quality["ssim"] = _column(ssim(planes[0], planes[1], peak=LEVELS))
     return quality
 
