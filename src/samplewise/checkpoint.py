@@ -10,16 +10,27 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from samplewise import distributed
 from samplewise.errors import CheckpointError, OutputError
 
-__all__ = ["Checkpoints", "atomic", "ensure_writable", "load_state", "save_state", "strict_json", "write_json"]
+__all__ = [
+    "Checkpoints",
+    "alone",
+    "atomic",
+    "ensure_writable",
+    "load_state",
+    "lock",
+    "save_state",
+    "strict_json",
+    "write_json",
+]
 
 FORMAT = "samplewise-state-1"
 SUFFIX = ".safetensors"
@@ -42,6 +53,34 @@ def atomic(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def lock(file: IO[Any], busy: str) -> None:
+    """Keep other processes from ``file``; the system lifts the lock when this one ends, however it ends.
+
+    Raises:
+        CheckpointError: another process holds it; the message is ``busy``.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise CheckpointError(busy) from None
+
+
+@contextlib.contextmanager
+def alone(folder: Path, what: str) -> Iterator[None]:
+    """Keep a second run out of ``folder``, made if need be; of the processes of one run only the first locks it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if distributed.rank() != 0:
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        lock(file, f"{folder}: another process is working on this {what}; wait for it or end it")
+        yield
 
 
 def _umask() -> int:

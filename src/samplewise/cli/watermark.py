@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samplewise.cli import watermark_evaluate
 from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
 from samplewise.cli.outcome import emit_json, note
 from samplewise.errors import ConfigurationError
@@ -144,3 +145,6 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
     RECIPE_FILE.open(out, recipe, resume=resume)
     with preparing() as watch:
         return recipe, prepare(listing, out / "store", size=recipe.size, seed=recipe.seed, resume=True, watch=watch)
+
+
+app.command(epilog=watermark_evaluate.EPILOG)(watermark_evaluate.evaluate)

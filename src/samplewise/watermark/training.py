@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from samplewise import distributed
 from samplewise.batches import mix
-from samplewise.checkpoint import write_json
+from samplewise.checkpoint import alone, write_json
 from samplewise.data.pictures import PictureData, Store
 from samplewise.errors import DataError
 from samplewise.fit import Solution, fit
@@ -102,27 +102,28 @@ def train(
     problem = watermark_problem(pipeline, recipe.floor, margin=recipe.margin)
     parts = _parts(store, recipe)
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.rate, fused=True)
-    solution = fit(
-        problem,
-        network,
-        parts.train,
-        method=_method(recipe, problem),
-        optimizer=optimizer,
-        epochs=recipe.rounds,
-        warmup_epochs=recipe.message_rounds,
-        seed=recipe.seed,
-        scheduler=CosineAnnealingLR(optimizer, recipe.last_round * parts.steps) if recipe.anneal else None,
-        scheduler_interval="step",
-        auxiliary=_adversary(recipe, network, pipeline),
-        audit_on=dict(parts.audited),
-        audit_every=recipe.audit_every,
-        audit_batch_size=16,
-        select_on="validation",
-        checkpoint=folder / "fit",
-        fabric=fabric,
-        progress=progress,
-        tensorboard=tensorboard,
-    )
+    with alone(folder, "run"):
+        solution = fit(
+            problem,
+            network,
+            parts.train,
+            method=_method(recipe, problem),
+            optimizer=optimizer,
+            epochs=recipe.rounds,
+            warmup_epochs=recipe.message_rounds,
+            seed=recipe.seed,
+            scheduler=CosineAnnealingLR(optimizer, recipe.last_round * parts.steps) if recipe.anneal else None,
+            scheduler_interval="step",
+            auxiliary=_adversary(recipe, network, pipeline),
+            audit_on=dict(parts.audited),
+            audit_every=recipe.audit_every,
+            audit_batch_size=16,
+            select_on="validation",
+            checkpoint=folder / "fit",
+            fabric=fabric,
+            progress=progress,
+            tensorboard=tensorboard,
+        )
     if distributed.rank() == 0:
         # The baseline has no floor to be selected by.
         chosen = network if recipe.image_loss else solution.model
@@ -183,6 +184,7 @@ def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store
             "selected": solution.selected.to_dict(),
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
             "pictures": {part: len(store.split.part(part)) for part in ("train", "validation", "test")},
+            "split": {"rule": store.split.rule, "seed": store.split.seed},
             "seconds": sum(row["seconds"] for row in rows),
             "provenance": provenance(seed=recipe.seed, device=str(next(network.parameters()).device)),
         },

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from samplewise.checkpoint import atomic
+from samplewise.checkpoint import atomic, lock
 from samplewise.data.pictures.chunks import Chunk
 from samplewise.data.pictures.store import IMAGES, JOURNAL
 from samplewise.errors import CheckpointError
@@ -44,7 +44,7 @@ class Unfinished:
         self.converted: Counter[str] = Counter()
         self._journal = (folder / JOURNAL).open("rb+")
         try:
-            self._lock()
+            lock(self._journal, f"{folder}: another process is preparing this store; wait for it or end it")
             self._replay({"format": FORMAT, "fingerprint": fingerprint, "size": size})
             self._images = self._open_images(self.kept * size * size)
         except BaseException:
@@ -66,19 +66,6 @@ class Unfinished:
     def __exit__(self, *exception: object) -> None:
         self._images.close()
         self._journal.close()
-
-    def _lock(self) -> None:
-        """Keep a second process out; the system lifts the lock when this one ends, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # Windows has no such lock
-            return
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CheckpointError(
-                f"{self.folder}: another process is preparing this store; wait for it or end it"
-            ) from None
 
     def _replay(self, expected: dict[str, Any]) -> None:
         """Take up the state of the last whole line; one that a kill tore is cut off."""

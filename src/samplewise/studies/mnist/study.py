@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +17,6 @@ from samplewise.audit import Audit, audit
 from samplewise.batches import mix
 from samplewise.constraints import Constraint
 from samplewise.data import ImageData
-from samplewise.errors import CheckpointError
 from samplewise.fit import Solution, fit
 from samplewise.measures import mse
 from samplewise.methods import Method, Unconstrained
@@ -30,8 +28,6 @@ from samplewise.studies.mnist.rows import Row, make_method
 from samplewise.studies.mnist.settings import Settings, row_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lightning_fabric import Fabric
 
 __all__ = ["is_complete", "run_row", "warm_start"]
@@ -60,7 +56,7 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
     if kept.exists():
         model.load_state_dict(checkpoint.load_state(kept)["model"])
         return model
-    with _alone(folder):
+    with checkpoint.alone(folder, "row"):
         problem = study_problem(settings.theta)
         fit(
             problem,
@@ -120,7 +116,7 @@ def run_row(
     # Fused: the same algorithm in one pass over the weights, which saves time on a CPU too.
     optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay, fused=True)
     splits = {"train": data.train, settings.held_out: data.test}
-    with _alone(folder):
+    with checkpoint.alone(folder, "row"):
         solution = fit(
             problem,
             model,
@@ -248,23 +244,3 @@ def _examples(model: nn.Module, splits: dict[str, TensorDataset], audits: dict[s
             found[f"{split}/{which}/index"] = index
             found[f"{split}/{which}/error"] = errors[index].double()
     return found
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep a second process out of ``folder``; the system lifts the lock when this one ends, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if distributed.rank() != 0:
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            import fcntl
-        except ImportError:  # Windows has no such lock
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise CheckpointError(f"{folder}: another process is working on this row; wait for it or end it") from None
-        yield
