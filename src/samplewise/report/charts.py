@@ -139,7 +139,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
                 "x": [_short((a + b) / 2) for a, b in pairwise(edges)],
                 "y": [_short(each / total) for each in counts],
                 "customdata": [int(each) for each in counts],
-                "line": {"color": colour, "shape": "hvh", "width": 1.5, "dash": look.dash(split)},
+                "line": {"color": colour, "shape": "hvh", "width": 1.5},
                 "fill": "tozeroy",
                 "fillcolor": f"{colour}30",
                 "hovertemplate": "%{x:.4g}: %{y:.2%} (%{customdata})",
