@@ -132,3 +132,10 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("samplewise 0.")
+
+
+def test_settings_are_chosen_on_a_validation_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = ["mnist", "--data", "digits", "--row", "fixed:10", "--validation", "300", *SHORT, "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "## Validation, selected epoch" in capsys.readouterr().out
+    assert (tmp_path / "figures" / "trade_off.png").exists()

@@ -129,9 +129,9 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], na
     comparable = settings.comparable
     figure, panels = new_figure(1, 2, height=4.0)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
-        papers = [(getattr(row, split), parse_row(name).family) for name, row in TABLE.items()] if comparable else []
-        for point, kind in papers:
-            _point(panel, kind, point.accuracy, point.satisfied, filled=False)
+        for name, row in TABLE.items() if comparable else ():
+            point = getattr(row, split)
+            _point(panel, parse_row(name).family, point.accuracy, point.satisfied, filled=False)
         for result in found:
             metrics = result.selected[split]
             _point(panel, naming.kind(result.row), metrics["accuracy"], metrics["satisfied"], filled=True)
@@ -141,8 +141,8 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], na
         panel.margins(x=0.12, y=0.08)
     _trade_off_legend(figure, panels[0], {naming.kind(result.row) for result in found}, comparable=comparable)
     for panel, split in zip(panels, ("train", settings.held_out), strict=False):
-        hollow = [(getattr(row, split).accuracy, getattr(row, split).satisfied) for row in TABLE.values()]
-        label_points(panel, _names(found, split, naming), others=hollow if comparable else [])
+        papers = [getattr(row, split) for row in TABLE.values()] if comparable else []
+        label_points(panel, _names(found, split, naming), others=[(each.accuracy, each.satisfied) for each in papers])
     return save(figure, folder, "trade_off")
 
 
