@@ -22,7 +22,7 @@ GRAMMAR = (
     "for example penalty:100:1.01 or penalty:200:1.01,lr=cosine,decay=3e-4,margin=0.001"
 )
 
-OURS = "penalty:200:1.01,lr=cosine,decay=3e-4,margin=0.001"
+OURS = "penalty:100:1.01,lr=cosine,decay=1e-4,margin=0.0015"
 """The recommended recipe, which the row ``ours`` stands for."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
