@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ ACCURACY_LOSS = 0.025
 """How much training accuracy, against the best of all rows, the "best" row of a family may give up."""
 MANY = 5000  # samples from which on narrow bins are smooth
 PANELS = "abcdefgh"
+LONG_NAME = 40  # letters from which on a name takes a line of the legend for itself
 
 
 def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
@@ -90,8 +92,7 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], namin
         panel.set_xlabel("reconstruction error (MSE)")
         panel.set_ylabel("% of samples in a bin")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(shown)))
+    _legend(figure, panels[0])
     return save(figure, folder, "errors")
 
 
@@ -116,9 +117,14 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], namin
             panel.set_ylim(max(0.0, lowest - 0.1 * (1.001 - lowest)), 1.001)
         else:
             panel.set_ylim(-0.02, 1.02)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(shown)))
+    _legend(figure, panels[0])
     return save(figure, folder, "epochs")
+
+
+def _legend(figure: Figure, panel: Axes) -> None:
+    handles, labels = panel.get_legend_handles_labels()
+    columns = 1 if max(map(len, labels)) > LONG_NAME else min(3, len(labels))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], naming: Naming) -> list[Path]:
@@ -139,20 +145,32 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], na
         panel.set_ylabel("share satisfied")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
         panel.margins(x=0.12, y=0.08)
-    _trade_off_legend(figure, panels[0], {naming.kind(result.row) for result in found}, comparable=comparable)
+    letters = _letters(found, naming)
+    _trade_off_legend(
+        figure, panels[0], {naming.kind(result.row) for result in found}, letters.values(), comparable=comparable
+    )
     for panel, split in zip(panels, ("train", settings.held_out), strict=False):
         papers = [getattr(row, split) for row in TABLE.values()] if comparable else []
-        label_points(panel, _names(found, split, naming), others=[(each.accuracy, each.satisfied) for each in papers])
+        label_points(
+            panel, _names(found, split, naming, letters), others=[(each.accuracy, each.satisfied) for each in papers]
+        )
     return save(figure, folder, "trade_off")
 
 
-def _trade_off_legend(figure: Figure, panel: Axes, kinds: set[str], *, comparable: bool) -> None:
-    names = {
-        "sequential": f"sequential penalty (τ₀, {GAMMA})",
-        "ours": "other methods and recipes",
-        "fixed": "fixed (λ)",
+def _letters(found: Sequence[Result], naming: Naming) -> dict[str, tuple[str, str]]:
+    """A letter for each row whose name is too long for a place beside its point, and what the legend says of it."""
+    ours = {result.row.name: result.row for result in found if naming.kind(result.row) == "ours"}
+    return {
+        name: (letter, f"{letter}: {naming.short(row)}")
+        for letter, (name, row) in zip(string.ascii_uppercase, ours.items(), strict=False)
     }
-    for kind, name in names.items():
+
+
+def _trade_off_legend(
+    figure: Figure, panel: Axes, kinds: set[str], ours: Collection[tuple[str, str]], *, comparable: bool
+) -> None:
+    names = [("sequential", f"sequential penalty (τ₀, {GAMMA})"), ("fixed", "fixed (λ)")]
+    for kind, name in [*names, *(("ours", text) for _, text in ours)]:
         if kind in kinds:
             panel.plot([], [], MARKERS[kind], color=COLOURS[kind], label=name, markersize=_size(kind))
     if "classification" in kinds:
@@ -160,7 +178,7 @@ def _trade_off_legend(figure: Figure, panel: Axes, kinds: set[str], *, comparabl
     if comparable:
         panel.plot([], [], "o", color=COLOURS["bound"], fillstyle="none", label="hollow, faint: the paper's")
     handles, labels = panel.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2 if ours else 3)
 
 
 def _size(kind: str) -> float:
@@ -183,7 +201,9 @@ def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled:
     )
 
 
-def _names(found: Sequence[Result], split: str, naming: Naming) -> list[tuple[float, float, str, str]]:
+def _names(
+    found: Sequence[Result], split: str, naming: Naming, letters: Mapping[str, tuple[str, str]]
+) -> list[tuple[float, float, str, str]]:
     """Where each row's name belongs, once for all seeds, and its colour."""
     places: dict[str, list[tuple[float, float]]] = {}
     rows = {result.row.name: result.row for result in found if result.row.kind != "classification"}
@@ -193,7 +213,8 @@ def _names(found: Sequence[Result], split: str, naming: Naming) -> list[tuple[fl
     names = []
     for name, row in rows.items():
         x, y = (float(np.mean(values)) for values in zip(*places[name], strict=True))
-        names.append((x, y, naming.short(row), COLOURS[naming.kind(row)]))
+        text = letters[name][0] if name in letters else naming.short(row)
+        names.append((x, y, text, COLOURS[naming.kind(row)]))
     return names
 
 
