@@ -32,6 +32,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/epoch.py
 	$(BIN)/python benchmarks/jobs_or_threads.py
+	$(BIN)/python benchmarks/hidden_step.py
 	$(BIN)/python benchmarks/certify_cost.py
 	$(BIN)/python benchmarks/stopping_rule.py --seeds 2
 	$(BIN)/python benchmarks/theorem2_bound.py

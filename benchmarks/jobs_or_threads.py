@@ -1,8 +1,8 @@
 """Whether the MNIST study's rows are quicker one after the other with all threads, or side by side with one each.
 
 Runs the study's own command line machinery, ``run_jobs``, on random images of MNIST's size: as many rows as cores, a
-few epochs each with all audits, both ways in turn and repeated. Fractions of the time are given for an epoch of one
-row. The start of the processes is timed with it, as a user would see it, and its share falls with the epochs.
+few epochs each with all audits, both ways in turn and repeated. The start of the processes is timed with it, as a user
+would see it; its share falls with the epochs.
 
     python benchmarks/jobs_or_threads.py --out results/benchmarks
 """

@@ -132,7 +132,7 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
     from samplewise.data.pictures import Store, find, prepare
     from samplewise.watermark.training import RECIPE_FILE
 
-    if (data / "index.json").exists():
+    if watermark_evaluate.is_store(data):
         store = Store.open(data)
         recipe = replace(recipe, data=store.index.fingerprint)
         if first:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from samplewise.watermark.attacks import Attack
     from samplewise.watermark.evaluation.runs import Run
 
-__all__ = ["EPILOG", "evaluate"]
+__all__ = ["EPILOG", "evaluate", "is_store"]
 
 EPILOG = (
     "\b\nExample: samplewise watermark evaluate runs/c40 --data xrays --out judged\n"
@@ -116,7 +116,7 @@ def _check_data(data: Path, runs: list[Run]) -> None:
     """Refuse what cannot be judged on before anything is written: no pictures, or a store of another size."""
     from samplewise.data.pictures import Store, find
 
-    if not _is_store(data):
+    if not is_store(data):
         find(data)
         return
     size = Store.open(data).size
@@ -127,7 +127,8 @@ def _check_data(data: Path, runs: list[Run]) -> None:
         )
 
 
-def _is_store(data: Path) -> bool:
+def is_store(data: Path) -> bool:
+    """Whether ``data`` is a store of pictures, finished or not, and no folder of images."""
     from samplewise.data.pictures.store import INDEX, JOURNAL
 
     return (data / INDEX).exists() or (data / JOURNAL).exists()
@@ -139,7 +140,7 @@ def _store(data: Path, run: Run, out: Path) -> Store:
     from samplewise.data.pictures import Store, prepare
     from samplewise.watermark.evaluation.report import store_folder
 
-    if _is_store(data):
+    if is_store(data):
         return Store.open(data)
     size, seed = run.recipe.size, run.split_seed
     with preparing() as watch:
