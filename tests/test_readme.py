@@ -1,0 +1,24 @@
+"""The README's numbers are those of the committed results."""
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_mnist_table_is_the_committed_one() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = [line for line in readme.splitlines() if line.startswith(("| Classification only", "| Fixed", "| Penalty"))]
+    table = json.loads((ROOT / "results/mnist/table.json").read_text(encoding="utf-8"))
+    rows = [row for row in table["rows"] if row["epoch"] == "selected" and row["name"] != "classification"]
+    assert found == [f"| {row['label']} | {' | '.join(_cells(row))} |" for row in rows]
+
+
+def _cells(row: dict) -> list[str]:
+    cells = []
+    for part in ("train", "test"):
+        for measure, digits in (("accuracy", 4), ("satisfied", 3)):
+            cell = row["cells"][part][measure]
+            paper = "" if cell["paper"] is None else f" ({cell['paper']:.{digits}f})"
+            cells.append(f"{cell['mean']:.{digits}f}{paper}")
+    return cells
