@@ -40,6 +40,7 @@ class Status(enum.Enum):
 
     FEASIBLE = "every epoch was run; the selected model meets the feasibility target"
     TARGET_REACHED = "stopped early: the feasibility target is met"
+    NO_LONGER_BETTER = "stopped early: the patience ended without a better model"
     INFEASIBLE = "every epoch was run; no audited model meets the feasibility target"
 
     @property
@@ -89,6 +90,7 @@ def fit(
     select_on: str | None = None,
     target: float = 1.0,
     stop_at_target: bool = False,
+    patience: int | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_steps: int | None = None,
     keep: int = 2,
@@ -128,6 +130,7 @@ def fit(
         select_on: name of the data set whose audits select the best model; the first of ``audit_on`` if not given.
         target: share of its samples that must meet all constraints for an epoch to count as feasible.
         stop_at_target: end the run at the first audit that meets the target.
+        patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
         checkpoint: folder of the run. Checkpoints are written after each epoch.
         checkpoint_steps: steps between further checkpoints within an epoch.
         keep: how many checkpoints stay.
@@ -184,6 +187,7 @@ def fit(
         select_on=select_on or next(iter(named)),
         target=target,
         stop_at_target=stop_at_target,
+        patience=patience,
         checkpoint_steps=checkpoint_steps,
         keep=keep,
     )
@@ -222,7 +226,8 @@ def _solution(training: Training, model: nn.Module) -> Solution:
         selected.load_state_dict(training.best_weights)
     status = Status.FEASIBLE if best.feasible else Status.INFEASIBLE
     if training.stopped:
-        status = Status.TARGET_REACHED
+        reached = training.settings.stop_at_target and best.feasible
+        status = Status.TARGET_REACHED if reached else Status.NO_LONGER_BETTER
     return Solution(selected, status, best, training.history, training.audits, training.streaks)
 
 

@@ -143,8 +143,14 @@ class Training:
             self._draw_histograms()
             feasible = self._choose().feasible
             left = settings.last_epoch - self.epoch
-            self.stopped = settings.stop_at_target and feasible and not warming and left > 0
+            reached = settings.stop_at_target and feasible and not warming
+            self.stopped = left > 0 and (reached or self._out_of_patience())
         return row
+
+    def _out_of_patience(self) -> bool:
+        assert self.best is not None, "an epoch was just audited"
+        patience, since = self.settings.patience, max(self.best.epoch, self.settings.warmup_epochs)
+        return patience is not None and self.epoch - since >= patience
 
     def _round_ends(self, row: dict[str, Any]) -> bool:
         """Whether the epoch just complete is the last of its round; what the rule saw goes into ``row``."""

@@ -8,7 +8,8 @@ from samplewise.stopping import GradientRule
 
 __all__ = ["Settings"]
 
-# Arguments that are whole numbers, and the least each may be.
+# Arguments that are whole numbers, and the least each may be; some may be None.
+OPTIONAL = ("patience", "checkpoint_steps")
 COUNTS = {
     "epochs": 1,
     "batch_size": 1,
@@ -17,6 +18,7 @@ COUNTS = {
     "accumulate": 1,
     "audit_every": 0,
     "audit_batch_size": 1,
+    "patience": 1,
     "checkpoint_steps": 1,
     "keep": 1,
 }
@@ -42,13 +44,14 @@ class Settings:
     select_on: str
     target: float
     stop_at_target: bool
+    patience: int | None
     checkpoint_steps: int | None
     keep: int
 
     def __post_init__(self) -> None:
         for name, least in COUNTS.items():
             value = getattr(self, name)
-            if name == "checkpoint_steps" and value is None:
+            if name in OPTIONAL and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigurationError(f"expected {name} as a whole number >= {least}, got {value!r}")
@@ -56,6 +59,8 @@ class Settings:
             raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
         if self.stop_at_target and not self.audit_every:
             raise ConfigurationError("stop_at_target=True needs audit_on={...}: only an audit can meet the target")
+        if self.patience is not None and not self.audit_every:
+            raise ConfigurationError("patience needs audit_on={...}: only an audit can find a better model")
         if not 0 < self.target <= 1:
             raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}")
         if self.scheduler_interval not in ("epoch", "step"):
@@ -70,5 +75,5 @@ class Settings:
 
     def identity(self) -> dict[str, Any]:
         """What makes a run this run: not its length, since a finished one may be continued, nor its checkpoints."""
-        left_out = ("epochs", "checkpoint_steps", "keep")
+        left_out = ("epochs", "patience", "checkpoint_steps", "keep")
         return {key: value for key, value in asdict(self).items() if key not in left_out}
