@@ -208,22 +208,6 @@ def test_values_that_are_not_finite_stop_the_run_and_name_the_sample() -> None:
         run(data=TensorDataset(x, y))
 
 
-def test_tensorboard_files_hold_the_same_numbers(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    _, solution = run(checkpoint=tmp_path / "run", tensorboard=True, audit_on={"test": make_data(seed=1)})
-    (events,) = (tmp_path / "run").rglob("events.*")
-    reader = EventAccumulator(str(events), size_guidance={"histograms": 0})
-    reader.Reload()
-    for name in ("running/objective", "test/reconstruction"):
-        found = [event.value for event in reader.Scalars(name)]
-        assert found == pytest.approx(solution.history.column(name))
-    histograms = [event.histogram_value for event in reader.Histograms("test/reconstruction/distribution")]
-    assert [histogram.num for histogram in histograms] == [200] * 3
-    means = [histogram.sum / histogram.num for histogram in histograms]
-    assert means == pytest.approx(solution.history.column("test/reconstruction"))
-
-
 def test_a_fabric_of_ones_own_sets_devices_and_precision() -> None:
     from lightning_fabric import Fabric
 

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.stopping import GradientRule
 from samplewise.training.engine import Auxiliary, Engine, single_device
+from samplewise.training.live import Live, Pictures
 from samplewise.training.loop import Training
 from samplewise.training.progress import Progress
 from samplewise.training.request import check_together, checkpoint_bytes, identity
@@ -98,6 +99,7 @@ def fit(
     num_workers: int = 0,
     fabric: Fabric | None = None,
     tensorboard: bool = False,
+    pictures: Pictures | None = None,
     progress: bool | None = None,
 ) -> Solution:
     """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
@@ -139,6 +141,8 @@ def fit(
         fabric: devices, strategy and precision, launched; the best single device if not given. Tested with DDP; FSDP
             needs GPUs and has not been run.
         tensorboard: also write TensorBoard event files to the run's folder.
+        pictures: drawn at each audit for TensorBoard: from the model and a batch of the first samples of an audited
+            data set to images ``(H, W)`` or ``(C, H, W)`` by name, in [0, 1].
         progress: show a progress bar; on a terminal only if not given.
 
     Returns:
@@ -195,7 +199,9 @@ def fit(
     check_together(settings, problem, model, method, optimizer, scheduler, feed, splits)
     if tensorboard and checkpoint is None:
         raise ConfigurationError("tensorboard=True needs checkpoint=..., the folder to write to")
-    engine = Engine(fabric or single_device(), problem, model, optimizer, auxiliary=auxiliary, clip_norm=clip_norm)
+    fabric = fabric or single_device()
+    live = Live.of(fabric, tensorboard=Path(checkpoint) if tensorboard and checkpoint else None, pictures=pictures)
+    engine = Engine(fabric, problem, model, optimizer, auxiliary=auxiliary, clip_norm=clip_norm)
     training = Training(
         settings=settings,
         engine=engine,
@@ -203,7 +209,7 @@ def fit(
         feed=feed,
         splits=splits,
         scheduler=scheduler,
-        loggers=_loggers(engine.fabric, Path(checkpoint) if tensorboard and checkpoint else None),
+        live=live,
     )
     training.try_out()
     if checkpoint is not None:
@@ -239,20 +245,3 @@ def _batch_size(feed: Feed, given: int | None) -> int:
     if given is None:
         raise ConfigurationError("batch_size is missing: a Dataset, unlike a DataLoader, does not say it")
     return given
-
-
-def _loggers(fabric: Fabric, folder: Path | None) -> list[Any]:
-    """The fabric's own loggers, and TensorBoard in the run's folder if asked for."""
-    if distributed.rank() > 0:
-        return []
-    loggers: list[Any] = list(fabric.loggers)
-    if folder is not None:
-        try:
-            from lightning_fabric.loggers.tensorboard import TensorBoardLogger
-
-            loggers.append(TensorBoardLogger(root_dir=folder, name="tensorboard", version=""))
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                "tensorboard=True needs the extra: pip install 'samplewise[tensorboard]'"
-            ) from error
-    return loggers

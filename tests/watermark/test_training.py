@@ -1,10 +1,13 @@
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from natural_images import natural_image
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from samplewise.checkpoint import load_state, save_state
 from samplewise.data.pictures import Store, prepare
@@ -129,3 +132,20 @@ def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
     save_state(tmp_path / "other.safetensors", {**state, "arguments": {**state["arguments"], "width": 8}})
     with pytest.raises(CheckpointError, match="does not fit"):
         load_network(tmp_path / "other.safetensors")
+
+
+def test_tensorboard_shows_what_the_network_changes(store: Store, tmp_path: Path) -> None:
+    solution = train(store, SMALL, tmp_path, progress=False, tensorboard=True)
+    reader = EventAccumulator(str(next(tmp_path.rglob("events.*"))))
+    reader.Reload()
+    (train_name, name) = reader.Tags()["images"]
+    assert (train_name, name) == ("train/original, marked, change x 20", "validation/original, marked, change x 20")
+    shown = torch.from_numpy(np.array(Image.open(BytesIO(reader.Images(name)[-1].encoded_image_string)))).float()
+    shown = shown[..., 0] if shown.ndim == 3 else shown
+    originals, marked, change = shown.split(32)
+    count = shown.shape[1] // 32
+    rows = [store.rows[picture] for picture in store.split.validation[:count]]
+    assert torch.equal(originals, torch.from_numpy(np.concatenate(list(store.images[rows]), axis=1)).float())
+    difference = (marked - originals) * 20 + 127.5
+    torch.testing.assert_close(change, difference.clamp(0, 255), rtol=0, atol=1.0)
+    assert solution.audits["validation"].means["psnr"] < 60  # something was changed

@@ -84,6 +84,9 @@ def mnist(
     table_only: Annotated[
         bool, typer.Option("--table-only", help="Train nothing: make table and figures from the rows that are there.")
     ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard files of each row, below --out.")
+    ] = False,
     accelerator: Accelerator = "auto",
     devices: DevicesFlag = 1,
     nodes: Nodes = 1,
@@ -104,12 +107,12 @@ def mnist(
         source = Source(data, dataset, validation)
         chosen = {"theta": theta, "latent": latent, "code": code, "epochs": epochs, "warm_epochs": warm_epochs}
         if place.several:
-            if not _train_on_several(todo, chosen, out, source, place, resume=resume):
+            if not _train_on_several(todo, chosen, out, source, place, resume=resume, tensorboard=tensorboard):
                 return  # the first process alone writes the table
         else:
             settings = _begin(out, source(), chosen, resume=resume)
             try:
-                _train(todo, settings, out, source, place, jobs, threads)
+                _train(todo, settings, out, source, place, jobs, threads, tensorboard=tensorboard)
             except JobFailedError as error:
                 failed = error  # the rows that did come to their end still get their table
     if failed is not None and not any(output.complete(out)):
@@ -164,17 +167,36 @@ def _train(
     place: Devices,
     jobs: int | None,
     threads: int | None,
+    *,
+    tensorboard: bool,
 ) -> None:
     from samplewise.cli.progress import watching
     from samplewise.studies.mnist.jobs import run_jobs
 
     processes, threads = share_cores(len(todo), jobs, threads)
     with watching(len(todo), settings.epochs) as watch:
-        run_jobs(todo, settings, out, source, processes=processes, threads=threads, fabric=place, watch=watch)
+        run_jobs(
+            todo,
+            settings,
+            out,
+            source,
+            processes=processes,
+            threads=threads,
+            fabric=place,
+            watch=watch,
+            tensorboard=tensorboard,
+        )
 
 
 def _train_on_several(
-    todo: list[Job], chosen: dict[str, object], out: Path, source: Source, place: Devices, *, resume: bool
+    todo: list[Job],
+    chosen: dict[str, object],
+    out: Path,
+    source: Source,
+    place: Devices,
+    *,
+    resume: bool,
+    tensorboard: bool,
 ) -> bool:
     """Train every row on all devices; returns whether this is the first of the processes."""
     from samplewise.studies.mnist.jobs import run_here
@@ -185,6 +207,6 @@ def _train_on_several(
     first = fabric.global_rank == 0
     settings = _begin(out, images, chosen, resume=resume) if first else Settings.of(images, **chosen)
     fabric.launch()
-    run_here(todo, settings, out, images, fabric)
+    run_here(todo, settings, out, images, fabric, tensorboard=tensorboard)
     fabric.barrier()
     return first

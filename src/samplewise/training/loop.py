@@ -17,6 +17,7 @@ from samplewise.methods import Method, Unconstrained
 from samplewise.problem import evaluation_mode
 from samplewise.training.engine import Engine
 from samplewise.training.findings import findings
+from samplewise.training.live import Live
 from samplewise.training.plan import epoch_order, plan_epoch
 from samplewise.training.progress import Progress
 from samplewise.training.run import RunFolder
@@ -39,7 +40,7 @@ class Training:
     feed: Feed
     splits: Mapping[str, Feed]
     scheduler: torch.optim.lr_scheduler.LRScheduler | None
-    loggers: list[Any]
+    live: Live
     folder: RunFolder | None = None
     history: History = field(default_factory=History)
     streaks: Streaks = field(default_factory=Streaks)
@@ -71,6 +72,7 @@ class Training:
             for batch, index in in_order(feed, batch_size=len(few), device=self.engine.device, rows=few):
                 with evaluation_mode(model):
                     problem.evaluate(model, batch, index)
+            self.live.draw(self.engine, feed)
 
     def loop(self, progress: Progress) -> None:
         """Run the epochs that are left."""
@@ -140,7 +142,8 @@ class Training:
             self.audits = self._audit()
             for split, found in self.audits.items():
                 row |= audit_row(split, found)
-            self._draw_histograms()
+            self.live.distributions(self.audits, self.epoch)
+            self.live.images(self.engine, self.splits, self.epoch)
             feasible = self._choose().feasible
             left = settings.last_epoch - self.epoch
             reached = settings.stop_at_target and feasible and not warming
@@ -204,20 +207,7 @@ class Training:
 
     def _record(self, row: dict[str, Any]) -> None:
         self.history.append(row)
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        for logger in self.loggers:
-            logger.log_metrics(numbers, step=self.epoch)
-
-    def _draw_histograms(self) -> None:
-        """Give the distribution of each measure to the loggers that can show one."""
-        for logger in self.loggers:
-            draw = getattr(logger.experiment, "add_histogram", None)
-            if draw is None:
-                continue
-            for split, found in self.audits.items():
-                for name, values in found.measures.items():
-                    # Not the name of the mean: TensorBoard takes a name for one kind of data only.
-                    draw(f"{split}/{name}/distribution", values, self.epoch)
+        self.live.numbers(row, self.epoch)
 
     def _note(self, row: dict[str, Any]) -> str:
         shares = [f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in self.method.taus]

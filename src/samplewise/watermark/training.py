@@ -22,11 +22,12 @@ from samplewise.provenance import provenance
 from samplewise.schedules import Geometric
 from samplewise.settings_file import SettingsFile
 from samplewise.watermark.adversary import Adversary, Discriminator
+from samplewise.watermark.live import marked_pictures
 from samplewise.watermark.networks import NETWORKS, Network
 from samplewise.watermark.noise import parse_noise
 from samplewise.watermark.pipeline import Pipeline, watermark_problem
 from samplewise.watermark.recipe import Recipe
-from samplewise.watermark.weights import save_network
+from samplewise.watermark.weights import MODEL_FILE, save_network
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MODEL_FILE", "RECIPE_FILE", "RESULT_FILE", "make_network", "make_pipeline", "train"]
 
-MODEL_FILE = "model.safetensors"
 RESULT_FILE = "result.json"
 RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")
 
@@ -91,7 +91,7 @@ def train(
         resume: go on with the run that is there.
         fabric: devices, strategy and precision, launched; one device if not given.
         progress: show a progress bar; on a terminal only if None.
-        tensorboard: also write TensorBoard event files.
+        tensorboard: also write TensorBoard event files, with pictures.
     """
     if store.size != recipe.size:
         raise DataError(f"{store.folder}: holds pictures of size {store.size}, but the run is for size {recipe.size}")
@@ -123,6 +123,7 @@ def train(
             fabric=fabric,
             progress=progress,
             tensorboard=tensorboard,
+            pictures=marked_pictures(pipeline) if tensorboard else None,
         )
     if distributed.rank() == 0:
         # The baseline has no floor to be selected by.

@@ -58,6 +58,7 @@ def run_jobs(
     threads: int | None = None,
     fabric: MakeFabric | None = None,
     watch: Watch | None = None,
+    tensorboard: bool = False,
 ) -> None:
     """Run the rows, ``processes`` of them at a time, each from its own copy of its seed's warm start.
 
@@ -72,6 +73,7 @@ def run_jobs(
         threads: of each process; PyTorch's choice if not given.
         fabric: makes the devices to train on, in each process; picklable too.
         watch: called about every second while rows run.
+        tensorboard: also write TensorBoard event files for each row.
 
     Raises:
         JobFailedError: at least one row failed, after all the others were run.
@@ -86,7 +88,7 @@ def run_jobs(
             seeds = dict.fromkeys(job.seed for job in todo)
             for warm in [pool.submit(_warm, settings, seed, out) for seed in seeds]:
                 warm.result()
-            running = {pool.submit(_run, settings, job.row.name, job.seed, out): job for job in todo}
+            running = {pool.submit(_run, settings, job.row.name, job.seed, out, tensorboard): job for job in todo}
             _collect(running, failures, out, watch)
         except BrokenProcessPool:
             failures["a process"] = "was ended from outside (out of memory?)"
@@ -95,10 +97,12 @@ def run_jobs(
         raise JobFailedError(f"{len(failures)} of {len(todo)} rows failed: {listed}. Run again with --resume to go on")
 
 
-def run_here(jobs: Sequence[Job], settings: Settings, out: Path, data: ImageData, fabric: Fabric) -> None:
+def run_here(
+    jobs: Sequence[Job], settings: Settings, out: Path, data: ImageData, fabric: Fabric, *, tensorboard: bool = False
+) -> None:
     """Run the rows one after the other in this process, on all devices of ``fabric``, launched already."""
     for job in jobs:
-        run_row(settings, data, job.row, job.seed, out, fabric=fabric, progress=None)
+        run_row(settings, data, job.row, job.seed, out, fabric=fabric, progress=None, tensorboard=tensorboard)
 
 
 def _collect(running: dict[Future[None], Job], failures: dict[str, str], out: Path, watch: Watch | None) -> None:
@@ -174,6 +178,6 @@ def _warm(settings: Settings, seed: int, out: Path) -> None:
     warm_start(settings, _data, seed, out, fabric=_fabric)
 
 
-def _run(settings: Settings, row: str, seed: int, out: Path) -> None:
+def _run(settings: Settings, row: str, seed: int, out: Path, tensorboard: bool) -> None:
     assert _data is not None
-    run_row(settings, _data, parse_row(row), seed, out, fabric=_fabric)
+    run_row(settings, _data, parse_row(row), seed, out, fabric=_fabric, tensorboard=tensorboard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ from samplewise.studies.mnist import results
 from samplewise.studies.mnist.network import CONSTRAINT, Network, study_problem
 from samplewise.studies.mnist.rows import Row, make_method
 from samplewise.studies.mnist.settings import Settings, row_folder
+from samplewise.training.live import in_lines
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -90,6 +92,7 @@ def run_row(
     fabric: Fabric | None = None,
     progress: bool | None = False,
     resumable: bool = True,
+    tensorboard: bool = False,
 ) -> Path:
     """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
 
@@ -102,6 +105,7 @@ def run_row(
         fabric: devices, strategy and precision; one CPU process if not given.
         progress: show a progress bar; on a terminal only if None.
         resumable: keep checkpoints to go on from; a run of seconds does without.
+        tensorboard: also write TensorBoard event files, with pictures, below ``fit``.
 
     Returns:
         The row's folder, with ``result.json``, ``history.csv``, ``errors.csv`` and pictures in it.
@@ -134,6 +138,8 @@ def run_row(
             checkpoint=folder / "fit" if resumable else None,
             fabric=fabric,
             progress=progress,
+            tensorboard=tensorboard,
+            pictures=_pictures if tensorboard else None,
         )
         chosen = _selected(row, settings, solution, model)
         # Every process audits its share, so all of them must come here; only one writes.
@@ -144,6 +150,15 @@ def run_row(
         if distributed.rank() == 0:
             _leave(folder, settings, row, seed, splits, solution, chosen, audits, time.perf_counter() - start)
     return folder
+
+
+def _pictures(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Originals above their reconstructions, dark on light."""
+    images, _ = batch
+    _, reconstructions = model(images)
+    side = math.isqrt(images.shape[1])
+    originals, redrawn = (1 - pixels.view(len(pixels), 1, side, -1) for pixels in (images, reconstructions))
+    return {"original and reconstruction": in_lines(originals, redrawn)}
 
 
 def _scheduler(row: Row, optimizer: torch.optim.Optimizer, method: Method, epochs: int) -> LRScheduler | None:

@@ -1,0 +1,103 @@
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor, nn
+
+import samplewise as sw
+from samplewise.errors import ConfigurationError
+from samplewise.training.live import in_lines
+from small import make_data, make_method, make_model, make_problem, same_weights
+
+
+def run(folder: Path | None, **options: Any) -> tuple[nn.Module, sw.Solution]:
+    model = make_model(norm=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    method = make_method("sequential")
+    options = {"audit_on": {"test": make_data(seed=1)}, "progress": False, **options}
+    solution = sw.fit(
+        make_problem(),
+        model,
+        make_data(),
+        method=method,
+        optimizer=optimizer,
+        epochs=3,
+        batch_size=32,
+        checkpoint=folder,
+        **options,
+    )
+    return model, solution
+
+
+def draw(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    x, _ = batch
+    _, decoded = model(x)
+    return {"input": x.sigmoid(), "in colour": decoded.sigmoid().expand(3, -1, -1)}
+
+
+def read(folder: Path) -> EventAccumulator:
+    (events,) = folder.rglob("events.*")
+    reader = EventAccumulator(str(events), size_guidance={"histograms": 0, "images": 0})
+    reader.Reload()
+    return reader
+
+
+def test_tensorboard_files_hold_the_numbers_of_the_history(tmp_path: Path) -> None:
+    _, solution = run(tmp_path / "run", tensorboard=True)
+    reader = read(tmp_path)
+    for name in ("running/objective", "test/reconstruction"):
+        found = [event.value for event in reader.Scalars(name)]
+        assert found == pytest.approx(solution.history.column(name))
+    histograms = [event.histogram_value for event in reader.Histograms("test/reconstruction/distribution")]
+    assert [histogram.num for histogram in histograms] == [200] * 3
+    means = [histogram.sum / histogram.num for histogram in histograms]
+    assert means == pytest.approx(solution.history.column("test/reconstruction"))
+    assert reader.Tags()["images"] == []
+
+
+def test_the_first_samples_are_drawn_at_every_audit_by_the_model_as_it_ships(tmp_path: Path) -> None:
+    model, _ = run(tmp_path, tensorboard=True, pictures=draw, audit_every=2)
+    reader = read(tmp_path)
+    assert reader.Tags()["images"] == ["test/input", "test/in colour"]
+    assert [event.step for event in reader.Images("test/input")] == [2, 3]
+    x, y = make_data(seed=1).tensors
+    with torch.no_grad():
+        expected = draw(model.eval(), (x[:8], y[:8]))
+    for name, image in expected.items():
+        stored = Image.open(BytesIO(reader.Images(f"test/{name}")[-1].encoded_image_string)).convert("RGB")
+        found = torch.from_numpy(np.array(stored)).permute(2, 0, 1) / 255
+        torch.testing.assert_close(found, image.expand(3, -1, -1), rtol=0, atol=1 / 255)
+
+
+def test_watching_changes_no_weight(tmp_path: Path) -> None:
+    alone, _ = run(None)
+    watched, _ = run(tmp_path, tensorboard=True, pictures=draw)
+    assert same_weights(alone, watched)
+
+
+@pytest.mark.parametrize(
+    ("image", "got"), [(torch.rand(4), r"\(4,\)"), (torch.rand(2, 5, 5), r"\(2, 5, 5\)"), ([[1.0]], "list")]
+)
+def test_what_is_no_picture_is_said_before_anything_is_trained(tmp_path: Path, image: Any, got: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"picture 'bad' as a tensor \(H, W\).*got {got}"):
+        run(tmp_path / "run", tensorboard=True, pictures=lambda model, batch: {"bad": image})
+    assert not (tmp_path / "run").exists()
+
+
+def test_pictures_that_nobody_would_see_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="needs somewhere to go"):
+        run(None, pictures=draw)
+
+
+def test_batches_become_lines_of_one_image() -> None:
+    first, second = torch.zeros(3, 1, 4, 5), torch.ones(3, 1, 2, 5)
+    first[1] = 0.5
+    image = in_lines(first, second)
+    assert image.shape == (1, 6, 15)
+    assert (image[0, :4, 5:10] == 0.5).all()
+    assert (image[0, 4:] == 1).all()
