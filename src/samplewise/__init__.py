@@ -1,5 +1,8 @@
 """Train PyTorch models under requirements that must hold for every sample."""
 
+import importlib
+from typing import Any
+
 from samplewise import measures, theory
 from samplewise.audit import Audit, audit
 from samplewise.certificate import Certificate, certify
@@ -53,3 +56,10 @@ __all__ = [
     "minimize",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``sw.watermark``, an application on top of all this, is imported when it is asked for."""
+    if name == "watermark":
+        return importlib.import_module("samplewise.watermark")
+    raise AttributeError(f"module 'samplewise' has no attribute {name!r}")

@@ -15,6 +15,7 @@ __all__ = [
     "MissingPackageError",
     "NotFiniteError",
     "OutputError",
+    "RefusedError",
     "SampleIndexError",
     "SamplewiseError",
     "did_you_mean",
@@ -63,6 +64,10 @@ class CheckpointError(SamplewiseError, RuntimeError):
 
 class OutputError(SamplewiseError, OSError):
     """A folder that cannot be written."""
+
+
+class RefusedError(SamplewiseError, RuntimeError):
+    """An image that cannot carry the message at the quality asked for; nothing was written."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

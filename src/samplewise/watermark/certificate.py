@@ -19,7 +19,7 @@ from samplewise import measures
 from samplewise.checkpoint import write_json
 from samplewise.errors import DataError, OutputError, did_you_mean
 
-__all__ = ["Certificate", "Fidelity", "fidelity", "sha256"]
+__all__ = ["Certificate", "Fidelity", "fidelity", "sha256", "stored_psnr"]
 
 FORMAT = "samplewise-watermark-certificate-1"
 MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
@@ -65,6 +65,13 @@ class Fidelity:
         return self.psnr is None or self.psnr >= floor
 
 
+def stored_psnr(original: NDArray[Any], marked: NDArray[Any], peak: float) -> float | None:
+    """PSNR in dB over all stored integers of two images of one shape; None if they are the same."""
+    difference = marked.astype(np.int32) - original.astype(np.int32)
+    squares = int(np.square(difference, dtype=np.int64).sum())
+    return 10.0 * math.log10(peak**2 * difference.size / squares) if squares else None
+
+
 def fidelity(
     original: NDArray[Any], marked: NDArray[Any], *, peak: int, protected: NDArray[np.bool_] | None = None
 ) -> Fidelity:
@@ -82,13 +89,12 @@ def fidelity(
             f"expected two images (H, W) or (H, W, C) of one integer type, got {original.shape} {original.dtype} and "
             f"{marked.shape} {marked.dtype}"
         )
-    difference = np.abs(marked.astype(np.int64) - original.astype(np.int64))
-    squares = int(np.square(difference).sum())
+    difference = np.abs(marked.astype(np.int32) - original.astype(np.int32))
     changed = difference.any(axis=2) if difference.ndim == 3 else difference > 0
     kept = np.zeros(original.shape, np.bool_) if protected is None else protected
     return Fidelity(
         peak=peak,
-        psnr=10.0 * math.log10(peak**2 * difference.size / squares) if squares else None,
+        psnr=stored_psnr(original, marked, peak),
         ssim=_ssim(original, marked, peak),
         max_difference=int(difference.max()),
         changed_share=float(changed.mean()),

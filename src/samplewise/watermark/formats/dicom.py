@@ -212,7 +212,7 @@ def _picture(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -
             int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
         ]
         padding = (min(ends), max(ends))
-    picture = DicomPicture(path, "dicom", pixels, dataset.BitsStored, lossy, tuple(notes), content, padding)
+    picture = DicomPicture(pixels, dataset.BitsStored, path, "dicom", lossy, tuple(notes), content, padding)
     outside = (pixels < picture.lowest) | (pixels > picture.lowest + picture.peak)
     if (outside & ~picture.padding(pixels)).any():
         raise DataError(

@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from samplewise.checkpoint import atomic
 from samplewise.errors import ConfigurationError, OutputError
 
-__all__ = ["MAX_PIXELS", "Picture", "Pixels", "one_line"]
+__all__ = ["MAX_PIXELS", "Picture", "Pixels", "StoredImage", "one_line"]
 
 MAX_PIXELS = 1 << 26  # four times the largest mammogram; beyond it a small file may fill the memory
 Pixels = NDArray[Any]  # uint8, uint16 or int16
@@ -25,23 +25,22 @@ def one_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture(ABC):
-    """One image as it is stored: neither scaled nor windowed, and without its alpha channel, which stays as it is."""
+class StoredImage:
+    """The integers of one image as they are stored: neither scaled nor windowed."""
 
-    path: Path
-    kind: str
-    """``png``, ``tiff``, ``bmp``, ``jpeg`` or ``dicom``."""
     pixels: Pixels
     """Shape ``(H, W)`` or ``(H, W, 3)``; uint8, uint16, or int16 for signed DICOM. Not to be written to."""
     bits: int
     """Bits that are stored for each value."""
-    lossy: bool
-    """Whether the file, or one it was made from, was compressed with loss."""
-    notes: tuple[str, ...]
-    """What a user should know: conversions, and what will not be kept."""
 
     def __post_init__(self) -> None:
-        self.pixels.flags.writeable = False
+        pixels = self.pixels.view()
+        pixels.flags.writeable = False
+        object.__setattr__(self, "pixels", pixels)
+
+    def with_pixels(self, pixels: Pixels) -> Self:
+        """The same image with other pixels."""
+        return replace(self, pixels=pixels)
 
     @property
     def peak(self) -> int:
@@ -58,12 +57,25 @@ class Picture(ABC):
         return np.zeros(pixels.shape, np.bool_)
 
     def nearest(self, values: NDArray[np.floating[Any]]) -> Pixels:
-        """The pixels nearest to ``values``, same shape, that this picture can hold.
+        """The pixels nearest to ``values``, same shape, that this image can hold.
 
         Rounded and clipped; padding stays, and a pixel that would become padding keeps its value.
         """
         rounded = np.clip(np.rint(values), self.lowest, self.lowest + self.peak).astype(self.pixels.dtype)
         return np.where(self.padding(self.pixels) | self.padding(rounded), self.pixels, rounded)
+
+
+@dataclass(frozen=True, eq=False)
+class Picture(StoredImage, ABC):
+    """One image file, without its alpha channel, which stays as it is."""
+
+    path: Path
+    kind: str
+    """``png``, ``tiff``, ``bmp``, ``jpeg`` or ``dicom``."""
+    lossy: bool
+    """Whether the file, or one it was made from, was compressed with loss."""
+    notes: tuple[str, ...]
+    """What a user should know: conversions, and what will not be kept."""
 
     def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
         """Write ``pixels`` with everything else of this picture; whole, checked by reading it back, or not at all.

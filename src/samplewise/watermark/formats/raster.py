@@ -156,7 +156,7 @@ def _picture(path: Path, kind: str, image: Image, content: bytes) -> RasterPictu
     alpha = values[..., -1].copy() if image.mode in ("LA", "RGBA") else None
     pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
     lossy = kind == "jpeg" or (kind == "tiff" and image.info.get("compression", "raw") not in LOSSLESS_TIFF)
-    return RasterPicture(path, kind, pixels, 8 * pixels.dtype.itemsize, lossy, tuple(notes), alpha, metadata)
+    return RasterPicture(pixels, 8 * pixels.dtype.itemsize, path, kind, lossy, tuple(notes), alpha, metadata)
 
 
 def _plain(path: Path, image: Image) -> tuple[Image, list[str]]:

@@ -25,6 +25,7 @@ class Kind(enum.Enum):
     TEXT = 0
     BYTES = 1
     HEX = 2
+    BITS = 3
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ class Payload:
                 self.content.decode()
             except UnicodeDecodeError as error:
                 raise ConfigurationError(f"expected text in UTF-8 as payload: {error.reason}") from error
+        if self.kind is Kind.BITS and self.content[0] == 0:
+            raise ConfigurationError("expected a one before the bits of a payload, got zeros: use from_bits")
+
+    @classmethod
+    def of(cls, message: "Payload | str | bytes") -> "Payload":
+        """Text, bytes, or what is a payload already."""
+        if isinstance(message, Payload):
+            return message
+        return cls.from_text(message) if isinstance(message, str) else cls(Kind.BYTES, message)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -59,11 +69,20 @@ class Payload:
         except ValueError as error:
             raise ConfigurationError(f"expected pairs of hexadecimal digits as payload: {error}") from error
 
+    @classmethod
+    def from_bits(cls, digits: str) -> Self:
+        """Bits written as zeros and ones; a one before them tells where they begin."""
+        if not digits or set(digits) - {"0", "1"}:
+            raise ConfigurationError(f"expected zeros and ones as payload, got {digits!r}")
+        return cls(Kind.BITS, int("1" + digits, 2).to_bytes(len(digits) // 8 + 1))
+
     @property
     def value(self) -> str | bytes:
-        """The text, the bytes or the hexadecimal digits."""
+        """The text, the bytes, the hexadecimal digits or the zeros and ones."""
         if self.kind is Kind.TEXT:
             return self.content.decode()
+        if self.kind is Kind.BITS:
+            return f"{int.from_bytes(self.content):b}"[1:]
         return self.content if self.kind is Kind.BYTES else self.content.hex()
 
 
@@ -128,10 +147,7 @@ class Codec:
 
     def encode(self, payload: Payload | str | bytes) -> Bits:
         """The bits to hide, zeros and ones, shape ``(bits,)``."""
-        if isinstance(payload, str):
-            payload = Payload.from_text(payload)
-        elif isinstance(payload, bytes):
-            payload = Payload(Kind.BYTES, payload)
+        payload = Payload.of(payload)
         layout = self._layout(len(payload.content))
         body = _body(VERSION << 2 | payload.kind.value, payload.content)
         frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
