@@ -8,8 +8,9 @@ INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt
 demo: .venv/installed-demo
 	$(BIN)/samplewise demo --out demo
 
+# Reports are looked at in a real browser if there is one (apt-get install chromium); what was skipped is said at the end.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -rs
 
 test-slow: .venv/installed-dev
 	$(BIN)/pytest -m slow
