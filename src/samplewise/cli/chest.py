@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from samplewise.cli import chest_classifier
 from samplewise.cli.outcome import emit_json, note
 
 if TYPE_CHECKING:
@@ -126,3 +127,6 @@ def _show(summary: dict[str, Any]) -> None:
     if summary["rows_without_file"]:
         first = ", ".join(summary["rows_without_file_first"])
         print(f"rows of {summary['table']} without an image here: {summary['rows_without_file']:,} ({first} ...)")
+
+
+app.command(epilog=chest_classifier.EPILOG)(chest_classifier.classifier)

@@ -1,0 +1,259 @@
+"""Training of the pathology classifier: a store of X-rays with labels in, a folder with the network out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from samplewise import distributed
+from samplewise.batches import in_order, mix
+from samplewise.checkpoint import alone, write_json
+from samplewise.data.pictures import PATHOLOGIES, PictureData, Store
+from samplewise.errors import ConfigurationError, DataError
+from samplewise.fit import Solution, fit
+from samplewise.methods import Unconstrained
+from samplewise.problem import Problem, evaluation_mode
+from samplewise.provenance import provenance
+from samplewise.settings_file import SettingsFile
+from samplewise.studies.chest.auroc import Array, enough, mean_of, operating_points, patient_weights, score
+from samplewise.studies.chest.network import Classifier, load_classifier, load_pretrained, save_classifier
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = [
+    "MODEL_FILE",
+    "RESULT_FILE",
+    "SETTINGS_FILE",
+    "Settings",
+    "classification",
+    "labels_of",
+    "probabilities",
+    "read_classifier",
+    "train_classifier",
+]
+
+MODEL_FILE = "model.safetensors"
+RESULT_FILE = "result.json"
+RESAMPLES = 2000
+IMBALANCE = (
+    "Each output starts at its prevalence; the weight of positives is the ratio of negatives to positives up to the "
+    "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
+    "validation part."
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a classifier depends on beside the pictures; rate and patience are the paper's."""
+
+    size: int = 224
+    """Height and width that it looks at; pictures of other sizes are resized."""
+    batch_size: int = 64
+    rate: float = 1e-4
+    anneal: bool = False
+    """Whether the learning rate falls to zero as a cosine over the epochs."""
+    epochs: int = 100
+    """At most."""
+    patience: int = 10
+    """Epochs without a smaller validation loss after which training ends."""
+    balance: float = 1.0
+    """Largest weight of a positive label; each gets the ratio of negatives to positives up to it."""
+    augment: bool = True
+    """Whether training images are mirrored, turned, moved and scaled a little."""
+    seed: int = 0
+    data: str = ""
+    """Fingerprint of the pictures."""
+    weights: str = ""
+    """Hash of the file of published weights it starts from; empty from scratch."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 32), ("batch_size", 2), ("epochs", 1), ("patience", 1), ("balance", 1)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(
+                    f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
+                )
+        if not self.rate > 0:
+            raise ConfigurationError(f"expected a learning rate above 0, got {self.rate}")
+
+    def of(self, store: Store, weights: Path | None) -> Settings:
+        """The same for these pictures and this file of weights."""
+        try:
+            digest = "" if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
+        except OSError as error:
+            raise DataError(f"{weights}: cannot be read: {error.strerror or error}") from error
+        return replace(self, data=store.index.fingerprint, weights=digest)
+
+
+SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", Settings, "classifier training")
+
+
+def classification(labels: Tensor, *, balance: float = 1.0, augment: nn.Module | None = None) -> Problem:
+    """Binary cross entropy of every pathology, without constraints.
+
+    Args:
+        labels: of all pictures of the store, zeros and ones of shape ``(N, 14)``.
+        balance: largest weight of a positive label.
+        augment: what training images go through.
+    """
+    positives = labels.sum(0).clamp(min=1)
+    weight = ((len(labels) - positives) / positives).clamp(1.0, balance)
+
+    def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        images, numbers = batch
+        if model.training and augment is not None:
+            images = augment(images)
+        logits = model(images)
+        targets = labels.to(logits.device)[numbers]
+        loss = functional.binary_cross_entropy_with_logits(
+            logits, targets, pos_weight=weight.to(logits), reduction="none"
+        )
+        return loss.mean(1), {"logits": logits.detach()}
+
+    return Problem(evaluate, [])
+
+
+def make_augmentation() -> nn.Module:
+    """Small changes between two X-rays of one patient: a turn, a shift, another distance; and a mirror."""
+    from kornia.augmentation import AugmentationSequential, RandomAffine, RandomHorizontalFlip
+
+    return AugmentationSequential(
+        RandomHorizontalFlip(p=0.5),
+        RandomAffine(degrees=8.0, translate=(0.05, 0.05), scale=(0.9, 1.1), p=1.0),
+    )
+
+
+def labels_of(store: Store) -> Tensor:
+    """Zeros and ones of shape ``(N, 14)``."""
+    if store.labels is None:
+        raise DataError(f"{store.folder}: its pictures have no labels; prepare it with samplewise chest prepare")
+    return torch.from_numpy(store.labels).float()
+
+
+def train_classifier(
+    store: Store,
+    settings: Settings,
+    folder: Path,
+    *,
+    weights: Path | None = None,
+    resume: bool = False,
+    fabric: Fabric | None = None,
+    progress: bool | None = None,
+) -> Solution:
+    """Train by the settings; killed at any moment, the same call with ``resume`` goes on to the same weights.
+
+    Args:
+        store: prepared X-rays with labels and their split.
+        settings: how; see :meth:`Settings.of`.
+        folder: of the run: settings, checkpoints, history, and at the end the network and what it reaches.
+        weights: file of published ImageNet weights to start from; from scratch if None.
+        resume: go on with the run that is there.
+        fabric: devices, strategy and precision, launched; one device if not given.
+        progress: show a progress bar; on a terminal only if None.
+    """
+    labels = labels_of(store)
+    pictures = store.select("train")
+    if settings.batch_size > len(pictures):
+        raise DataError(
+            f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
+        )
+    classifier = _fresh(settings, labels[pictures.rows], weights)
+    if distributed.rank() == 0:
+        SETTINGS_FILE.open(folder, settings, resume=resume)
+    augment = make_augmentation() if settings.augment else None
+    problem = classification(labels, balance=settings.balance, augment=augment)
+    optimizer = torch.optim.Adam(classifier.parameters(), lr=settings.rate, fused=True)
+    # Batch norm must not see a last batch of a few pictures.
+    loader = DataLoader(pictures, batch_size=settings.batch_size, shuffle=True, drop_last=True)
+    steps = len(loader) * settings.epochs
+    with alone(folder, "run"):
+        solution = fit(
+            problem,
+            classifier,
+            loader,
+            method=Unconstrained(problem.constraints),
+            optimizer=optimizer,
+            epochs=settings.epochs,
+            seed=settings.seed,
+            scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if settings.anneal else None,
+            scheduler_interval="step",
+            audit_on={"validation": store.select("validation")},
+            audit_batch_size=64,
+            patience=settings.patience,
+            checkpoint=folder / "fit",
+            fabric=fabric,
+            progress=progress,
+        )
+    chosen = solution.model
+    assert isinstance(chosen, Classifier)
+    if distributed.rank() == 0:
+        _finish(folder, settings, store, chosen, solution)
+    return solution
+
+
+def probabilities(classifier: Classifier, data: PictureData, *, batch_size: int = 64) -> Array:
+    """What the classifier says of every picture, ``(n, 14)``."""
+    device = next(classifier.parameters()).device
+    with evaluation_mode(classifier):
+        found = [classifier(batch[0]).sigmoid() for batch, _ in in_order(data, batch_size=batch_size, device=device)]
+    return torch.cat(found).double().cpu().numpy()
+
+
+def read_classifier(folder: Path) -> Classifier:
+    """The classifier of a finished run."""
+    SETTINGS_FILE.read(folder)
+    if not (folder / MODEL_FILE).exists():
+        raise DataError(f"{folder}: its training is unfinished; go on with the command that began it and --resume")
+    return load_classifier(folder / MODEL_FILE)
+
+
+def _fresh(settings: Settings, labels: Tensor, weights: Path | None) -> Classifier:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(settings.seed, "classifier"))
+        classifier = Classifier(settings.size)
+    if weights is not None:
+        load_pretrained(classifier, weights)
+    classifier.start_at((labels.sum(0) + 1) / (len(labels) + 2))
+    return classifier
+
+
+def _finish(folder: Path, settings: Settings, store: Store, classifier: Classifier, solution: Solution) -> None:
+    """Set the operating points, write the classifier, and say how good it is."""
+    found = {}
+    for part in ("validation", "test"):
+        data = store.select(part)
+        labels, scores = data.labels, probabilities(classifier, data)
+        assert labels is not None
+        if part == "validation":
+            classifier.thresholds.copy_(torch.from_numpy(operating_points(labels, scores)))
+        weights = patient_weights(data.patients, RESAMPLES, settings.seed)
+        found[part] = {
+            "images": len(data),
+            "patients": len(set(data.patients)),
+            "mean_auroc": asdict(mean_of(labels, scores, weights)),
+            "left_out": [name for name, counts in zip(PATHOLOGIES, enough(labels), strict=True) if not counts],
+            "pathologies": [one.to_dict() for one in score(labels, scores, weights)],
+        }
+    save_classifier(folder / MODEL_FILE, classifier)
+    write_json(
+        folder / RESULT_FILE,
+        {
+            "status": solution.status.name,
+            "selected": solution.selected.to_dict(),
+            "epochs": len(solution.history.rows),
+            "settings": asdict(settings),
+            "imbalance": IMBALANCE,
+            "thresholds": dict(zip(PATHOLOGIES, classifier.thresholds.tolist(), strict=True)),
+            "pictures": {"size": store.size, "train": len(store.split.train), "split": store.split.rule},
+            **found,
+            "seconds": sum(row["seconds"] for row in solution.history.rows),
+            "provenance": provenance(seed=settings.seed, device=str(next(classifier.parameters()).device)),
+        },
+    )
