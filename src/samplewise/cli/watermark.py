@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samplewise.cli import watermark_evaluate
+from samplewise.cli import watermark_evaluate, watermark_tool
 from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
 from samplewise.cli.outcome import emit_json, note
 from samplewise.errors import ConfigurationError
@@ -35,6 +35,8 @@ NOT_LEARNED = 0.2
     epilog="\b\nExample: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40\n"
     "The paper's network: samplewise watermark train --data xrays --network hidden --epochs 200 --out runs/hidden\n"
     'Robust: samplewise watermark train --data xrays --noise "jpeg(50..95), resize(0.7..1.3), identity" --out runs/r\n'
+    "Leave a diagnosis alone: samplewise watermark train --data chest.store --psnr 30 --classifier runs/classifier "
+    "--diagnosis 0.02 --out runs/d\n"
     "Go on: the same command with --resume"
 )
 def train(
@@ -57,6 +59,12 @@ def train(
     image_loss: Annotated[
         float, typer.Option(min=0, help="The paper's baseline: this weight on the MSE instead of the constraint.")
     ] = 0.0,
+    classifier: Annotated[
+        Path | None, typer.Option(help="Run of samplewise chest classifier that the mark must not disturb.")
+    ] = None,
+    diagnosis: Annotated[
+        float | None, typer.Option(help="How far no probability of --classifier may move, for any image.")
+    ] = None,
     margin: Annotated[float | None, typer.Option(min=0, help="dB above the floor to train for.")] = None,
     tau: Annotated[float | None, typer.Option(help="The penalty's first weight.")] = None,
     rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
@@ -75,11 +83,14 @@ def train(
     """Train a network that hides messages in images while every image keeps its PSNR floor."""
     import torch
 
+    from samplewise.studies.chest.classifier import fingerprint, read_classifier
     from samplewise.watermark.recipe import RECIPES
     from samplewise.watermark.training import make_network, train
 
     if network not in RECIPES:
         raise ConfigurationError(f"expected --network as one of {', '.join(RECIPES)}, got {network!r}")
+    if (classifier is None) != (diagnosis is None):
+        raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     given: dict[str, Any] = {"margin": margin, "tau": tau, "rate": rate, "batch_size": batch_size}
     recipe = replace(
         RECIPES[network],
@@ -88,6 +99,8 @@ def train(
         floor=psnr,
         noise=noise,
         image_loss=image_loss,
+        diagnosis=diagnosis,
+        classifier="" if classifier is None else fingerprint(classifier),
         seed=seed,
         **{name: value for name, value in given.items() if value is not None},
     )
@@ -98,7 +111,15 @@ def train(
     fabric = Devices(accelerator, devices, nodes, strategy, precision)()
     recipe, store = _open(data, recipe, out, first=fabric.global_rank == 0, resume=resume)
     fabric.launch()
-    solution = train(store, recipe, out, resume=True, fabric=fabric, tensorboard=tensorboard)
+    solution = train(
+        store,
+        recipe,
+        out,
+        classifier=None if classifier is None else read_classifier(classifier),
+        resume=True,
+        fabric=fabric,
+        tensorboard=tensorboard,
+    )
     if fabric.global_rank > 0:
         return
     error = solution.audits["validation"].means["bit_error"]
@@ -148,3 +169,6 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
 
 
 app.command(epilog=watermark_evaluate.EPILOG)(watermark_evaluate.evaluate)
+app.command(epilog=watermark_tool.EMBED)(watermark_tool.embed)
+app.command(epilog=watermark_tool.EXTRACT)(watermark_tool.extract)
+app.command(epilog=watermark_tool.VERIFY)(watermark_tool.verify)

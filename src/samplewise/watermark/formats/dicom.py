@@ -52,7 +52,7 @@ class DicomPicture(Picture):
         first, last = self.padding_range
         return (pixels >= first) & (pixels <= last)
 
-    def _check_target(self, path: Path, *, lossy: bool) -> bool:
+    def _check_format(self, path: Path, *, lossy: bool) -> bool:
         if path.suffix.lower() in SUFFIXES:
             raise ConfigurationError(
                 f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "

@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.checkpoint import atomic
-from samplewise.errors import ConfigurationError, OutputError
+from samplewise.errors import ConfigurationError, OutputError, SamplewiseError
 
 __all__ = ["MAX_PIXELS", "Picture", "Pixels", "StoredImage", "one_line"]
 
@@ -77,7 +78,15 @@ class Picture(StoredImage, ABC):
     notes: tuple[str, ...]
     """What a user should know: conversions, and what will not be kept."""
 
-    def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
+    def write(
+        self,
+        path: Path | str,
+        pixels: Pixels,
+        *,
+        force: bool = False,
+        lossy: bool = False,
+        check: Callable[[Self], None] | None = None,
+    ) -> None:
         """Write ``pixels`` with everything else of this picture; whole, checked by reading it back, or not at all.
 
         Args:
@@ -85,6 +94,7 @@ class Picture(StoredImage, ABC):
             pixels: of the same shape and type as :attr:`pixels`.
             force: replace a file that is there.
             lossy: allow a format that changes the pixels (JPEG).
+            check: called with what was read back, under a temporary name; whatever it raises, nothing is kept.
 
         Raises:
             ConfigurationError: the pixels do not fit, the file is there already, or the format does not fit.
@@ -92,9 +102,7 @@ class Picture(StoredImage, ABC):
         """
         path = Path(path)
         self._check(pixels)
-        exact = self._check_target(path, lossy=lossy)
-        if os.path.lexists(path) and (not force or path.is_dir()):
-            raise ConfigurationError(f"{path}: is there already; choose another name" + ("" if force else " or force"))
+        exact = self.check_target(path, force=force, lossy=lossy)
         try:
             content = self._encoded(pixels, path.suffix.lower())
         except Exception as error:  # what was kept of a strange file may be more than the libraries can write
@@ -102,12 +110,22 @@ class Picture(StoredImage, ABC):
         try:
             with atomic(path) as temporary:
                 temporary.write_bytes(content)
-                if exact and not self._same(self._read_back(temporary), pixels):
+                found = self._read_back(temporary)
+                if exact and not self._same(found, pixels):
                     raise OutputError(f"{path}: does not read back as it was written; nothing was kept")
-        except OutputError:
+                if check is not None:
+                    check(found)
+        except SamplewiseError:
             raise
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror or one_line(error)}") from error
+
+    def check_target(self, path: Path, *, force: bool = False, lossy: bool = False) -> bool:
+        """Refuse a name that :meth:`write` would refuse; returns whether its format holds every pixel exactly."""
+        exact = self._check_format(path, lossy=lossy)
+        if os.path.lexists(path) and (not force or path.is_dir()):
+            raise ConfigurationError(f"{path}: is there already; choose another name" + ("" if force else " or force"))
+        return exact
 
     def _check(self, pixels: Pixels) -> None:
         own = self.pixels
@@ -138,7 +156,7 @@ class Picture(StoredImage, ABC):
         return other.pixels.dtype == pixels.dtype and np.array_equal(other.pixels, pixels)
 
     @abstractmethod
-    def _check_target(self, path: Path, *, lossy: bool) -> bool:
+    def _check_format(self, path: Path, *, lossy: bool) -> bool:
         """Refuse names whose format cannot hold the picture; returns whether it holds every pixel exactly."""
 
     @abstractmethod

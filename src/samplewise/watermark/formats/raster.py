@@ -55,7 +55,7 @@ class RasterPicture(Picture):
     alpha: Pixels | None
     metadata: Metadata
 
-    def _check_target(self, path: Path, *, lossy: bool) -> bool:
+    def _check_format(self, path: Path, *, lossy: bool) -> bool:
         kind = SUFFIXES.get(path.suffix.lower())
         if kind is None:
             raise ConfigurationError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}, got {path.suffix!r}")

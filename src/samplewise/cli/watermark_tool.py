@@ -1,0 +1,304 @@
+"""``samplewise watermark embed``, ``extract`` and ``verify``: messages in image files, in and out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from samplewise.cli.outcome import FAILED, emit_json, note
+from samplewise.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from samplewise.watermark.certificate import Certificate
+    from samplewise.watermark.files import FileMarker
+    from samplewise.watermark.folder import Outcome
+    from samplewise.watermark.payload import Key, Payload
+    from samplewise.watermark.watermarker import Extracted
+
+__all__ = ["EMBED", "EXTRACT", "VERIFY", "embed", "extract", "verify"]
+
+EMBED = (
+    '\b\nExample: samplewise watermark embed xray.png marked.png --text "patient 4711"\n'
+    'A folder: samplewise watermark embed xrays marked --text "St. Elsewhere" --psnr 45 --workers 2\n'
+    "Go on:    the same command with --resume\n"
+    "With key: samplewise watermark embed xray.dcm marked.dcm --hex 00ff17 --key key.txt"
+)
+EXTRACT = (
+    "\b\nExample: samplewise watermark extract marked.png\n"
+    "With key: samplewise watermark extract marked --key env:WATERMARK_KEY --json"
+)
+VERIFY = (
+    "\b\nExample: samplewise watermark verify xray.png marked.png\n"
+    "A region: samplewise watermark verify xray.png marked.png --protect 100,80,64,64"
+)
+SHOWN = 10
+"""Files of one kind that are named in a summary."""
+
+KeyOption = Annotated[
+    str | None, typer.Option("--key", help="File that holds the key, or env:NAME for an environment variable.")
+]
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", help="Run of watermark train, or its weights; the shipped ones if not given.")
+]
+ProtectOption = Annotated[
+    str | None, typer.Option("--protect", help="Region that stays bit-exact: x,y,w,h, or the file of a mask.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def embed(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="An image, or a folder of images.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The marked image, or a new folder for them.")],
+    text: Annotated[str | None, typer.Option(help="Message as text.")] = None,
+    hexadecimal: Annotated[str | None, typer.Option("--hex", help="Message as hexadecimal digits.")] = None,
+    bits: Annotated[str | None, typer.Option(help="Message as zeros and ones.")] = None,
+    psnr: Annotated[float, typer.Option(help="PSNR in dB that every written file keeps.")] = 45.0,
+    key: KeyOption = None,
+    protect: ProtectOption = None,
+    model: ModelOption = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes for a folder; one for each core if not given.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a folder: files that are there are done.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an image that is there.")] = False,
+    lossy: Annotated[bool, typer.Option("--lossy", help="Allow OUT as JPEG, which changes the pixels again.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Hide a message in images such that every written file keeps the PSNR floor and can be read."""
+    from samplewise.watermark.files import FileMarker
+    from samplewise.watermark.region import Region
+    from samplewise.watermark.watermarker import Watermarker
+
+    payload = _payload(text, hexadecimal, bits)
+    marker = Watermarker.load(model, key=_key(key))
+    marker.codec.encode(payload)  # too long? said before any image is read
+    region = None if protect is None else Region.parse(protect)
+    files = FileMarker(marker, payload, psnr, region, force=force, lossy=lossy)
+    if source.is_dir():
+        if force:
+            raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
+        _embed_folder(files, source, target, workers or os.cpu_count() or 1, resume=resume, as_json=as_json)
+        return
+    if resume:
+        raise ConfigurationError("--resume is for folders; a single image is written whole or not at all")
+    certificate = files.embed(source, target)
+    if as_json:
+        emit_json({"image": str(target), "certificate": _plain(certificate)})
+    else:
+        print(f"{target}: {_quality(certificate)}")
+
+
+def extract(
+    source: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image, or a folder of images.")],
+    key: KeyOption = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the message of an image: exactly what was embedded, or that there is none (exit code 1)."""
+    from samplewise.watermark.folder import image_files
+    from samplewise.watermark.formats import read
+    from samplewise.watermark.watermarker import Watermarker
+
+    marker = Watermarker.load(model, key=_key(key))
+    if not source.is_dir():
+        found = marker.extract(read(source))
+        if as_json:
+            emit_json(_read(found))
+        else:
+            print(_shown(found) if found else "no readable watermark")
+            if found:
+                note(f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected")
+        if not found:
+            raise typer.Exit(FAILED)
+        return
+    results: dict[str, dict[str, Any]] = {}
+    for path in image_files(source)[0]:
+        name = str(path.relative_to(source))
+        try:
+            found = marker.extract(read(path))
+        except DataError as error:
+            results[name] = {"message": None, "error": str(error)}
+            shown = f"bad input: {printable(str(error))}"
+        else:
+            results[name] = _read(found)
+            shown = _shown(found) if found else "no readable watermark"
+        if not as_json:
+            print(f"{printable(name)}: {shown}", flush=True)
+    if as_json:
+        emit_json(results)
+    if any(result["message"] is None for result in results.values()):
+        raise typer.Exit(FAILED)
+
+
+def verify(
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The image before.")],
+    marked: Annotated[Path, typer.Argument(metavar="MARKED", help="The image after.")],
+    psnr: Annotated[
+        float | None, typer.Option(help="Floor in dB; that of the certificate beside MARKED if not given.")
+    ] = None,
+    key: KeyOption = None,
+    protect: ProtectOption = None,
+    model: ModelOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a marked image against its original, and read its message; exit code 1 if not all is well."""
+    from samplewise.watermark.files import verify_files
+    from samplewise.watermark.region import Region
+    from samplewise.watermark.watermarker import Watermarker
+
+    region = None if protect is None else Region.parse(protect)
+    found = verify_files(Watermarker.load(model, key=_key(key)), original, marked, floor=psnr, protect=region)
+    measured = found.fidelity
+    if as_json:
+        emit_json(found.to_dict())
+    else:
+        print(f"PSNR            {_decibels(measured.psnr)}" + (f", floor {found.floor:g} dB" if found.floor else ""))
+        print(f"SSIM            {'not defined' if measured.ssim is None else format(measured.ssim, '.5f')}")
+        print(f"max difference  {measured.max_difference} of {measured.peak}")
+        print(f"changed pixels  {100 * measured.changed_share:.1f}%")
+        if region is not None:
+            kept = "unchanged" if measured.protected_unchanged else "CHANGED"
+            print(f"protected       {measured.protected_pixels:,} values, {kept}")
+        print(f"message         {_shown(found.extracted) if found.extracted else 'none that can be read'}")
+        for problem in found.problems:
+            note(f"not well: {problem}")
+    if found.problems:
+        raise typer.Exit(FAILED)
+
+
+def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *, resume: bool, as_json: bool) -> None:
+    from samplewise.watermark.folder import Status, image_files, mark_folder, tasks
+
+    images, others = image_files(source)
+    found = tasks(source, images, target, lossy=files.lossy)
+    left = [str(path.relative_to(source)) for path in others]
+    counts: Counter[Status] = Counter()
+    failed: list[Outcome] = []
+    lowest: float | None = None
+    with _progress(len(found)) as advance:
+        for outcome in mark_folder(files, found, target, workers=min(workers, len(found)), resume=resume):
+            counts[outcome.status] += 1
+            if outcome.certificate is not None and outcome.certificate.fidelity.psnr is not None:
+                lowest = min(lowest or outcome.certificate.fidelity.psnr, outcome.certificate.fidelity.psnr)
+            if outcome.reason:
+                failed.append(outcome)
+            advance()
+    if as_json:
+        emit_json(
+            {
+                **{status.name.lower(): counts[status] for status in Status},
+                "left_alone": left,
+                "lowest_psnr": lowest,
+                "failed": [{"file": one.name, "status": one.status.value, "reason": one.reason} for one in failed],
+                "out": str(target),
+            }
+        )
+    else:
+        told = [f"{counts[status]:,} {status.value}" for status in Status if counts[status]]
+        print(", ".join(told) + (f"; lowest PSNR {lowest:.2f} dB" if lowest else ""))
+        _name_some("left alone, as links and other files are", left)
+        for one in failed[:SHOWN]:
+            note(f"{one.status.value}: {printable(one.reason)}")
+        if len(failed) > SHOWN:
+            note(f"and {len(failed) - SHOWN:,} more; --json names all")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _name_some(what: str, names: list[str]) -> None:
+    if names:
+        more = " ..." if len(names) > SHOWN else ""
+        note(f"{len(names):,} {what}: {', '.join(printable(name) for name in names[:SHOWN])}{more}")
+
+
+def _payload(text: str | None, hexadecimal: str | None, bits: str | None) -> Payload:
+    from samplewise.watermark.payload import Payload
+
+    makers: list[tuple[str | None, Callable[[str], Payload]]] = [
+        (text, Payload.from_text),
+        (hexadecimal, Payload.from_hex),
+        (bits, Payload.from_bits),
+    ]
+    given = [make(value) for value, make in makers if value is not None]
+    if len(given) != 1:
+        raise ConfigurationError(f"expected one of --text, --hex and --bits as the message, got {len(given)} of them")
+    return given[0]
+
+
+def _key(given: str | None) -> Key | None:
+    from samplewise.watermark.payload import read_key
+
+    if given is not None and given.startswith("env:"):
+        return read_key(variable=given.removeprefix("env:"))
+    return read_key(given)
+
+
+def printable(text: str) -> str:
+    """Text on one line of a terminal: what a file says must not move the cursor or change colours."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _shown(found: Extracted) -> str:
+    message = found.message
+    return message.hex() if isinstance(message, bytes) else printable(message or "")
+
+
+def _read(found: Extracted) -> dict[str, Any]:
+    message = found.message
+    return {
+        "message": message.hex() if isinstance(message, bytes) else message,
+        "kind": None if found.payload is None else found.payload.kind.name.lower(),
+        "confidence": found.confidence,
+        "corrected_errors": found.corrected_errors,
+    }
+
+
+def _plain(certificate: Certificate) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"satisfied": certificate.satisfied, **asdict(certificate)}
+
+
+def _decibels(psnr: float | None) -> str:
+    return "infinite, no pixel changed" if psnr is None else f"{psnr:.3f} dB"
+
+
+def _quality(certificate: Certificate) -> str:
+    measured = certificate.fidelity
+    return (
+        f"PSNR {_decibels(measured.psnr)} (floor {certificate.floor:g}), largest difference "
+        f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected on "
+        "reading back"
+    )
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """Give a function that is called after every file: a bar on a terminal, a line at every tenth elsewhere."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+            task = bars.add_task("images", total=total)
+            yield lambda: bars.advance(task)
+        return
+    done = 0
+
+    def line() -> None:
+        nonlocal done
+        done += 1
+        if 10 * done // total > 10 * (done - 1) // total:
+            note(f"{done:,} of {total:,} images")
+
+    yield line
