@@ -276,8 +276,8 @@ def _quality(certificate: Certificate) -> str:
     measured = certificate.fidelity
     return (
         f"PSNR {_decibels(measured.psnr)} (floor {certificate.floor:g}), largest difference "
-        f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected on "
-        "reading back"
+        f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected "
+        "on reading back"
     )
 
 
