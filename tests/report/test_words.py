@@ -6,7 +6,7 @@ from hypothesis import given
 from report_runs import made_up, split
 
 from samplewise.audit import violation_rate_upper
-from samplewise.report.words import comparison, flat, share, verdict
+from samplewise.report.words import comparison, facts, flat, share, verdict
 
 
 @given(violated=st.integers(1, 10**6), more=st.integers(1, 10**6))
@@ -46,3 +46,8 @@ def test_a_comparison_names_the_best_on_each_data_set() -> None:
 def test_settings_are_flattened() -> None:
     nested = {"a": 1, "b": {"c": None, "d": [1, 2]}}
     assert list(flat(nested)) == [("a", "1"), ("b.c", "none"), ("b.d", "1, 2")]
+
+
+def test_findings_are_named_and_rounded_for_people() -> None:
+    found = dict(facts({"mean_violation": 0.123456789, "E-LICQ": {"holds": True, "rank": 3}, "relative": None}))
+    assert found == {"mean violation": "0.12346", "E-LICQ: holds": "yes", "E-LICQ: rank": "3", "relative": "–"}  # noqa: RUF001

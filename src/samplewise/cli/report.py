@@ -21,12 +21,15 @@ def readers() -> list[Reader]:
     """What knows a kind of run, each asked in turn: a new kind of run adds its reader here."""
     from samplewise.report.fits import read_fit
     from samplewise.studies.mnist.reading import read_study
+    from samplewise.watermark.reading import read_evaluation, read_training
 
-    return [read_study, read_fit]
+    return [read_study, read_training, read_evaluation, read_fit]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, of fit or of a study.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of fit, of a study, of watermark train or evaluate.")
+    ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page; the run's name if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what holds in each run as JSON.")] = False,

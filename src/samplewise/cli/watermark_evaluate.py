@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from samplewise.watermark.attacks import Attack
     from samplewise.watermark.evaluation.runs import Run
 
-__all__ = ["EPILOG", "evaluate", "is_store"]
+__all__ = ["EPILOG", "evaluate", "is_store", "watching"]
 
 EPILOG = (
     "\b\nExample: samplewise watermark evaluate runs/c40 --data xrays --out judged\n"
@@ -60,6 +60,7 @@ def evaluate(
     import torch
 
     from samplewise.watermark.evaluation import evaluate_network, report, spread, summarise
+    from samplewise.watermark.evaluation.examples import keep_worst
     from samplewise.watermark.evaluation.judged import Judged
     from samplewise.watermark.evaluation.runs import read_runs
     from samplewise.watermark.evaluation.table import table_text
@@ -80,7 +81,7 @@ def evaluate(
     for run in found:
         pictures = spread(_part(_store(data, run, out), part), images)
         _warn_of_other_split(run, pictures, part)
-        with _watching(run.label) as watch:
+        with watching(run.label) as watch:
             evaluation = evaluate_network(
                 run.network.to(device),
                 pictures,
@@ -95,13 +96,14 @@ def evaluate(
         report.write_images(report.images_table(out, run.name), evaluation)
         summary = summarise(evaluation, run.recipe.floor if psnr is None else psnr, confidence=confidence)
         judged.append(Judged(run, pictures, evaluation, summary))
+        keep_worst(report.worst_images(out, run.name), judged[-1])
     figures = write_figures(out / "figures", judged, paper=paper)
     made = report.make_report(out, judged, part=part, seed=seed, device=str(device), figures=figures)
     if as_json:
         emit_json(made)
     else:
         print(table_text(judged))
-        note(f"Report, tables and figures are in {out}")
+        note(f"Report, tables and figures are in {out}; a page with all of it: samplewise report {out}")
 
 
 def _attacks(spec: str) -> tuple[Attack, ...]:
@@ -167,7 +169,7 @@ def _warn_of_other_split(run: Run, pictures: PictureData, part: str) -> None:
 
 
 @contextmanager
-def _watching(label: str) -> Iterator[Watch]:
+def watching(label: str) -> Iterator[Watch]:
     """Give a function that is called with the images done and in all: a bar, or a line at every quarter in logs."""
     if not sys.stderr.isatty():
         yield _Lines(label)

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from samplewise.report.look import PALETTE, SYMBOLS, Look
-from samplewise.report.run import TRAINING, Curve, Distribution, Multipliers, RunReport
+from samplewise.report.run import TRAINING, Bars, Curve, Distribution, Multipliers, RunReport
 from samplewise.report.words import count
 
-__all__ = ["Chart", "curve_charts", "distribution_charts", "multiplier_charts"]
+__all__ = ["Chart", "bar_charts", "curve_charts", "distribution_charts", "multiplier_charts"]
 
 BUDGET = 60_000  # points of all curves together, about 1 MB
 
@@ -24,6 +24,8 @@ class Chart:
     title: str
     caption: str
     figure: Mapping[str, Any]
+    height: int | None = None
+    """In pixels, where what is shown decides it."""
 
 
 def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
@@ -59,7 +61,7 @@ def _scale(title: str) -> dict[str, Any]:
     """The axis of a chart whose scale is not for the reader to choose."""
     if title.startswith("Share"):
         return {"tickformat": ".3~%"}
-    return {"type": "log"} if title.startswith("τ") else {}
+    return {"type": "log", "nticks": 6} if title.startswith("τ") else {}
 
 
 def _line(look: Look, place: int, run: RunReport, curve: Curve, points: int, *, visible: bool) -> dict[str, Any]:
@@ -90,14 +92,16 @@ def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
             "x": [_short(split.objective)],
             "y": [_short(split.satisfied)],
             "marker": {"color": look.colour(place, split.name), "symbol": look.symbol(split.name), "size": 12},
-            "hovertemplate": "objective %{x:.5g}<br>satisfied %{y:.2%}",
+            "hovertemplate": f"{_verbatim(run.objective)} %{{x:.5g}}<br>satisfied %{{y:.2%}}",
             "meta": {"run": place, "split": split.name},
         }
         for place, run in enumerate(runs)
         for split in run.splits
     ]
+    kinds = {run.objective for run in runs}
+    objective = kinds.pop() if len(kinds) == 1 else "objective"
     layout = {
-        "xaxis": {"title": {"text": "mean objective"}},
+        "xaxis": {"title": {"text": f"mean {_verbatim(objective)}"}},
         "yaxis": {"title": {"text": "share satisfied"}, "tickformat": ".3~%"},
     }
     names = [name for name in look.splits if name != TRAINING]
@@ -191,6 +195,35 @@ def _multipliers(tail: Multipliers, identity: str) -> Chart:
         "what each sample's bound costs, sorted."
     )
     return Chart(identity, tail.constraint, caption, {"data": [trace], "layout": layout})
+
+
+def bar_charts(run: RunReport, place: int) -> list[Chart]:
+    """Numbers by name, the first name on top."""
+    return [_bars(each, f"run-{place}-bars-{number}") for number, each in enumerate(run.bars)]
+
+
+def _bars(bars: Bars, identity: str) -> Chart:
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": _verbatim(name),
+            "x": [_short(value) for value in values],
+            "y": [_verbatim(each) for each in bars.names],
+            "marker": {"color": PALETTE[number % len(PALETTE)]},
+            "hovertemplate": "%{y}: %{x:.4g}",
+            "meta": {},
+        }
+        for number, (name, values) in enumerate(bars.series.items())
+    ]
+    layout = {
+        "showlegend": len(traces) > 1,
+        "xaxis": {"title": {"text": _verbatim(bars.unit)}, "rangemode": "tozero"},
+        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
+        "bargap": 0.35,
+    }
+    height = 90 + len(bars.names) * (12 + 8 * len(traces))
+    return Chart(identity, bars.title, bars.caption, {"data": traces, "layout": layout}, height)
 
 
 def _values(spread: Distribution) -> int:

@@ -18,6 +18,13 @@ from samplewise.training.run import FINDINGS, IDENTITY
 __all__ = ["keep_certificate", "read_certificate", "read_fit", "read_multipliers"]
 
 CERTIFICATE = "certificate.json"
+FACTS = {
+    "own_stationarity": "stationarity with the method's own multipliers",
+    "gradient": "norm of the objective's gradient",
+    "relative": "stationarity relative to it",
+    "free": "multipliers chosen for the least residual",
+}
+"""What a certificate's numbers are called where their names alone do not say it."""
 
 
 def keep_certificate(folder: Path | str, certificate: Certificate) -> None:
@@ -85,8 +92,10 @@ def read_certificate(folder: Path) -> Certified | None:
         return None
     stored = read_json(path)
     with reading(path):
-        facts = {name: value for name, value in stored.items() if name not in ("sentence", "multipliers")}
-        return Certified(str(stored["sentence"]), facts)
+        nested = {"constraints", "licq", "sentence", "multipliers"}
+        facts = {FACTS.get(name, name): value for name, value in stored.items() if name not in nested}
+        facts |= {f"constraint {name}": part for name, part in stored["constraints"].items()}
+        return Certified(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"]})
 
 
 def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
@@ -126,7 +135,7 @@ def _split(name: str, part: Mapping[str, Any], trained_on: str | None) -> Split:
         samples=int(part["samples"]),
         objective=float(part["objective"]),
         satisfied=float(part["satisfied"]),
-        trained_on=name == trained_on,
+        trained_on=name in (trained_on, "train"),  # a part of the training data is not unseen either
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
             constraint: Finding(

@@ -21,7 +21,7 @@
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // none that sends anything anywhere
     plotlyServerURL: "",
   };
-  const logarithmic = document.getElementById("logarithmic");
+  const logarithmic = document.getElementById("logarithmic"); // a page without curves has none
 
   document.getElementById("theme").addEventListener("change", (event) => {
     document.documentElement.dataset.theme = event.target.value;
@@ -39,12 +39,12 @@
   const shown = (trace) =>
     boxes.every((box) => box.checked || String(trace.meta[box.dataset.kind] ?? "") !== box.dataset.key);
 
-  const scale = (figure) => (figure.scalable && logarithmic.checked ? "log" : "linear");
+  const scale = (figure) => (figure.scalable && logarithmic?.checked ? "log" : "linear");
 
   function draw(place) {
     const figure = figures[place.id];
     for (const trace of figure.data) trace.visible = shown(trace);
-    const axes = { automargin: true, zeroline: false };
+    const axes = { automargin: true, zeroline: false, exponentformat: "power" };
     const layout = { ...common, ...figure.layout };
     layout.xaxis = { ...axes, ...layout.xaxis };
     layout.yaxis = { ...axes, type: scale(figure), ...layout.yaxis };
@@ -81,7 +81,9 @@
     closed = [...document.querySelectorAll(`${kind}:not([open])`)];
     for (const each of closed) each.open = true;
     drawOpen();
-    for (const place of charts) Plotly.relayout(place, { autosize: false, width: 320, height: 230 });
+    for (const place of charts) {
+      Plotly.relayout(place, { autosize: false, width: 320, height: parseInt(place.style.height) || 230 });
+    }
   }
   function afterPrint() {
     for (const each of closed) each.open = false;
@@ -97,7 +99,7 @@
   openTarget();
   await drawOpen();
   for (const box of boxes) box.addEventListener("change", toggle);
-  logarithmic.addEventListener("change", rescale);
+  logarithmic?.addEventListener("change", rescale);
   for (const each of document.querySelectorAll("details")) each.addEventListener("toggle", drawOpen);
   addEventListener("hashchange", openTarget);
   addEventListener("beforeprint", beforePrint);

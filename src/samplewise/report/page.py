@@ -16,9 +16,9 @@ from samplewise import checkpoint
 from samplewise.errors import DataError, MissingPackageError
 from samplewise.provenance import provenance
 from samplewise.report import words
-from samplewise.report.charts import Chart, curve_charts, distribution_charts, multiplier_charts
+from samplewise.report.charts import Chart, bar_charts, curve_charts, distribution_charts, multiplier_charts
 from samplewise.report.look import Look
-from samplewise.report.run import TRAINING, Picture, RunReport, Split
+from samplewise.report.run import TRAINING, Gallery, Picture, RunReport, Split
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "make_page", "write_page"]
 
 LARGEST = 5_000_000  # bytes of a page
-PICTURES = 1_200_000  # bytes of all pictures together
+PICTURES = 1_300_000  # bytes of all pictures together
+SMALL = 64  # pixels; pictures up to this width are magnified
 EXTRA = "pip install 'samplewise[report]'"
 
 
@@ -39,8 +40,9 @@ class View:
     holds: bool
     """Whether every audited sample meets every bound."""
     distributions: list[Chart]
+    bars: list[Chart]
     multipliers: list[Chart]
-    galleries: list[tuple[str, list[tuple[str, dict[str, str]]]]]
+    galleries: list[dict[str, Any]]
     settings: list[tuple[str, str]]
     certificate: list[tuple[str, str]]
     provenance: list[tuple[str, str]]
@@ -48,7 +50,7 @@ class View:
     @property
     def charts(self) -> list[Chart]:
         """All charts of this run alone."""
-        return self.distributions + self.multipliers
+        return self.distributions + self.bars + self.multipliers
 
 
 def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
@@ -103,13 +105,11 @@ def _view(place: int, run: RunReport, look: Look, pictures: int) -> View:
         verdict=words.verdict(run),
         holds=bool(run.splits) and all(split.satisfied == 1.0 for split in run.splits),
         distributions=distribution_charts(run, place, look),
+        bars=bar_charts(run, place),
         multipliers=multiplier_charts(run, place),
-        galleries=[
-            (gallery.title, [(picture.caption, _encoded(picture)) for picture in gallery.pictures[:pictures]])
-            for gallery in run.galleries
-        ],
+        galleries=[_gallery(gallery, pictures) for gallery in run.galleries],
         settings=list(words.flat(run.settings)),
-        certificate=list(words.flat(run.certificate.facts)) if run.certificate else [],
+        certificate=list(words.facts(run.certificate.facts)) if run.certificate else [],
         provenance=[*words.flat(made), ("folder", run.folder)],
     )
 
@@ -154,6 +154,15 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
 
 def _split(run: RunReport, name: str) -> Split | None:
     return next((split for split in run.splits if split.name == name), None)
+
+
+def _gallery(gallery: Gallery, pictures: int) -> dict[str, Any]:
+    shown = gallery.pictures[:pictures]
+    return {
+        "title": gallery.title,
+        "large": any(image.shape[1] > SMALL for picture in shown for image in picture.images.values()),
+        "pictures": [(picture.caption, _encoded(picture)) for picture in shown],
+    }
 
 
 def _encoded(picture: Picture) -> dict[str, str]:

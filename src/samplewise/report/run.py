@@ -11,6 +11,7 @@ from samplewise.audit import violation_rate_upper
 
 __all__ = [
     "TRAINING",
+    "Bars",
     "Certified",
     "Curve",
     "Distribution",
@@ -21,6 +22,7 @@ __all__ = [
     "Requirement",
     "RunReport",
     "Split",
+    "Table",
 ]
 
 TRAINING = "while training"
@@ -151,6 +153,33 @@ class Multipliers:
 
 
 @dataclass(frozen=True)
+class Bars:
+    """Numbers by name, side by side."""
+
+    title: str
+    caption: str
+    unit: str
+    """What the numbers are."""
+    names: tuple[str, ...]
+    series: Mapping[str, tuple[float, ...]]
+    """One number for each name, by what they are of."""
+
+    def __post_init__(self) -> None:
+        if any(len(values) != len(self.names) for values in self.series.values()):
+            raise ValueError(f"{self.title}: expected {len(self.names)} numbers in each series")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Facts in rows, ready to be read."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The first text of each names the row."""
+
+
+@dataclass(frozen=True)
 class Certified:
     """How near the end point is to a KKT point."""
 
@@ -171,9 +200,15 @@ class RunReport:
     selected: str
     """Which model the numbers are of, and why."""
     splits: tuple[Split, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[Curve, ...] = ()
+    objective: str = "objective"
+    """What the objective of the splits is."""
+    notes: tuple[str, ...] = ()
+    """How the numbers were found, where that is not plain."""
     selected_epoch: int | None = None
     distributions: tuple[Distribution, ...] = ()
+    bars: tuple[Bars, ...] = ()
+    tables: tuple[Table, ...] = ()
     galleries: tuple[Gallery, ...] = ()
     multipliers: tuple[Multipliers, ...] = ()
     certificate: Certified | None = None

@@ -5,7 +5,7 @@ from typing import Any
 
 from samplewise.report.run import RunReport, Split
 
-__all__ = ["comparison", "count", "flat", "number", "share", "verdict"]
+__all__ = ["comparison", "count", "facts", "flat", "number", "share", "verdict"]
 
 
 def share(value: float) -> str:
@@ -79,3 +79,15 @@ def flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]
             yield f"{prefix}{name}", ", ".join(map(str, item))
         else:
             yield f"{prefix}{name}", "none" if item is None else str(item)
+
+
+def facts(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Nested findings as lines for people: names with spaces, numbers to five digits."""
+    for name, item in value.items():
+        label = prefix + name.replace("_", " ")
+        if isinstance(item, Mapping):
+            yield from facts(item, f"{label}: ")
+        elif isinstance(item, bool):
+            yield label, "yes" if item else "no"
+        else:
+            yield label, number(item) if isinstance(item, float | None) else str(item)

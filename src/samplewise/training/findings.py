@@ -14,10 +14,10 @@ from samplewise.constraints import Constraint
 from samplewise.methods import Method
 from samplewise.training.selection import Selection
 
-__all__ = ["FORMAT", "findings", "long_tail"]
+__all__ = ["FORMAT", "distribution", "findings", "long_tail"]
 
 FORMAT = "samplewise-audit-1"
-BINS = 80  # of a distribution, from one tail to the other
+BINS = 80  # of a distribution at most, from one tail to the other
 TAIL = 0.005  # share of the values at each end that is counted but not resolved
 WORST = 20  # violators named for each constraint and data set
 POINTS = 200  # of a sorted curve
@@ -47,7 +47,10 @@ def findings(audits: Mapping[str, Audit], selection: Selection, method: Method, 
             for split, found in audits.items()
         },
         "distributions": {
-            name: _distribution({split: found.measures[name] for split, found in audits.items()}, constraints, name)
+            name: distribution(
+                {split: found.measures[name].double().flatten().numpy() for split, found in audits.items()},
+                _bounds(constraints, name),
+            )
             for name in first.measures
         },
         "multipliers": {} if trained_on is None else _multipliers(audits[trained_on], method),
@@ -60,17 +63,19 @@ def _described(constraint: Constraint) -> dict[str, Any]:
     return {**plain, "formula": str(constraint), "lower": _finite(lower), "upper": _finite(upper)}
 
 
-def _distribution(values: dict[str, Tensor], constraints: list[Constraint], measure: str) -> dict[str, Any]:
-    """How many values of each data set lie in each bin; a bound is an edge, so no bin is partly beyond it."""
-    flat = {split: each.double().flatten().numpy() for split, each in values.items()}
-    flat = {split: each[np.isfinite(each)] for split, each in flat.items()}
-    bounds = [
-        bound
-        for constraint in constraints
-        if constraint.measure == measure
-        for bound in replace(constraint, margin=0.0).interval
-        if np.isfinite(bound)
-    ]
+def _bounds(constraints: list[Constraint], measure: str) -> list[float]:
+    intervals = [replace(each, margin=0.0).interval for each in constraints if each.measure == measure]
+    return [bound for interval in intervals for bound in interval if np.isfinite(bound)]
+
+
+def distribution(values: Mapping[str, NDArray[np.float64]], bounds: list[float]) -> dict[str, Any]:
+    """How many values lie in each bin; a bound is an edge, so no bin is partly beyond it.
+
+    Args:
+        values: by data set, each ``(N,)``.
+        bounds: to show; the first is an edge.
+    """
+    flat = {split: each[np.isfinite(each)] for split, each in values.items()}
     edges = _edges(list(flat.values()), bounds)
     return {
         "edges": edges.tolist(),
@@ -84,7 +89,9 @@ def _edges(values: list[NDArray[np.float64]], bounds: list[float]) -> NDArray[np
     ends = [np.quantile(each, (TAIL, 1 - TAIL)) for each in values if len(each)]
     low = min([float(end[0]) for end in ends] + bounds, default=0.0)
     high = max([float(end[1]) for end in ends] + bounds, default=1.0)
-    width = (high - low) / BINS or max(abs(low), 1.0) / BINS
+    most = max(map(len, values), default=0)
+    bins = min(BINS, max(10, round(2 * most**0.5)))  # few values in many bins would be a comb
+    width = (high - low) / bins or max(abs(low), 1.0) / bins
     anchor = bounds[0] if bounds else low
     first, last = np.floor((low - anchor) / width), np.ceil((high - anchor) / width)
     edges: NDArray[np.float64] = anchor + np.arange(first, max(last, first + 1) + 1) * width

@@ -96,8 +96,8 @@ def _checked(name: str, image: Any) -> Tensor:
     if not isinstance(image, Tensor) or image.ndim not in (2, 3) or (image.ndim == 3 and len(image) not in (1, 3)):
         got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
         raise ConfigurationError(f"expected the picture {name!r} as a tensor (H, W), (1, H, W) or (3, H, W), got {got}")
-    image = image.detach().cpu()
-    return image.float() if image.is_floating_point() else image
+    shown: Tensor = image.detach().cpu()
+    return shown.float() if shown.is_floating_point() else shown  # NumPy knows no bfloat16
 
 
 def in_lines(*lines: Tensor) -> Tensor:

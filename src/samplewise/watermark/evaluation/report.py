@@ -25,6 +25,7 @@ __all__ = [
     "open_output",
     "split_of",
     "store_folder",
+    "worst_images",
     "write_images",
 ]
 
@@ -80,6 +81,11 @@ def images_table(out: Path, name: str) -> Path:
 def marked_images(out: Path, name: str) -> Path:
     """Where the marked images of a run are kept, if they are."""
     return out / "runs" / name / "marked"
+
+
+def worst_images(out: Path, name: str) -> Path:
+    """Where the images are kept on which a run does worst."""
+    return out / "runs" / name / "worst.safetensors"
 
 
 def write_images(path: Path, evaluation: Evaluation) -> None:

@@ -114,7 +114,8 @@ def _read(folder: Path) -> Run:
 
 def _label(recipe: Recipe) -> str:
     goal = f"MSE x {recipe.image_loss:g}" if recipe.image_loss else f"C = {recipe.floor:g} dB"
-    return f"{recipe.network}, {goal}" + ("" if recipe.noise == "identity" else ", noise")
+    diagnosis = "" if recipe.diagnosis is None else f", diagnosis {recipe.diagnosis:g}"
+    return f"{recipe.network}, {goal}{diagnosis}" + ("" if recipe.noise == "identity" else ", noise")
 
 
 def _result(folder: Path) -> dict[str, Any]:

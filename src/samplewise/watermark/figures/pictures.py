@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from samplewise.problem import evaluation_mode
 from samplewise.report.style import new_figure, save
+from samplewise.watermark.evaluation.examples import again
 from samplewise.watermark.evaluation.judged import Judged
-from samplewise.watermark.evaluation.marking import Pixels, as_pixels, mark
+from samplewise.watermark.evaluation.marking import Pixels
 from samplewise.watermark.evaluation.network import Evaluation
 
 if TYPE_CHECKING:
@@ -105,15 +104,10 @@ def draw_comparison(folder: Path, judged: Sequence[Judged]) -> list[Path]:
 
 
 def _example(one: Judged, place: int, why: str) -> _Example:
-    """Mark the image again as it was when it was judged."""
-    images, numbers = one.data.take(torch.tensor([place]))
-    device = next(one.run.network.parameters()).device
-    with evaluation_mode(one.run.network):
-        marked = mark(one.run.network, images.to(device), numbers.to(device))
     measures = one.evaluation.measures
     found = f"{measures['grey/psnr'][place]:.2f} dB, BER {measures['grey/bit_error'][place]:.3f}"
-    cover, stored = (as_pixels(images, "grey")[0] for images in (marked.covers, marked.images))
-    return _Example(why, _short(one.evaluation.names[place]), found, cover, stored)
+    covers, marked = again(one, [place])
+    return _Example(why, _short(one.evaluation.names[place]), found, covers[0], marked[0])
 
 
 def _short(name: str, length: int = 28) -> str:

@@ -1,0 +1,160 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plain_networks import SIZE, Plain, make_store
+
+from samplewise.audit import violation_rate_upper
+from samplewise.errors import DataError
+from samplewise.report.page import make_page
+from samplewise.watermark.attacks import parse_attacks
+from samplewise.watermark.evaluation import evaluate_network, report, summarise
+from samplewise.watermark.evaluation.examples import keep_worst
+from samplewise.watermark.evaluation.judged import Judged
+from samplewise.watermark.evaluation.runs import Run
+from samplewise.watermark.reading import read_evaluation, read_training
+from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.training import RECIPE_FILE
+from small_fit import small_fit
+
+FLOOR = 25.0
+
+
+class OneBitWrong(Plain):
+    """Reads the last bit of every message inverted."""
+
+    def extract(self, images):  # type: ignore[no-untyped-def]
+        read = super().extract(images)
+        read[:, -1] = -read[:, -1]
+        return read
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Judged]:
+    """The folder of an evaluation in which some images miss the floor and one bit is always wrong."""
+    place = tmp_path_factory.mktemp("place")
+    data = make_store(place).select()
+    network = OneBitWrong()
+    evaluation = evaluate_network(
+        network, data, attacks=parse_attacks("identity, gaussian(0.1)"), attack_images=4, workers=1
+    )
+    recipe = Recipe(network="swift", bits=8, size=SIZE, floor=FLOOR)
+    run = Run(place / "nowhere", "one", "swift, C = 25 dB", recipe, network, {})
+    one = Judged(run, data, evaluation, summarise(evaluation, FLOOR))
+    out = place / "judged"
+    report.write_images(report.images_table(out, "one"), evaluation)
+    keep_worst(report.worst_images(out, "one"), one)
+    report.make_report(out, [one], part="all", seed=0, device="cpu", figures=[])
+    return out, one
+
+
+def test_an_evaluation_is_read_whole(judged: tuple[Path, Judged]) -> None:
+    folder, one = judged
+    (run,) = read_evaluation(folder) or ()
+    psnr = one.evaluation.measures["grey/psnr"]
+    below = int((psnr < FLOOR).sum())
+    assert 0 < below < 9, psnr
+    (split,) = run.splits
+    assert (split.name, split.samples, split.violated, split.trained_on) == ("all", 9, below, False)
+    assert split.objective == pytest.approx(1 / 8)
+    assert split.at_least == pytest.approx(1 - violation_rate_upper(below, 9, 0.95))
+    found = split.constraints["psnr"]
+    assert found.worst == pytest.approx(FLOOR - psnr.min())
+    assert [number for number, _ in found.violators] == np.argsort(psnr, kind="stable")[:below].tolist()
+    assert run.requirements[0].lower == FLOOR
+    spread = run.distributions[0]
+    assert FLOOR in spread.edges
+    short = sum(counts for counts, edge in zip(spread.counts["all"], spread.edges, strict=False) if edge < FLOOR)
+    assert short + spread.beyond["all"][0] == below
+    (bars,) = run.bars
+    assert bars.names == ("identity", "gaussian(0.1)")
+    assert bars.series["grey file"][0] == pytest.approx(1 / 8)
+    assert "Mean over 4 images" in bars.caption
+    assert [row[0] for row in run.tables[0].rows][:2] == ["as written, grey file", "as written, floats, no file"]
+    assert run.tables[0].rows[0][1:5] == ("9", "0.1250", "0.125", "0%")
+
+
+def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judged]) -> None:
+    folder, one = judged
+    (run,) = read_evaluation(folder) or ()
+    lowest, wrong = run.galleries
+    place = int(one.evaluation.measures["grey/psnr"].argmin())
+    shown = lowest.pictures[0]
+    assert shown.caption.startswith(f"{one.evaluation.names[place]}: {one.evaluation.measures['grey/psnr'][place]:.2f}")
+    original, marked, change = shown.images.values()
+    assert np.array_equal(original, one.data.store.images[one.evaluation.numbers[place]])
+    difference = marked.astype(float) - original
+    assert 10 * np.log10(255**2 / np.square(difference).mean()) == pytest.approx(
+        one.evaluation.measures["grey/psnr"][place]
+    )
+    assert (np.sign(change.astype(float) - 128) == np.sign(difference)).all()
+    assert (len(lowest.pictures), len(wrong.pictures)) == (6, 6)
+    page = make_page([run])
+    assert "Lowest PSNR on all" in page
+    assert "How it went" not in page  # there are no curves
+
+
+@pytest.mark.parametrize(
+    ("part", "split_as_trained", "expected"),
+    [("test", True, False), ("test", None, False), ("test", False, True), ("train", True, True), ("all", True, True)],
+)
+def test_images_that_may_have_been_trained_on_promise_nothing(
+    judged: tuple[Path, Judged], tmp_path: Path, part: str, split_as_trained: bool | None, expected: bool
+) -> None:
+    stored = json.loads((judged[0] / "report.json").read_text())
+    stored["part"] = part
+    stored["runs"][0]["data"] |= {"trained_on_these": True, "split_as_trained": split_as_trained}
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs/one/images.csv").write_bytes((judged[0] / "runs/one/images.csv").read_bytes())
+    (tmp_path / "report.json").write_text(json.dumps(stored))
+    (run,) = read_evaluation(tmp_path) or ()
+    assert run.splits[0].trained_on is expected
+    assert run.galleries == ()  # an evaluation made before they were kept
+
+
+def test_the_folder_of_a_training_run_is_its_fit_with_the_recipe(tmp_path: Path) -> None:
+    recipe = Recipe(network="swift", bits=8, size=SIZE)
+    RECIPE_FILE.write(tmp_path, recipe)
+    with pytest.raises(DataError, match="has not begun"):
+        read_training(tmp_path)
+    small_fit(tmp_path / "fit")
+    (run,) = read_training(tmp_path) or ()
+    assert run.name == tmp_path.name
+    assert run.problem.startswith("Hide 8 bits in each image")
+    assert run.settings["recipe"]["floor"] == 40.0
+    assert [split.trained_on for split in run.splits] == [True, False]
+    assert read_training(tmp_path / "fit") is None
+    assert read_evaluation(tmp_path) is None
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def without_columns(path: Path) -> None:
+    path.write_text("name,patient,number\na,b,1\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("report.json", torn),
+        ("report.json", lambda path: path.write_text(path.read_text().replace('"quality"', '"qualities"'))),
+        ("runs/one/images.csv", without_columns),
+        ("runs/one/images.csv", Path.unlink),
+        ("runs/one/worst.safetensors", torn),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_said(
+    judged: tuple[Path, Judged], tmp_path: Path, name: str, harm: Callable[[Path], None]
+) -> None:
+    for path in judged[0].rglob("*"):
+        if path.is_file():
+            copy = tmp_path / path.relative_to(judged[0])
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    harm(tmp_path / name)
+    with pytest.raises(DataError, match=r"cannot be read|report\.json"):
+        read_evaluation(tmp_path)
