@@ -178,7 +178,10 @@ class Codec:
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
-        """A codeword for each layout by counting errors, which is quick, then for each by weighing them."""
+        """A codeword for each layout: where no bit is wrong at once, then by counting errors, then by weighing them."""
+        for layout in self.layouts:
+            if np.array_equal(layout.code.encode(read[: layout.code.information]), read):
+                yield layout, read
         for layout in self.layouts:
             codeword = layout.code.decode(read)
             if codeword is not None:
