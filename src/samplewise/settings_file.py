@@ -1,7 +1,7 @@
 """The file that says what a run's folder is a run of, so that nothing else is ever written over it."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -38,12 +38,15 @@ class SettingsFile(Generic[T]):
             raise DataError(f"{folder}: holds no run of {self.what} ({self.name} is missing)") from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
-        known = {field.name for field in fields(self.kind)}  # type: ignore[arg-type]  # a dataclass, as said above
+        known = fields(self.kind)  # type: ignore[arg-type]  # a dataclass, as said above
+        # What was added later has a default, which an older run had without saying so.
+        needed = {field.name for field in known if field.default is MISSING}
         if not isinstance(stored, dict) or stored.get("format") != self.format:
             raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
-        if not isinstance(stored.get("settings"), dict) or set(stored["settings"]) != known:
+        settings = stored.get("settings")
+        if not isinstance(settings, dict) or not needed <= settings.keys() <= {field.name for field in known}:
             raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
-        return self.kind(**stored["settings"])
+        return self.kind(**settings)
 
     def write(self, folder: Path, settings: T) -> None:
         """Make ``folder`` that of a run with these settings."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samplewise.cli import chest_classifier
+from samplewise.cli import chest_classifier, chest_impact
 from samplewise.cli.outcome import emit_json, note
 
 if TYPE_CHECKING:
@@ -130,3 +130,4 @@ def _show(summary: dict[str, Any]) -> None:
 
 
 app.command(epilog=chest_classifier.EPILOG)(chest_classifier.classifier)
+app.command(epilog=chest_impact.EPILOG)(chest_impact.impact)

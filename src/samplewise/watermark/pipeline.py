@@ -7,16 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import AtLeast
+from samplewise.constraints import AtLeast, AtMost, Constraint
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
 from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.messages import fixed_messages, random_messages
 from samplewise.watermark.noise import Noise
 
-__all__ = ["CONSTRAINT", "LEVELS", "Pipeline", "watermark_problem", "written"]
+__all__ = ["CONSTRAINT", "DIAGNOSIS", "LEVELS", "Pipeline", "watermark_problem", "written"]
 
 CONSTRAINT = "psnr"
+DIAGNOSIS = "diagnosis"
+"""The measure of how far a classifier's probabilities move, ``(B, m)``."""
+DIAGNOSIS_MARGIN = 0.25
+"""Share of the bound on it that is kept free in training, for images not seen there."""
 LEVELS = 255
 """Steps between black and white in an 8-bit file."""
 
@@ -47,6 +51,8 @@ class Pipeline:
     """Weight of the mean squared error in the objective: the paper's baseline."""
     adversarial: float = 0.0
     """Weight of the discriminator's verdict in the objective."""
+    diagnose: Callable[[Tensor], Tensor] | None = None
+    """Logits of a frozen classifier that the mark should not disturb, ``(B, C, H, W)`` to ``(B, m)``."""
 
     def embed(self, model: nn.Module, batch: Any) -> Embedding:
         """Run the network over ``batch``: images ``(B, 1, H, W)`` in [0, 1] and their numbers ``(B,)``."""
@@ -81,16 +87,26 @@ class Pipeline:
             "message_loss": message_loss.detach(),
             "bit_error": error,
         }
+        if self.diagnose is not None:
+            with torch.no_grad():
+                before = self.diagnose(made.images).sigmoid()
+            measures[DIAGNOSIS] = (self.diagnose(made.marked).sigmoid() - before).abs()
         return objective, measures
 
 
-def watermark_problem(pipeline: Pipeline, floor: float | None, *, margin: float = 0.0) -> Problem:
+def watermark_problem(
+    pipeline: Pipeline, floor: float | None, *, margin: float = 0.0, diagnosis: float | None = None
+) -> Problem:
     """The message read back as well as can be, subject to a PSNR of at least ``floor`` dB for every image.
 
     Args:
         pipeline: how images are embedded and read.
         floor: in dB; None for the problem without the constraint.
         margin: how many dB above the floor to train for.
+        diagnosis: how far no probability of the pipeline's classifier may move, for any image; None for any distance.
     """
-    constraints = [] if floor is None else [AtLeast(CONSTRAINT, floor, margin=margin)]
+    constraints: list[Constraint] = [] if floor is None else [AtLeast(CONSTRAINT, floor, margin=margin)]
+    if diagnosis is not None:
+        # As far beyond the bound as the bound itself weighs what one dB below the floor weighs.
+        constraints.append(AtMost(DIAGNOSIS, diagnosis, scale=diagnosis, margin=DIAGNOSIS_MARGIN * diagnosis))
     return Problem(pipeline.evaluate, constraints)

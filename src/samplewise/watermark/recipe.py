@@ -21,6 +21,10 @@ class Recipe:
     """PSNR in dB that every image must reach."""
     margin: float = 0.0
     """How many dB above the floor to train for."""
+    diagnosis: float | None = None
+    """How far the mark may move any probability of a frozen classifier, for every image; None without one."""
+    classifier: str = ""
+    """Fingerprint of that classifier."""
     image_loss: float = 0.0
     """Where above zero, the paper's baseline: this weight on the mean squared error in the place of the constraint."""
     adversarial: float = 0.0
@@ -64,6 +68,10 @@ class Recipe:
                 )
         if not 0 < self.floor < 100:
             raise ConfigurationError(f"expected a PSNR floor between 0 and 100 dB, got {self.floor}")
+        if self.diagnosis is not None and not 0 < self.diagnosis < 1:
+            raise ConfigurationError(f"expected a change of probability between 0 and 1, got {self.diagnosis}")
+        if self.diagnosis is not None and self.image_loss:
+            raise ConfigurationError("the baseline with an image loss has no constraints: leave out the diagnosis")
         parse_noise(self.noise)
 
     def with_steps(self, steps: int, *, message_steps: int | None = None) -> Self:

@@ -15,12 +15,13 @@ from samplewise import distributed
 from samplewise.batches import mix
 from samplewise.checkpoint import alone, write_json
 from samplewise.data.pictures import PictureData, Store
-from samplewise.errors import DataError
+from samplewise.errors import ConfigurationError, DataError
 from samplewise.fit import Solution, fit
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
 from samplewise.provenance import provenance
 from samplewise.schedules import Geometric
 from samplewise.settings_file import SettingsFile
+from samplewise.training.engine import single_device
 from samplewise.watermark.adversary import Adversary, Discriminator
 from samplewise.watermark.live import marked_pictures
 from samplewise.watermark.networks import NETWORKS, Network
@@ -47,8 +48,8 @@ def make_network(recipe: Recipe) -> Network:
         return NETWORKS[recipe.network](recipe.bits, size=recipe.size)
 
 
-def make_pipeline(recipe: Recipe, network: Network) -> Pipeline:
-    """How the recipe embeds, ships and reads."""
+def make_pipeline(recipe: Recipe, network: Network, *, classifier: nn.Module | None = None) -> Pipeline:
+    """How the recipe embeds, ships and reads, and what it must leave undisturbed."""
     return Pipeline(
         bits=network.bits,
         channels=network.channels,
@@ -57,6 +58,7 @@ def make_pipeline(recipe: Recipe, network: Network) -> Pipeline:
         noise=None if recipe.noise == "identity" else parse_noise(recipe.noise),
         image_loss=recipe.image_loss,
         adversarial=recipe.adversarial,
+        diagnose=classifier,
     )
 
 
@@ -76,6 +78,7 @@ def train(
     folder: Path,
     *,
     network: Network | None = None,
+    classifier: nn.Module | None = None,
     resume: bool = False,
     fabric: Fabric | None = None,
     progress: bool | None = None,
@@ -88,6 +91,7 @@ def train(
         recipe: how.
         folder: of the run: recipe, checkpoints, history, and at the end the network.
         network: to train in the place of the recipe's own.
+        classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, for a recipe with a bound on diagnosis.
         resume: go on with the run that is there.
         fabric: devices, strategy and precision, launched; one device if not given.
         progress: show a progress bar; on a terminal only if None.
@@ -95,11 +99,14 @@ def train(
     """
     if store.size != recipe.size:
         raise DataError(f"{store.folder}: holds pictures of size {store.size}, but the run is for size {recipe.size}")
+    if (classifier is None) != (recipe.diagnosis is None):
+        raise ConfigurationError("a bound on the diagnosis and a classifier belong together: give both or neither")
     network = make_network(recipe) if network is None else network
     if distributed.rank() == 0:
         RECIPE_FILE.open(folder, recipe, resume=resume)
-    pipeline = make_pipeline(recipe, network)
-    problem = watermark_problem(pipeline, recipe.floor, margin=recipe.margin)
+    fabric = fabric or single_device()
+    pipeline = make_pipeline(recipe, network, classifier=None if classifier is None else classifier.to(fabric.device))
+    problem = watermark_problem(pipeline, recipe.floor, margin=recipe.margin, diagnosis=recipe.diagnosis)
     parts = _parts(store, recipe)
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.rate, fused=True)
     with alone(folder, "run"):

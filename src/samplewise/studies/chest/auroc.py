@@ -1,8 +1,8 @@
 """Area under the ROC curve by pathology, with bootstrap intervals over patients."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ __all__ = [
 
 Array: TypeAlias = NDArray[np.float64]
 FEWEST = 30
-"""Positives that a pathology must have for its AUROC to count in a mean."""
+"""Positives that a pathology must have for its AUROC to count in a mean, where nothing else is asked for."""
 LEVEL = 0.95
 """Of all intervals."""
 
@@ -60,19 +60,10 @@ class Score:
     positives: int
     auroc: Interval
 
-    @property
-    def counts(self) -> bool:
-        """Whether there are enough positives for it to count in a mean."""
-        return self.positives >= FEWEST
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return {**asdict(self), "counts": self.counts}
-
-
-def enough(labels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def enough(labels: NDArray[np.uint8], fewest: int = FEWEST) -> NDArray[np.bool_]:
     """Which pathologies have enough positives among ``labels`` ``(n, 14)`` to count in a mean, ``(14,)``."""
-    return cast(NDArray[np.bool_], labels.sum(0) >= FEWEST)
+    return cast(NDArray[np.bool_], labels.sum(0) >= fewest)
 
 
 def patient_weights(patients: Sequence[str], resamples: int, seed: int) -> Array:
@@ -121,9 +112,9 @@ def score(labels: NDArray[np.uint8], scores: Array, weights: Array) -> tuple[Sco
     )
 
 
-def mean_of(labels: NDArray[np.uint8], scores: Array, weights: Array) -> Interval:
-    """Mean AUROC over the pathologies with enough positives."""
-    chosen = np.flatnonzero(enough(labels))
+def mean_of(labels: NDArray[np.uint8], scores: Array, weights: Array, *, counts: NDArray[np.bool_]) -> Interval:
+    """Mean AUROC over the pathologies that count, from :func:`enough`; NaN if none does."""
+    chosen = np.flatnonzero(counts)
     if not len(chosen):
         return Interval(float("nan"), float("nan"), float("nan"))
     values = np.mean([_auroc(labels[:, k], scores[:, k]) for k in chosen])

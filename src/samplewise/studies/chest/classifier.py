@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from samplewise import distributed
 from samplewise.batches import in_order, mix
 from samplewise.checkpoint import alone, write_json
 from samplewise.data.pictures import PATHOLOGIES, PictureData, Store
-from samplewise.errors import ConfigurationError, DataError
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.fit import Solution, fit
 from samplewise.methods import Unconstrained
 from samplewise.problem import Problem, evaluation_mode
@@ -33,8 +34,11 @@ __all__ = [
     "RESULT_FILE",
     "SETTINGS_FILE",
     "Settings",
+    "check_unseen",
     "classification",
+    "fingerprint",
     "labels_of",
+    "make_augmentation",
     "probabilities",
     "read_classifier",
     "train_classifier",
@@ -214,6 +218,31 @@ def read_classifier(folder: Path) -> Classifier:
     return load_classifier(folder / MODEL_FILE)
 
 
+def check_unseen(folder: Path, store: Store) -> None:
+    """Refuse pictures of another set, or split otherwise: the classifier may have been trained on its test part."""
+    try:
+        split = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["pictures"]["split"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / RESULT_FILE}: cannot be read: {error!r}") from error
+    if SETTINGS_FILE.read(folder).data != store.index.fingerprint or split != _split_of(store):
+        raise DataError(
+            f"{store.folder}: holds other pictures than {folder} was trained on, or splits them otherwise, so its test "
+            "part may be known to the classifier; give the store of its training, or one of another size"
+        )
+
+
+def _split_of(store: Store) -> dict[str, Any]:
+    return {"rule": store.split.rule, "seed": store.split.seed}
+
+
+def fingerprint(folder: Path) -> str:
+    """A short hash of the weights of a finished run's classifier."""
+    digest = hashlib.sha256()
+    for name, value in read_classifier(folder).state_dict().items():
+        digest.update(name.encode() + value.numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _fresh(settings: Settings, labels: Tensor, weights: Path | None) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(settings.seed, "classifier"))
@@ -237,9 +266,9 @@ def _finish(folder: Path, settings: Settings, store: Store, classifier: Classifi
         found[part] = {
             "images": len(data),
             "patients": len(set(data.patients)),
-            "mean_auroc": asdict(mean_of(labels, scores, weights)),
+            "mean_auroc": asdict(mean_of(labels, scores, weights, counts=enough(labels))),
             "left_out": [name for name, counts in zip(PATHOLOGIES, enough(labels), strict=True) if not counts],
-            "pathologies": [one.to_dict() for one in score(labels, scores, weights)],
+            "pathologies": [asdict(one) for one in score(labels, scores, weights)],
         }
     save_classifier(folder / MODEL_FILE, classifier)
     write_json(
@@ -251,7 +280,7 @@ def _finish(folder: Path, settings: Settings, store: Store, classifier: Classifi
             "settings": asdict(settings),
             "imbalance": IMBALANCE,
             "thresholds": dict(zip(PATHOLOGIES, classifier.thresholds.tolist(), strict=True)),
-            "pictures": {"size": store.size, "train": len(store.split.train), "split": store.split.rule},
+            "pictures": {"size": store.size, "train": len(store.split.train), "split": _split_of(store)},
             **found,
             "seconds": sum(row["seconds"] for row in solution.history.rows),
             "provenance": provenance(seed=settings.seed, device=str(next(classifier.parameters()).device)),

@@ -31,7 +31,7 @@ class Classifier(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         try:
-            from monai.networks.nets import DenseNet121
+            from monai.networks.nets.densenet import DenseNet121
         except ImportError as error:
             raise MissingPackageError("the classifier needs monai: pip install 'samplewise[chest]'") from error
         self.size = size
@@ -51,7 +51,7 @@ class Classifier(nn.Module):
     def start_at(self, prevalence: Tensor) -> None:
         """Let the network begin at the probabilities ``(14,)``, not at a half, which is far off for rare findings."""
         with torch.no_grad():
-            self.densenet.class_layers.out.bias.copy_(prevalence.logit())
+            self.densenet.get_parameter("class_layers.out.bias").copy_(prevalence.logit())
 
 
 def load_pretrained(classifier: Classifier, path: Path) -> None:
