@@ -2,11 +2,15 @@ import csv
 import json
 import subprocess
 import sys
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_study import small_data, small_run, small_settings
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from samplewise.audit import audit
 from samplewise.checkpoint import load_state
@@ -121,6 +125,21 @@ def test_a_complete_row_is_left_alone(run: Path) -> None:
     before = (row_folder(run, row, 0) / "result.json").stat().st_mtime_ns
     run_row(small_settings(small_data()), small_data(), row, 0, run)
     assert (row_folder(run, row, 0) / "result.json").stat().st_mtime_ns == before
+
+
+def test_tensorboard_shows_originals_above_their_reconstructions(tmp_path: Path) -> None:
+    data, row = small_data(), parse_row("penalty:5:1.1")
+    run_row(small_settings(data), data, row, 0, tmp_path, tensorboard=True)
+    reader = EventAccumulator(str(next(row_folder(tmp_path, row, 0).rglob("events.*"))))
+    reader.Reload()
+    assert reader.Tags()["images"] == ["train/original and reconstruction", "test/original and reconstruction"]
+    stored = Image.open(BytesIO(reader.Images("test/original and reconstruction")[-1].encoded_image_string))
+    shown = torch.from_numpy(np.array(stored.convert("L"))).float()
+    assert shown.shape == (8, 32)  # eight pictures of 4 x 4
+    first = data.test.tensors[0][:8].view(8, 4, 4)
+    originals = torch.cat(list(255 - 255 * first), dim=1)
+    torch.testing.assert_close(shown[:4], originals, rtol=0, atol=1.0)
+    assert (shown[4:] - shown[:4]).abs().mean() > 1
 
 
 def test_a_killed_row_goes_on_to_the_same_weights(tmp_path: Path) -> None:

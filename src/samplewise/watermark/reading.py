@@ -214,13 +214,13 @@ def _galleries(
             for number, original, marked in zip(
                 found["number"].tolist(), found["original"].numpy(), found["marked"].numpy(), strict=True
             ):
-                psnr, error = (columns[f"grey/{name}"][place[number]] for name in ("psnr", "bit_error"))
+                psnr, wrong = (columns[f"grey/{name}"][place[number]] for name in ("psnr", "bit_error"))
                 change = 128.0 + GAIN * (marked.astype(np.float64) - original)
                 images = {
                     "original": original,
                     "marked": marked,
                     f"change x {GAIN}": change.clip(0, 255).astype(np.uint8),
                 }
-                pictures.append(Picture(f"{names[number]}: {psnr:.2f} dB, bit error {error:.3g}", images))
+                pictures.append(Picture(f"{names[number]}: {psnr:.2f} dB, bit error {wrong:.3g}", images))
             galleries.append(Gallery(f"{titles[kind]}: original, marked, change x {GAIN}", tuple(pictures)))
     return galleries
