@@ -43,7 +43,7 @@ def command(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def fill(folder: Path, files: list[Path], size: int) -> None:
-    """Copies of ``files``, scaled up to ``size`` if they are smaller, with noise so that none is smoother than a scan."""
+    """Copies of ``files``, scaled up to ``size`` if they are smaller, with noise so that none is smooth."""
     folder.mkdir()
     for number, path in enumerate(files):
         image = Image.open(path).convert("L")
@@ -127,7 +127,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def memory(files: list[Path], count: int, place: Path) -> dict[str, Any]:
-    """The largest peak of a process that marks ``count`` files; measured by a process of its own, as peaks only rise."""
+    """The largest peak of a process that marks ``count`` files; in a process of its own, as peaks only rise."""
     source = place / f"many{count}"
     source.mkdir()
     for number in range(count):
