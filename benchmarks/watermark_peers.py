@@ -89,7 +89,8 @@ class BlindWatermark:
         marker = self._new()
         marker.read_img(img=np.dstack([grey] * 3).astype(np.float32))
         marker.read_wm(np.unpackbits(np.frombuffer(MESSAGE, np.uint8)).astype(bool).tolist(), mode="bit")
-        return np.clip(np.rint(marker.embed()), 0, 255).astype(np.uint8)
+        marked: Pixels = np.clip(np.rint(marker.embed()), 0, 255).astype(np.uint8)
+        return marked
 
     def extract(self, pixels: Pixels) -> bytes | None:
         found = self._new().extract(embed_img=pixels.astype(np.float32), wm_shape=8 * len(MESSAGE), mode="bit")
