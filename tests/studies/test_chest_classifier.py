@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from small_chest import make_store
 from torch.nn import functional
 
 from picture_folders import write_pictures
@@ -25,6 +24,7 @@ from samplewise.studies.chest.classifier import (
     train_classifier,
 )
 from samplewise.studies.chest.network import Classifier
+from small_chest import make_store
 
 SMALL = Settings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
 
