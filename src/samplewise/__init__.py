@@ -1,7 +1,7 @@
 """Train PyTorch models under requirements that must hold for every sample."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samplewise import measures, theory
 from samplewise.audit import Audit, audit
@@ -15,6 +15,9 @@ from samplewise.penalties import Huber, Linear, Penalty, Quadratic
 from samplewise.problem import Evaluation, Problem
 from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
 from samplewise.stopping import GradientRule, inverse_tau
+
+if TYPE_CHECKING:
+    from samplewise import watermark as watermark
 
 __version__ = "0.1.0"
 
