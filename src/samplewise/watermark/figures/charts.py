@@ -68,7 +68,7 @@ def _psnr(panel: Axes, one: Judged) -> None:
         panel.axvline(floor, color=COLOURS["bound"], linestyle="--", linewidth=1.0)
         _corner(panel, floor, f"floor {floor:g} dB", "right" if right else "left")
     words = f"{share.held:,} of {share.samples:,} images meet {floor:g} dB"
-    panel.set_xlabel(f"PSNR (dB)\n{words}\n(at least {share.at_least:.1%} of images like them)", fontsize=8)
+    panel.set_xlabel(f"PSNR (dB)\n{words}\n(at least {share.at_least:.1%} of such images)", fontsize=8)
     panel.set_ylabel("% of images")
 
 
