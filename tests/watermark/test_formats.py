@@ -325,7 +325,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(
         Image, "fromarray", lambda values, of=Image.fromarray: of(values // 2 * 2)
     )  # an encoder that lies
-    with pytest.raises(OutputError, match="does not read back"):
+    with pytest.raises(DataError, match="does not read back"):
         picture.write(tmp_path / "b.png", picture.pixels)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "file"]
 

@@ -1,6 +1,7 @@
 """How a command ends: results to standard output, one clear line for an error, and the exit code."""
 
 import errno
+import io
 import json
 import os
 import sys
@@ -34,6 +35,8 @@ def emit_json(value: Any) -> None:
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error becomes one line on standard error and an exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files and messages may be more than it can show
     try:
         result = app(args=arguments, prog_name="samplewise", standalone_mode=False)
         code = result if isinstance(result, int) else 0

@@ -1,4 +1,4 @@
-"""Progress of rows that run side by side: bars on a terminal, a line for each row elsewhere."""
+"""Progress of long work, such as rows that run side by side: bars on a terminal, lines elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 from samplewise.cli.outcome import note
 
-__all__ = ["downloading", "watching"]
+__all__ = ["counting", "downloading", "watching"]
 
 Watch = Callable[[dict[Any, int]], None]
 
@@ -79,6 +79,29 @@ class _Bars:
             self.bars.remove_task(self.tasks.pop(job))
         finished = self.rows - len(done)
         self.bars.update(self.total, completed=finished * self.epochs + sum(done.values()))
+
+
+@contextmanager
+def counting(total: int, what: str) -> Iterator[Callable[[], None]]:
+    """Give a function that is called after each of ``total`` things: a bar, or a line at every tenth."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+            task = bars.add_task(what, total=total)
+            yield lambda: bars.advance(task)
+        return
+    done = 0
+
+    def line() -> None:
+        nonlocal done
+        done += 1
+        if 10 * done // total > 10 * (done - 1) // total:
+            note(f"{done:,} of {total:,} {what}")
+
+    yield line
 
 
 class _Lines:

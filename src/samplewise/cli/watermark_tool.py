@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from samplewise.cli.outcome import FAILED, emit_json, note
+from samplewise.cli.progress import counting
 from samplewise.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ def embed(
     from samplewise.watermark.watermarker import Watermarker
 
     payload = _payload(text, hexadecimal, bits)
-    marker = Watermarker.load(model, key=_key(key))
-    marker.codec.encode(payload)  # too long? said before any image is read
     region = None if protect is None else Region.parse(protect)
+    marker = Watermarker.load(model, key=_key(key))
     files = FileMarker(marker, payload, psnr, region, force=force, lossy=lossy)
     if source.is_dir():
         if force:
@@ -90,11 +89,14 @@ def embed(
         return
     if resume:
         raise ConfigurationError("--resume is for folders; a single image is written whole or not at all")
-    certificate = files.embed(source, target)
+    written = files.embed(source, target)
     if as_json:
-        emit_json({"image": str(target), "certificate": _plain(certificate)})
+        certificate = {"satisfied": written.certificate.satisfied, **asdict(written.certificate)}
+        emit_json({"image": str(target), "certificate": certificate, "notes": written.notes})
     else:
-        print(f"{target}: {_quality(certificate)}")
+        print(f"{printable(str(target))}: {_quality(written.certificate)}")
+        for text in written.notes:
+            note(f"note: {printable(text)}")
 
 
 def extract(
@@ -112,9 +114,9 @@ def extract(
     if not source.is_dir():
         found = marker.extract(read(source))
         if as_json:
-            emit_json(_read(found))
+            emit_json(found.to_dict())
         else:
-            print(_shown(found) if found else "no readable watermark")
+            print(_shown(found))
             if found:
                 note(f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected")
         if not found:
@@ -129,8 +131,8 @@ def extract(
             results[name] = {"message": None, "error": str(error)}
             shown = f"bad input: {printable(str(error))}"
         else:
-            results[name] = _read(found)
-            shown = _shown(found) if found else "no readable watermark"
+            results[name] = found.to_dict()
+            shown = _shown(found)
         if not as_json:
             print(f"{printable(name)}: {shown}", flush=True)
     if as_json:
@@ -161,14 +163,18 @@ def verify(
     if as_json:
         emit_json(found.to_dict())
     else:
-        print(f"PSNR            {_decibels(measured.psnr)}" + (f", floor {found.floor:g} dB" if found.floor else ""))
+        floor = "" if found.floor is None else f", floor {found.floor:g} dB"
+        print(f"PSNR            {_decibels(measured.psnr)}{floor}")
         print(f"SSIM            {'not defined' if measured.ssim is None else format(measured.ssim, '.5f')}")
         print(f"max difference  {measured.max_difference} of {measured.peak}")
         print(f"changed pixels  {100 * measured.changed_share:.1f}%")
         if region is not None:
             kept = "unchanged" if measured.protected_unchanged else "CHANGED"
-            print(f"protected       {measured.protected_pixels:,} values, {kept}")
-        print(f"message         {_shown(found.extracted) if found.extracted else 'none that can be read'}")
+            print(f"protected       {measured.protected_pixels:,} pixels, {kept}")
+        print(f"message         {_shown(found.extracted)}")
+        print(f"certificate     {'none beside the image' if found.certificate is None else 'compared with the image'}")
+        if region is None and found.certificate is not None and found.certificate.fidelity.protected_pixels:
+            note("the certificate speaks of a protected region; to check it, give the same --protect")
         for problem in found.problems:
             note(f"not well: {problem}")
     if found.problems:
@@ -182,13 +188,16 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
     found = tasks(source, images, target, lossy=files.lossy)
     left = [str(path.relative_to(source)) for path in others]
     counts: Counter[Status] = Counter()
+    notes: Counter[str] = Counter()
+    reached: list[float] = []
     failed: list[Outcome] = []
-    lowest: float | None = None
-    with _progress(len(found)) as advance:
+    with counting(len(found), "images") as advance:
         for outcome in mark_folder(files, found, target, workers=min(workers, len(found)), resume=resume):
             counts[outcome.status] += 1
-            if outcome.certificate is not None and outcome.certificate.fidelity.psnr is not None:
-                lowest = min(lowest or outcome.certificate.fidelity.psnr, outcome.certificate.fidelity.psnr)
+            if outcome.written is not None:
+                notes.update(outcome.written.notes)
+                psnr = outcome.written.certificate.fidelity.psnr
+                reached += [] if psnr is None else [psnr]
             if outcome.reason:
                 failed.append(outcome)
             advance()
@@ -197,15 +206,18 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
             {
                 **{status.name.lower(): counts[status] for status in Status},
                 "left_alone": left,
-                "lowest_psnr": lowest,
+                "lowest_psnr": min(reached, default=None),
+                "notes": notes,
                 "failed": [{"file": one.name, "status": one.status.value, "reason": one.reason} for one in failed],
                 "out": str(target),
             }
         )
     else:
         told = [f"{counts[status]:,} {status.value}" for status in Status if counts[status]]
-        print(", ".join(told) + (f"; lowest PSNR {lowest:.2f} dB" if lowest else ""))
-        _name_some("left alone, as links and other files are", left)
+        print(", ".join(told) + (f"; lowest PSNR {min(reached):.2f} dB" if reached else ""))
+        _name_some("left alone, as links, hidden and other files are", left)
+        for text, count in notes.most_common(SHOWN):
+            note(f"note: {printable(text)} ({count:,} images)")
         for one in failed[:SHOWN]:
             note(f"{one.status.value}: {printable(one.reason)}")
         if len(failed) > SHOWN:
@@ -249,23 +261,9 @@ def printable(text: str) -> str:
 
 def _shown(found: Extracted) -> str:
     message = found.message
-    return message.hex() if isinstance(message, bytes) else printable(message or "")
-
-
-def _read(found: Extracted) -> dict[str, Any]:
-    message = found.message
-    return {
-        "message": message.hex() if isinstance(message, bytes) else message,
-        "kind": None if found.payload is None else found.payload.kind.name.lower(),
-        "confidence": found.confidence,
-        "corrected_errors": found.corrected_errors,
-    }
-
-
-def _plain(certificate: Certificate) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {"satisfied": certificate.satisfied, **asdict(certificate)}
+    if message is None:
+        return "no readable watermark"
+    return message.hex() if isinstance(message, bytes) else printable(message)
 
 
 def _decibels(psnr: float | None) -> str:
@@ -279,26 +277,3 @@ def _quality(certificate: Certificate) -> str:
         f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected "
         "on reading back"
     )
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Give a function that is called after every file: a bar on a terminal, a line at every tenth elsewhere."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
-            task = bars.add_task("images", total=total)
-            yield lambda: bars.advance(task)
-        return
-    done = 0
-
-    def line() -> None:
-        nonlocal done
-        done += 1
-        if 10 * done // total > 10 * (done - 1) // total:
-            note(f"{done:,} of {total:,} images")
-
-    yield line

@@ -81,7 +81,7 @@ def fidelity(
         original: integers, shape ``(H, W)`` or ``(H, W, C)``.
         marked: the same shape and type.
         peak: the width of their range; at 8 bits 255.
-        protected: where nothing may change, same shape.
+        protected: True where nothing may change, shape ``(H, W)``.
     """
     same = original.shape == marked.shape and original.dtype == marked.dtype
     if not same or original.dtype.kind not in "iu" or original.ndim not in (2, 3) or not original.size:
@@ -90,8 +90,8 @@ def fidelity(
             f"{marked.shape} {marked.dtype}"
         )
     difference = np.abs(marked.astype(np.int32) - original.astype(np.int32))
-    changed = difference.any(axis=2) if difference.ndim == 3 else difference > 0
-    kept = np.zeros(original.shape, np.bool_) if protected is None else protected
+    changed = np.atleast_3d(difference).max(axis=2) > 0
+    kept = np.zeros(changed.shape, np.bool_) if protected is None else protected
     return Fidelity(
         peak=peak,
         psnr=stored_psnr(original, marked, peak),
@@ -99,7 +99,7 @@ def fidelity(
         max_difference=int(difference.max()),
         changed_share=float(changed.mean()),
         protected_pixels=int(kept.sum()),
-        protected_unchanged=not difference[kept].any(),
+        protected_unchanged=not changed[kept].any(),
     )
 
 

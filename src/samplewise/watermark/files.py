@@ -1,30 +1,53 @@
-"""One image file marked, read or verified: what is certified is what lies on the disk."""
+"""One image file marked or verified: what is certified is what lies on the disk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.watermark.certificate import Certificate, Fidelity, fidelity, sha256
+from samplewise.errors import ConfigurationError, DataError, RefusedError, finite_number
+from samplewise.watermark.certificate import Certificate, Fidelity, fidelity
 from samplewise.watermark.formats import Picture, read
 from samplewise.watermark.payload import Payload
 from samplewise.watermark.region import Region
-from samplewise.watermark.watermarker import Extracted, Watermarker
+from samplewise.watermark.strength import checked_floor
+from samplewise.watermark.watermarker import Extracted, Marking, Watermarker
 
-if TYPE_CHECKING:
-    from samplewise.watermark.formats import StoredImage
+__all__ = ["FileMarker", "Verification", "Written", "certificate_path", "verify_files"]
 
-__all__ = ["FileMarker", "Verification", "certificate_path", "verify_files"]
+LOSSY_TRIES = 4
+"""Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
+SLACK = {"psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
+"""How far a certificate may be from what another processor finds: it rounds otherwise."""
 
 
 def certificate_path(image: Path) -> Path:
     """Where the certificate of an image lies: beside it."""
     return image.with_name(f"{image.name}.json")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A marked file that was written."""
+
+    certificate: Certificate
+    notes: tuple[str, ...]
+    """What was converted, and what could not be kept."""
+
+
+class _BelowFloor(RefusedError):
+    """Compression took a file below its floor."""
+
+    def __init__(self, message: str, reached: float) -> None:
+        super().__init__(message)
+        self.reached = reached
 
 
 @dataclass(frozen=True)
@@ -47,57 +70,92 @@ class FileMarker:
     force: bool = False
     lossy: bool = False
 
-    def embed(self, source: Path, target: Path) -> Certificate:
+    def __post_init__(self) -> None:
+        # What is wrong for every image is said before one is read.
+        checked_floor(self.floor)
+        self.marker.codec.encode(self.payload)
+
+    def embed(self, source: Path, target: Path) -> Written:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
         The certificate takes its name first: where there is an image, there is one.
 
         Raises:
-            RefusedError: the file that was written does not keep the floor, or its message cannot be read.
+            RefusedError: the message cannot be read back at the floor.
             DataError, ConfigurationError, OutputError: as :func:`read` and :meth:`Picture.write`.
         """
         picture = read(source)
+        exact = self._check_names(picture, target)
+        with _naming(source):
+            protected = None if self.protect is None else self.protect.mask(picture.pixels.shape[:2])
+        write = self._attempt if exact else self._with_loss
+        return Written(write(picture, target, protected, self.floor), picture.notes)
+
+    def _check_names(self, picture: Picture, target: Path) -> bool:
+        """Refuse names that cannot be written to; returns whether the format holds every pixel exactly."""
         beside = certificate_path(target)
-        picture.check_target(target, force=self.force, lossy=self.lossy)
+        for path in (target, beside):
+            if path.exists() and path.samefile(picture.path):
+                raise ConfigurationError(
+                    f"{path}: is the image that is read: choose another name, to keep the original"
+                )
+        exact = picture.check_target(target, force=self.force, lossy=self.lossy)
         if beside.exists() and not self.force and not _orphan(beside, target):
             raise ConfigurationError(f"{beside}: is there already; choose another name or force")
-        protected = None if self.protect is None else self.protect.mask(picture.pixels.shape[:2])
-        try:
-            marking = self.marker.mark(picture, self.payload, psnr=self.floor, protect=protected)
-        except (RefusedError, DataError) as error:
-            raise type(error)(f"{source}: {error}") from error
+        if not exact and self.protect is not None:
+            raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
+        return exact
+
+    def _attempt(
+        self, picture: Picture, target: Path, protected: NDArray[np.bool_] | None, floor: float
+    ) -> Certificate:
+        """Write the picture marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
+        with _naming(picture.path):
+            marking = self.marker.mark(picture, self.payload, psnr=floor, protect=protected)
         certified: list[Certificate] = []
 
-        def check(found: Picture) -> None:
-            certificate = self._certificate(source, picture, found, protected)
-            certificate.write(beside)
+        def check(written: Picture) -> None:
+            reading = self.marker.read(written)
+            if reading is None or reading.payload != self.payload:
+                raise RefusedError(
+                    f"{picture.path}: the message cannot be read from the written file: lower the floor, or write .png"
+                )
+            hashes = picture.sha256, written.sha256
+            found = Marking(written.pixels, reading.corrected)
+            certificate = self.marker.certify(picture, found, hashes, floor=self.floor, protect=protected)
+            if not certificate.satisfied:
+                reached = certificate.fidelity.psnr or math.inf
+                told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.floor:g}"
+                raise _BelowFloor(f"{picture.path}: {told}: lower the floor, or write .png", reached)
+            certificate.write(certificate_path(target))
             certified.append(certificate)
 
         picture.write(target, marking.pixels, force=self.force, lossy=self.lossy, check=check)
         return certified[0]
 
-    def _certificate(
-        self, source: Path, original: Picture, written: Picture, protected: NDArray[np.bool_] | None
+    def _with_loss(
+        self, picture: Picture, target: Path, protected: NDArray[np.bool_] | None, floor: float
     ) -> Certificate:
-        """What holds for the file that was just written under a temporary name."""
-        reading = self.marker.read(written)
-        if reading is None or reading.payload != self.payload:
-            raise RefusedError(f"{source}: the message cannot be read from the written file: lower the floor")
-        certificate = Certificate(
-            original_sha256=sha256(source),
-            result_sha256=sha256(written.path),
-            model=self.marker.model,
-            floor=self.floor,
-            bits=self.marker.network.bits,
-            bit_errors=reading.corrected,
-            fidelity=_fidelity(original, written, protected),
-        )
-        if not certificate.satisfied:
-            raise RefusedError(
-                f"{source}: written with loss it has {certificate.fidelity.psnr:.2f} dB, below the floor of "
-                f"{self.floor:g}, or a protected pixel changed: write it without loss"
-            )
-        return certificate
+        """The same, but marked so much weaker that the file keeps the floor after its compression."""
+        for _ in range(LOSSY_TRIES - 1):
+            try:
+                return self._attempt(picture, target, protected, floor)
+            except _BelowFloor as below:
+                wanted, marked, written = (10.0 ** (-psnr / 10.0) for psnr in (self.floor, floor, below.reached))
+                left = wanted - (written - marked)  # squared errors add up: what compression leaves for the mark
+                if left <= 0.0:
+                    raise
+                floor = 0.05 - 10.0 * math.log10(left)
+        return self._attempt(picture, target, protected, floor)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say in an error which file it is about."""
+    try:
+        yield
+    except (RefusedError, DataError, ConfigurationError) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _orphan(certificate: Path, image: Path) -> bool:
@@ -107,13 +165,6 @@ def _orphan(certificate: Path, image: Path) -> bool:
     except DataError:
         return False
     return not image.exists()
-
-
-def _fidelity(original: StoredImage, marked: StoredImage, protected: NDArray[np.bool_] | None) -> Fidelity:
-    mask = None
-    if protected is not None:
-        mask = np.broadcast_to(protected if original.pixels.ndim == 2 else protected[..., None], original.pixels.shape)
-    return fidelity(original.pixels, marked.pixels, peak=original.peak, protected=mask)
 
 
 @dataclass(frozen=True)
@@ -128,27 +179,24 @@ class Verification:
     bits: int
     fidelity: Fidelity
     extracted: Extracted
-    problems: tuple[str, ...]
+    certificate: Certificate | None
+    """That beside the marked file."""
+    problems: tuple[str, ...] = ()
     """What is not as it should be, in words; empty if all is well."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        from dataclasses import asdict
-
-        message = self.extracted.message
         return {
             "satisfied": not self.problems,
             "problems": list(self.problems),
-            "message": message.hex() if isinstance(message, bytes) else message,
-            "kind": self.extracted.payload.kind.name.lower() if self.extracted.payload else None,
-            "confidence": self.extracted.confidence,
-            "bit_errors": self.extracted.corrected_errors if self.extracted else None,
+            **self.extracted.to_dict(),
             "original_sha256": self.original_sha256,
             "result_sha256": self.result_sha256,
             "model": self.model,
             "floor": self.floor,
             "bits": self.bits,
             "fidelity": asdict(self.fidelity),
+            "certificate": None if self.certificate is None else asdict(self.certificate),
         }
 
 
@@ -168,29 +216,34 @@ def verify_files(
         DataError: a file cannot be read, or the two are not the same kind of image.
     """
     before, after = read(original), read(marked)
-    if before.pixels.shape != after.pixels.shape or before.pixels.dtype != after.pixels.dtype:
-        raise DataError(
-            f"{marked}: expected an image like {original}, {before.pixels.shape} of {before.pixels.dtype}, got "
-            f"{after.pixels.shape} of {after.pixels.dtype}"
-        )
-    protected = None if protect is None else protect.mask(before.pixels.shape[:2])
+    if _kind(before) != _kind(after):
+        raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
     beside = certificate_path(marked)
     told = Certificate.read(beside) if beside.exists() else None
+    if floor is not None:
+        floor = finite_number(floor, "the PSNR floor")
+    protected = None if protect is None else protect.mask(before.pixels.shape[:2])
     found = Verification(
-        original_sha256=sha256(original),
-        result_sha256=sha256(marked),
+        original_sha256=before.sha256,
+        result_sha256=after.sha256,
         model=marker.model,
         floor=told.floor if floor is None and told is not None else floor,
         bits=marker.network.bits,
-        fidelity=_fidelity(before, after, protected),
+        fidelity=fidelity(before.pixels, after.pixels, peak=before.peak, protected=protected),
         extracted=marker.extract(after),
-        problems=(),
+        certificate=told,
     )
-    return Verification(**{**vars(found), "problems": tuple(_problems(found, told, protect is not None))})
+    return replace(found, problems=tuple(_problems(found, protecting=protect is not None)))
 
 
-def _problems(found: Verification, told: Certificate | None, protecting: bool) -> list[str]:
-    measured = found.fidelity
+def _kind(picture: Picture) -> str:
+    height, width = picture.pixels.shape[:2]
+    colour = "colour" if picture.pixels.ndim == 3 else "grey"
+    return f"{width} x {height}, {colour}, {picture.bits} bits{' signed' if picture.lowest else ''}"
+
+
+def _problems(found: Verification, *, protecting: bool) -> list[str]:
+    measured, told = found.fidelity, found.certificate
     problems = []
     if found.floor is not None and not measured.reaches(found.floor):
         problems.append(f"PSNR of {measured.psnr:.3f} dB, below the floor of {found.floor:g}")
@@ -198,16 +251,24 @@ def _problems(found: Verification, told: Certificate | None, protecting: bool) -
         problems.append("pixels changed in the protected region")
     if not found.extracted:
         problems.append("no readable watermark with this network and key")
-    if told is not None:
-        pairs = {
-            "original_sha256": (told.original_sha256, found.original_sha256),
-            "result_sha256": (told.result_sha256, found.result_sha256),
-            "model": (told.model, found.model),
-            "psnr": (told.fidelity.psnr, measured.psnr),
-            "max_difference": (told.fidelity.max_difference, measured.max_difference),
-            "changed_share": (told.fidelity.changed_share, measured.changed_share),
-        }
-        if protecting:
-            pairs["protected_pixels"] = (told.fidelity.protected_pixels, measured.protected_pixels)
-        problems += [f"the certificate says {name} {a}, found {b}" for name, (a, b) in pairs.items() if a != b]
-    return problems
+    if told is None:
+        return problems
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (getattr(told, name), getattr(found, name))
+        for name in ("original_sha256", "result_sha256", "model", "bits")
+    }
+    if found.extracted:
+        pairs["bit_errors"] = (told.bit_errors, found.extracted.corrected_errors)
+    compared = asdict(told.fidelity)
+    if not protecting:  # where the region was is not in the certificate
+        del compared["protected_pixels"], compared["protected_unchanged"]
+    pairs |= {name: (value, getattr(measured, name)) for name, value in compared.items()}
+    return problems + [
+        f"the certificate says {name} {said}, found {seen}"
+        for name, (said, seen) in pairs.items()
+        if not _agree(said, seen, SLACK.get(name, 0))
+    ]
+
+
+def _agree(said: Any, seen: Any, slack: float) -> bool:
+    return bool(said == seen or (slack and None not in (said, seen) and abs(said - seen) <= slack))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -13,15 +15,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+from samplewise.checkpoint import alone
 from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
 from samplewise.settings_file import SettingsFile
-from samplewise.watermark.certificate import Certificate
-from samplewise.watermark.files import FileMarker
+from samplewise.watermark.files import FileMarker, Written
+from samplewise.watermark.formats.files import is_dicom
 
 __all__ = ["FOLDER_FILE", "FolderSettings", "Outcome", "Status", "Task", "image_files", "mark_folder", "tasks"]
 
-SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".dcm", ".dicom", "")
-"""Of files that are looked at; DICOM files often have none."""
+SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".dcm", ".dicom")
+"""Of files that are taken for images. DICOM under other names, such as a UID, is known by its first bytes."""
 LOSSY_SUFFIXES = (".jpg", ".jpeg")
 QUEUED = 4
 """Files in the hands of each process, so that none waits and none piles up."""
@@ -32,8 +35,8 @@ class FolderSettings:
     """What a folder of marked images was made with."""
 
     model: str
-    frame: str
-    """SHA-256 of the bits that are hidden: another message or key gives another."""
+    message_and_key: str
+    """Of the SHA-256 of the bits that are hidden: another message or key gives another."""
     floor: float
     protect: str
     lossy: bool
@@ -68,11 +71,11 @@ class Outcome:
     name: str
     status: Status
     reason: str = ""
-    certificate: Certificate | None = None
+    written: Written | None = None
 
 
 def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The image files in a folder and below, in order, and what is left alone: links and other files.
+    """The image files in a folder and below, in order, and what is left alone: links, hidden and other files.
 
     Links are not followed: they may lead out of the folder, or round in circles.
 
@@ -82,10 +85,9 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
     found: list[Path] = []
     left: list[Path] = []
     for path in _walk(folder):
-        plain = not path.is_symlink() and not path.name.startswith(".") and path.suffix.lower() in SUFFIXES
-        (found if plain else left).append(path)
+        (found if _is_image(path) else left).append(path)
     if not found:
-        raise DataError(f"{folder}: expected image files ({', '.join(SUFFIXES[:-1])}), got none")
+        raise DataError(f"{folder}: expected image files ({', '.join(SUFFIXES)}), got none")
     return found, left
 
 
@@ -114,14 +116,20 @@ def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False)
     return list(found.values())
 
 
+def _is_image(path: Path) -> bool:
+    if path.is_symlink() or path.name.startswith(".") or path.name == "DICOMDIR":
+        return False
+    return path.suffix.lower() in SUFFIXES or is_dicom(path)
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     def stop(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
     for base, folders, files in os.walk(folder, onerror=stop):
-        folders.sort()
-        yield from (Path(base, name) for name in folders if Path(base, name).is_symlink())
-        yield from (Path(base, name) for name in sorted(files))
+        apart = [name for name in folders if name.startswith(".") or Path(base, name).is_symlink()]
+        folders[:] = sorted(set(folders) - set(apart))
+        yield from (Path(base, name) for name in sorted(files + apart))
 
 
 def mark_folder(marker: FileMarker, found: list[Task], out: Path, *, workers: int, resume: bool) -> Iterator[Outcome]:
@@ -134,16 +142,18 @@ def mark_folder(marker: FileMarker, found: list[Task], out: Path, *, workers: in
         workers: processes. One marks in this process.
         resume: go on; files that are there are done.
     """
-    frame = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()
-    protect = marker.protect.text if marker.protect is not None else ""
-    settings = FolderSettings(marker.marker.model, frame, marker.floor, protect, marker.lossy)
+    hidden = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()[:16]
+    protect = marker.protect.identity if marker.protect is not None else ""
+    settings = FolderSettings(marker.marker.model, hidden, marker.floor, protect, marker.lossy)
     FOLDER_FILE.open(out, settings, resume=resume)
-    for torn in out.rglob(".*.tmp"):  # of a run that was killed
-        torn.unlink()
-    marker = replace(marker, force=False)
-    if workers == 1:
-        yield from (_mark(marker, task) for task in found)
-        return
+    with alone(out, "folder"):
+        for torn in out.rglob(".*.tmp"):  # of a run that was killed
+            torn.unlink()
+        marker = replace(marker, force=False)
+        yield from (_mark(marker, task) for task in found) if workers == 1 else _side_by_side(marker, found, workers)
+
+
+def _side_by_side(marker: FileMarker, found: list[Task], workers: int) -> Iterator[Outcome]:
     # Not forked: a forked process may hang in the locks of PyTorch's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(marker,)) as pool:
@@ -173,7 +183,17 @@ def _begin(marker: FileMarker) -> None:
 
     global _marker
     torch.set_num_threads(1)  # the processes share the cores between them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted too, and ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _marker = marker
+
+
+def _end_with_parent() -> None:
+    """Leave no process behind when the first one is killed, which would go on to write."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _mark_here(task: Task) -> Outcome:
@@ -186,7 +206,7 @@ def _mark(marker: FileMarker, task: Task) -> Outcome:
     if task.target.exists():
         return Outcome(task.name, Status.DONE)
     try:
-        return Outcome(task.name, Status.WRITTEN, certificate=marker.embed(task.source, task.target))
+        return Outcome(task.name, Status.WRITTEN, written=marker.embed(task.source, task.target))
     except RefusedError as error:
         return Outcome(task.name, Status.REFUSED, str(error))
     except (DataError, ConfigurationError) as error:

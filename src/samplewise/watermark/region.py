@@ -1,5 +1,6 @@
 """The part of an image that must stay as it is: a rectangle, or a mask from a file."""
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,11 @@ class Region:
         if not inside.any():
             raise ConfigurationError(f"{text}: expected a mask that protects some pixels, got one of zeros")
         return cls(text, drawn=inside)
+
+    @property
+    def identity(self) -> str:
+        """What tells this region from others: a file may have changed under its name."""
+        return self.text if self.drawn is None else hashlib.sha256(np.packbits(self.drawn).tobytes()).hexdigest()[:16]
 
     def mask(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """True inside, for an image of ``shape`` ``(H, W)``."""

@@ -1,20 +1,48 @@
-"""How strong a residual may be so that the stored integers keep a PSNR floor."""
+"""How strong a residual may be so that the stored integers keep a PSNR floor, and which floors there are."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from samplewise.errors import ConfigurationError, finite_number
 from samplewise.watermark.certificate import stored_psnr
 from samplewise.watermark.formats import StoredImage
 
-__all__ = ["Strongest"]
+__all__ = ["Strongest", "checked_floor", "highest_floor"]
 
+LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
+"""dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
+FLOOR_STEP = 0.5
+"""dB between the floors that are tried where one is too high."""
 CLOSE = 0.02
 """dB above the floor that are not worth another look."""
 LOOKS = 24
+
+
+def checked_floor(psnr: float) -> float:
+    """``psnr``, or say which floors there are."""
+    floor = finite_number(psnr, "the PSNR floor")
+    if not LOWEST_FLOOR <= floor <= HIGHEST_FLOOR:
+        raise ConfigurationError(f"expected a PSNR floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {floor:g}")
+    return floor
+
+
+def highest_floor(works: Callable[[float], bool], below: float) -> float | None:
+    """The highest floor below ``below`` that works, to the step; None if none does.
+
+    A floor works all the more where a higher one does; if not, what is given works, but may not be the highest.
+    """
+    if not works(LOWEST_FLOOR):
+        return None
+    low, high = 0, math.ceil((below - LOWEST_FLOOR) / FLOOR_STEP)  # in steps above the lowest
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if works(LOWEST_FLOOR + FLOOR_STEP * middle) else (low, middle)
+    return LOWEST_FLOOR + FLOOR_STEP * low
 
 
 @dataclass(frozen=True)
@@ -23,7 +51,7 @@ class Strongest:
 
     Args:
         image: to be marked.
-        residual: to be added, same shape, zero where nothing may change.
+        residual: to be added, zero where nothing may change; shape ``(H, W)``, or ``(H, W, 1)`` for colour.
         peak: what the floor is measured against.
         limit: how many times the residual is taken at most.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,22 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError, DataError, RefusedError, finite_number
+from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import Certificate, fidelity, sha256
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import Network
 from samplewise.watermark.networks.swift import CELL, Swift
 from samplewise.watermark.payload import Codec, Key, Payload, Reading
-from samplewise.watermark.strength import Strongest
+from samplewise.watermark.strength import Strongest, checked_floor, highest_floor
 from samplewise.watermark.view import View
 from samplewise.watermark.weights import MODEL_FILE, SHIPPED_FILE, load_network
 
 __all__ = ["Embedded", "Extracted", "Marking", "Watermarker"]
 
-LOWEST_FLOOR = 25.0
-"""dB; a file below is no longer the same picture to anybody."""
-FLOOR_STEP = 0.5
-"""dB between the floors that are tried where one is too high."""
 STRONGEST = 8.0
 """How many times its residual a network is given where the floor leaves room."""
 FLAT = 0.01
@@ -66,6 +61,15 @@ class Extracted:
     def __bool__(self) -> bool:
         return self.message is not None
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, where bytes are hexadecimal digits."""
+        return {
+            "message": self.message.hex() if isinstance(self.message, bytes) else self.message,
+            "kind": self.payload.kind.name.lower() if self.payload else None,
+            "confidence": self.confidence,
+            "corrected_errors": self.corrected_errors,
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Marking:
@@ -73,7 +77,7 @@ class Marking:
 
     pixels: NDArray[Any]
     bit_errors: int
-    readable: bool
+    readable: bool = True
     """Whether the error correction makes up for them, with reserves for what may happen to the file."""
 
 
@@ -143,17 +147,8 @@ class Watermarker:
         """
         stored = as_stored(image)
         marking = self.mark(stored, message, psnr=psnr, protect=protect)
-        protected = None if protect is None else as_mask(protect, stored)
-        certificate = Certificate(
-            original_sha256=_digest(stored.pixels),
-            result_sha256=_digest(marking.pixels),
-            model=self.model,
-            floor=float(psnr),
-            bits=self.network.bits,
-            bit_errors=marking.bit_errors,
-            fidelity=fidelity(stored.pixels, marking.pixels, peak=stored.peak, protected=protected),
-        )
-        return Embedded(marking.pixels, certificate)
+        hashes = _digest(stored.pixels), _digest(marking.pixels)
+        return Embedded(marking.pixels, self.certify(stored, marking, hashes, floor=psnr, protect=protect))
 
     def extract(self, image: Any) -> Extracted:
         """Read the message of an image, if it has one; arguments as for :meth:`embed`."""
@@ -166,9 +161,7 @@ class Watermarker:
         self, image: StoredImage, message: Message, *, psnr: float, protect: NDArray[np.bool_] | None = None
     ) -> Marking:
         """The pixels of ``image`` with the message in them, at the floor and readable, or :class:`RefusedError`."""
-        floor = finite_number(psnr, "psnr")
-        if not LOWEST_FLOOR <= floor <= 100.0:
-            raise ConfigurationError(f"expected a PSNR floor from {LOWEST_FLOOR:g} to 100 dB, got {floor:g}")
+        floor = checked_floor(psnr)
         payload = Payload.of(message)
         bits = self.codec.encode(payload)
         view = View.of(image)
@@ -178,10 +171,10 @@ class Watermarker:
         with torch.inference_mode():
             marked = self.network.embed(seen, torch.from_numpy(bits)[None].float())
         residual = view.residual(marked - seen)
-        if image.pixels.ndim == 3:
-            residual = np.repeat(residual[..., None], 3, axis=2)
         if protect is not None:
-            residual = np.where(as_mask(protect, image), np.float32(0), residual)
+            residual[_checked_mask(protect, image)] = 0.0
+        if image.pixels.ndim == 3:
+            residual = residual[..., None]
         # A deep image that uses a part of its range keeps the floor against that part, so all the more in the whole.
         strongest = Strongest(image, residual, min(image.peak, view.span), STRONGEST)
 
@@ -190,9 +183,29 @@ class Watermarker:
 
         marking = attempt(floor)
         if not marking.readable:
+            highest = highest_floor(lambda at: attempt(at).readable, floor)
             reasons = self._difficulties(view, seen, protect)
-            raise RefusedError(self._refusal(floor, marking, _highest(attempt, floor), reasons))
+            raise RefusedError(self._refusal(floor, marking, highest, reasons))
         return marking
+
+    def certify(
+        self,
+        original: StoredImage,
+        marking: Marking,
+        hashes: tuple[str, str],
+        *,
+        floor: float,
+        protect: NDArray[np.bool_] | None = None,
+    ) -> Certificate:
+        """What holds for ``original`` and what became of it; ``hashes`` are theirs."""
+        return Certificate(
+            *hashes,
+            model=self.model,
+            floor=float(floor),
+            bits=self.network.bits,
+            bit_errors=marking.bit_errors,
+            fidelity=fidelity(original.pixels, marking.pixels, peak=original.peak, protected=protect),
+        )
 
     def read(self, image: StoredImage) -> Reading | None:
         """The payload of an image with how surely it was read, or None."""
@@ -220,11 +233,10 @@ class Watermarker:
         )
 
     def _refusal(self, floor: float, marking: Marking, highest: float | None, reasons: list[str]) -> str:
-        why = " and ".join(reasons) or "the floor is too high"
-        wrong = f"{marking.bit_errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB: {why}"
-        return f"{wrong}; " + (
-            "no floor would work" if highest is None else f"the highest that works is {highest:g} dB"
-        )
+        usual = "the floor is too high" if highest else "too much of the image is black, white or flat"
+        wrong = f"{marking.bit_errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB"
+        advice = f"the highest floor that works is {highest:g} dB" if highest else "no floor would work"
+        return f"{wrong}: {' and '.join(reasons) or usual}; {advice}"
 
     def _difficulties(self, view: View, seen: Tensor, protect: NDArray[np.bool_] | None) -> list[str]:
         """What makes an image a hard one."""
@@ -235,20 +247,6 @@ class Watermarker:
             f"{100 * protected:.0f}% of it is protected": protected > MUCH,
         }
         return [reason for reason, holds in found.items() if holds]
-
-
-def _highest(attempt: Callable[[float], Marking], floor: float) -> float | None:
-    """The highest floor below ``floor`` at which an attempt is readable, to the step; None if there is none."""
-    low, high = 0, math.ceil((floor - LOWEST_FLOOR) / FLOOR_STEP)  # in steps above the lowest
-    if not attempt(LOWEST_FLOOR).readable:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if attempt(LOWEST_FLOOR + FLOOR_STEP * middle).readable:
-            low = middle
-        else:
-            high = middle
-    return LOWEST_FLOOR + FLOOR_STEP * low
 
 
 def as_stored(image: Any) -> StoredImage:
@@ -267,14 +265,13 @@ def as_stored(image: Any) -> StoredImage:
     return StoredImage(pixels, 8 * pixels.itemsize)
 
 
-def as_mask(protect: NDArray[np.bool_], image: StoredImage) -> NDArray[np.bool_]:
-    """A mask ``(H, W)`` in the shape of the image's pixels."""
+def _checked_mask(protect: NDArray[np.bool_], image: StoredImage) -> NDArray[np.bool_]:
     if protect.dtype != np.bool_ or protect.shape != image.pixels.shape[:2]:
         raise ConfigurationError(
             f"expected a mask of bool and shape {image.pixels.shape[:2]}, as the image, got {protect.dtype} of "
             f"{protect.shape}"
         )
-    return np.broadcast_to(protect if image.pixels.ndim == 2 else protect[..., None], image.pixels.shape)
+    return protect
 
 
 def _digest(pixels: NDArray[Any]) -> str:

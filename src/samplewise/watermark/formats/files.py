@@ -1,11 +1,13 @@
 """Which format a file has, told by its first bytes and not by its name."""
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 from samplewise.errors import DataError
 from samplewise.watermark.formats.picture import Picture, one_line
 
-__all__ = ["read"]
+__all__ = ["is_dicom", "read"]
 
 MAX_FILE = 1 << 30  # bytes
 SIGNATURES = {
@@ -29,7 +31,26 @@ def read(path: Path | str) -> Picture:
     """
     path = Path(path)
     content = _content(path)
-    if content[DICOM_PREAMBLE : DICOM_PREAMBLE + 4] == b"DICM":
+    return replace(_decoded(path, content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file that can be read begins as DICOM does."""
+    try:
+        if path.is_file():  # waits for no pipe
+            with path.open("rb") as file:
+                return _begins_as_dicom(file.read(DICOM_PREAMBLE + 4))
+    except OSError:
+        pass
+    return False
+
+
+def _begins_as_dicom(content: bytes) -> bool:
+    return content[DICOM_PREAMBLE : DICOM_PREAMBLE + 4] == b"DICM"
+
+
+def _decoded(path: Path, content: bytes) -> Picture:
+    if _begins_as_dicom(content):
         from samplewise.watermark.formats.dicom import read_dicom
 
         return read_dicom(path, content)

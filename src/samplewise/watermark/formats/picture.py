@@ -1,9 +1,10 @@
 """What every format gives: the stored integers of one image, and a way to write others in their place."""
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,17 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.checkpoint import atomic
-from samplewise.errors import ConfigurationError, OutputError, SamplewiseError
+from samplewise.errors import ConfigurationError, DataError, OutputError, SamplewiseError
 
 __all__ = ["MAX_PIXELS", "Picture", "Pixels", "StoredImage", "one_line"]
 
 MAX_PIXELS = 1 << 26  # four times the largest mammogram; beyond it a small file may fill the memory
+OBJECT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
 Pixels = NDArray[Any]  # uint8, uint16 or int16
 
 
 def one_line(error: Exception) -> str:
     """What a library says of a file, short enough for one line."""
-    text = " ".join(str(error).partition("Traceback")[0].split())
+    text = OBJECT.sub("", " ".join(str(error).partition("Traceback")[0].split()))
     return text[:200] or type(error).__name__
 
 
@@ -77,6 +79,8 @@ class Picture(StoredImage, ABC):
     """Whether the file, or one it was made from, was compressed with loss."""
     notes: tuple[str, ...]
     """What a user should know: conversions, and what will not be kept."""
+    sha256: str = field(default="", kw_only=True)
+    """Of the file as it was read."""
 
     def write(
         self,
@@ -98,7 +102,8 @@ class Picture(StoredImage, ABC):
 
         Raises:
             ConfigurationError: the pixels do not fit, the file is there already, or the format does not fit.
-            OutputError: it cannot be written.
+            DataError: what is kept of a strange file cannot be written such that it reads back.
+            OutputError: the disk does not take it.
         """
         path = Path(path)
         self._check(pixels)
@@ -106,13 +111,14 @@ class Picture(StoredImage, ABC):
         try:
             content = self._encoded(pixels, path.suffix.lower())
         except Exception as error:  # what was kept of a strange file may be more than the libraries can write
-            raise OutputError(f"{path}: cannot be encoded: {one_line(error)}") from error
+            raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
         try:
             with atomic(path) as temporary:
                 temporary.write_bytes(content)
                 found = self._read_back(temporary)
-                if exact and not self._same(found, pixels):
-                    raise OutputError(f"{path}: does not read back as it was written; nothing was kept")
+                if found is None or (exact and not self._same(found, pixels)):
+                    raise DataError(f"{self.path}: does not read back as it is written to {path}; nothing was kept")
+                self.check_target(path, force=force, lossy=lossy)  # somebody may have taken the name meanwhile
                 if check is not None:
                     check(found)
         except SamplewiseError:
@@ -144,12 +150,14 @@ class Picture(StoredImage, ABC):
         if (padding != self.padding(pixels)).any() or (pixels[padding] != own[padding]).any():
             raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
 
-    def _read_back(self, path: Path) -> Self:
+    def _read_back(self, path: Path) -> Self | None:
         from samplewise.watermark.formats.files import read  # it imports this module
 
-        found = read(path)
-        assert isinstance(found, type(self))
-        return found
+        try:
+            found = read(path)
+        except DataError:
+            return None
+        return found if isinstance(found, type(self)) else None
 
     def _same(self, other: Self, pixels: Pixels) -> bool:
         """Whether ``other``, just read, holds ``pixels`` and what else must not change."""

@@ -51,7 +51,11 @@ class Payload:
         """Text, bytes, or what is a payload already."""
         if isinstance(message, Payload):
             return message
-        return cls.from_text(message) if isinstance(message, str) else cls(Kind.BYTES, message)
+        if isinstance(message, str):
+            return cls.from_text(message)
+        if not isinstance(message, bytes | bytearray):
+            raise ConfigurationError(f"expected text or bytes as payload, got {type(message).__name__}")
+        return cls(Kind.BYTES, bytes(message))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -141,7 +145,8 @@ class Codec:
         if not 1 <= length <= self.max_bytes:
             raise ConfigurationError(
                 f"expected a payload of 1 to {self.max_bytes} bytes, as {self.bits} bits can hold, got {length} "
-                "(text counts in UTF-8 bytes): shorten it, or hide an identifier and keep the rest elsewhere"
+                "(text counts in UTF-8 bytes, bits with one more before them): shorten it, or hide an identifier and "
+                "keep the rest elsewhere"
             )
         return self.layouts[length - 1]
 
