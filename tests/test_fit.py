@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import samplewise as sw
 from samplewise.batches import source_of
-from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError
+from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError, OutputError
 from samplewise.stopping import GradientRule
 from samplewise.training.plan import epoch_order
 from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
@@ -253,6 +253,26 @@ def test_what_cannot_be_right_is_said_before_anything_starts(
     with pytest.raises(error, match=message):
         run(**options)
     assert not (tmp_path / "run").exists()
+
+
+def broadcast(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    x, y = batch
+    scores, _ = model(x)
+    return functional.cross_entropy(scores, y, reduction="none"), {"reconstruction": (scores[:, :1] - y).abs()}
+
+
+def test_the_usual_slip_of_broadcasting_is_said_and_no_measure_of_two_values_is_taken_for_it() -> None:
+    problem = sw.Problem(broadcast, make_problem().constraints)
+    model = make_model()
+    options: dict[str, Any] = {"optimizer": torch.optim.Adam(model.parameters()), "epochs": 1, "batch_size": 50}
+    with pytest.raises(MeasureError, match=r"'reconstruction' of shape \(B,\), got \(B, B\).*squeeze\(1\)"):
+        sw.fit(problem, model, make_data(), method=make_method("sequential"), **options)
+
+    def two(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        scores, _ = model(batch[0])
+        return functional.cross_entropy(scores, batch[1], reduction="none"), {"reconstruction": scores.abs()}
+
+    sw.fit(sw.Problem(two, problem.constraints), model, make_data(), method=make_method("sequential"), **options)
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:

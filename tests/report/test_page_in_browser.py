@@ -1,6 +1,7 @@
 """The page as people see it, in a real browser."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from report_browser import Browser, needs_chromium
 from report_runs import made_up
 
 from samplewise.report.page import write_page
-from samplewise.report.run import RunReport
+from samplewise.report.run import Bars, RunReport, Table
 
 pytestmark = needs_chromium
 
@@ -48,6 +49,25 @@ def test_it_draws_every_chart_asks_nobody_and_fits(
     assert browser.run(furthest) <= 1280
     assert browser.complaints() == []
     assert browser.requests() == [path.as_uri()]
+
+
+def test_a_page_without_curves_draws_bars_at_their_own_height(browser: Browser, tmp_path: Path) -> None:
+    names = tuple(f"attack {i} <b>" for i in range(20))
+    bars = Bars("After attacks", "Mean.", "bit error", names, {"grey": (0.1,) * 20, "rgb": (0.2,) * 20})
+    table = Table("Numbers", ("", "mean <i>"), (("first", "0.1"), ("second", "0.2")))
+    run = replace(made_up(), curves=(), bars=(bars,), tables=(table,))
+    path = page(tmp_path, (run,))
+    for width in (390, 1280):
+        browser.open(path, width=width)
+        assert browser.run("document.querySelectorAll('#run-0-bars-0 .point path').length") == 40
+        high = "(a, b) => a.getBoundingClientRect().y - b.getBoundingClientRect().y"
+        ticks = f"[...document.querySelectorAll('#run-0-bars-0 .ytick')].sort({high}).map(each => each.textContent)"
+        assert browser.run(ticks) == list(names)  # all of them are named, the first on top
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("document.querySelectorAll('#course').length") == 0
+    assert browser.run("[...document.querySelectorAll('th')].some(each => each.textContent === 'mean <i>')")
+    assert len(browser.send("Page.printToPDF")["data"]) > 10_000
+    assert browser.complaints() == []
 
 
 def test_the_pages_own_policy_refuses_the_network(browser: Browser, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def _bars(bars: Bars, identity: str) -> Chart:
     layout = {
         "showlegend": len(traces) > 1,
         "xaxis": {"title": {"text": _verbatim(bars.unit)}, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
+        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False, "dtick": 1},
         "bargap": 0.35,
     }
     height = 90 + len(bars.names) * (12 + 8 * len(traces))

@@ -12,6 +12,7 @@ import torch
 from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.batches import Feed, in_order, mix
+from samplewise.errors import MeasureError
 from samplewise.history import History, audit_row, round_row
 from samplewise.methods import Method, Unconstrained
 from samplewise.problem import evaluation_mode
@@ -66,13 +67,24 @@ class Training:
 
     def try_out(self) -> None:
         """Evaluate a few samples of each data set, so that what is wrong with one is said before any training."""
-        model, problem = self.engine.model_to_audit, self.engine.problem
         for feed in self.splits.values():
-            few = range(min(2, feed.source.length))
-            for batch, index in in_order(feed, batch_size=len(few), device=self.engine.device, rows=few):
-                with evaluation_mode(model):
-                    problem.evaluate(model, batch, index)
+            few = min(2, feed.source.length)
+            for name, width in self._widths(feed, few).items():
+                # As many values for a sample as there are samples, whatever their number, is a slip of broadcasting.
+                if width == few == 2 and self._widths(feed, 1)[name] == 1:
+                    raise MeasureError(
+                        f"expected the measure {name!r} of shape (B,), got (B, B): (B, 1) and (B,) were broadcast. "
+                        "Squeeze the model's output, model(x).squeeze(1)"
+                    )
             self.live.draw(self.engine, feed)
+
+    def _widths(self, feed: Feed, samples: int) -> dict[str, int]:
+        """Evaluate the first samples of a data set; returns how many values a sample has of each ``(B, m)`` measure."""
+        model, problem = self.engine.model_to_audit, self.engine.problem
+        ((batch, index),) = in_order(feed, batch_size=samples, device=self.engine.device, rows=range(samples))
+        with evaluation_mode(model):
+            measures = problem.evaluate(model, batch, index).measures
+        return {name: values.shape[1] for name, values in measures.items() if values.ndim == 2}
 
     def loop(self, progress: Progress) -> None:
         """Run the epochs that are left."""
