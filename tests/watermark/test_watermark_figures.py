@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
 
 def judge(data: PictureData, name: str, network: Plain, folder: Path, *, attacks: str = "") -> Judged:
     evaluation = evaluate_network(network, data, attacks=parse_attacks(attacks) if attacks else ())
-    recipe = Recipe(network="swift", bits=8, size=SIZE, floor=20.0)
+    recipe = Recipe(network="swift", bits=network.bits, size=SIZE, floor=20.0)
     run = Run(folder, name, f"{name}, C = 20 dB", recipe, network, {})
     return Judged(run, data, evaluation, summarise(evaluation, 20.0))
 
@@ -58,6 +58,11 @@ def test_several_runs_have_all_figures(data: PictureData, tmp_path: Path) -> Non
             continue
         with Image.open(path) as picture:
             assert np.unique(np.asarray(picture.convert("L"))).size > 20  # not blank
+
+
+def test_runs_of_several_lengths_are_compared(data: PictureData, tmp_path: Path) -> None:
+    judged = [judge(data, name, Plain(bits=bits), tmp_path) for name, bits in (("short", 4), ("long", 8))]
+    assert {"lengths.png", "lengths.svg"} <= names(write_figures(tmp_path / "figures", judged))
 
 
 def test_one_run_of_one_perfect_image_can_be_drawn(data: PictureData, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from samplewise.report.style import styled
 from samplewise.watermark.evaluation.judged import Judged
 from samplewise.watermark.figures.charts import draw_attacks, draw_bit_errors, draw_psnr
 from samplewise.watermark.figures.curves import draw_curves
+from samplewise.watermark.figures.lengths import draw_lengths
 from samplewise.watermark.figures.pictures import draw_comparison, draw_pictures
 
 __all__ = ["write_figures"]
@@ -24,7 +25,7 @@ def write_figures(folder: Path, judged: Sequence[Judged], *, paper: bool = False
     with styled():
         paths = draw_psnr(folder, judged) + draw_bit_errors(folder, judged, paper=paper)
         paths += draw_curves(folder, [one.run for one in judged])
-        paths += draw_attacks(folder, judged)
+        paths += draw_attacks(folder, judged) + draw_lengths(folder, judged)
         for one in judged:
             paths += draw_pictures(folder, one)
         paths += draw_comparison(folder, judged)

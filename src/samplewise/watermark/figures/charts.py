@@ -18,7 +18,7 @@ from samplewise.watermark.evaluation.paper import WHAT, published_median
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["RUN_COLOURS", "draw_attacks", "draw_bit_errors", "draw_psnr"]
+__all__ = ["RUN_COLOURS", "RUN_MARKERS", "draw_attacks", "draw_bit_errors", "draw_psnr"]
 
 RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """From the palette of Okabe and Ito, for one run after the other."""
