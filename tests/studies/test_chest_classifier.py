@@ -19,6 +19,7 @@ from samplewise.studies.chest.classifier import (
     fingerprint,
     labels_of,
     make_augmentation,
+    positive_weight,
     probabilities,
     read_classifier,
     train_classifier,
@@ -96,8 +97,9 @@ def test_the_loss_is_the_mean_cross_entropy_with_capped_weights() -> None:
             return logits
 
     numbers = torch.tensor([3, 4])
-    found = classification(labels, balance=2.0).evaluate(Fixed(), (torch.zeros(2, 1, 4, 4), numbers)).objective
-    weight = torch.tensor([1.5, 2.0])  # 3 negatives to 2 positives, and 4 to 1 capped
+    weight = positive_weight(labels, 2.0)
+    assert weight.tolist() == [1.5, 2.0]  # 3 negatives to 2 positives, and 4 to 1 capped
+    found = classification(labels, weight=weight).evaluate(Fixed(), (torch.zeros(2, 1, 4, 4), numbers)).objective
     truth = labels[numbers]
     likelihood = weight * truth * functional.logsigmoid(logits) + (1 - truth) * functional.logsigmoid(-logits)
     assert torch.allclose(found, -likelihood.mean(1))

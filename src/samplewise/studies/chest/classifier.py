@@ -39,6 +39,7 @@ __all__ = [
     "fingerprint",
     "labels_of",
     "make_augmentation",
+    "positive_weight",
     "probabilities",
     "read_classifier",
     "train_classifier",
@@ -99,16 +100,20 @@ class Settings:
 SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", Settings, "classifier training")
 
 
-def classification(labels: Tensor, *, balance: float = 1.0, augment: nn.Module | None = None) -> Problem:
+def positive_weight(labels: Tensor, largest: float) -> Tensor:
+    """How many negatives there are for a positive of ``labels`` ``(n, 14)``, from 1 to ``largest``, ``(14,)``."""
+    positives = labels.sum(0).clamp(min=1)
+    return ((len(labels) - positives) / positives).clamp(1.0, largest)
+
+
+def classification(labels: Tensor, *, weight: Tensor | None = None, augment: nn.Module | None = None) -> Problem:
     """Binary cross entropy of every pathology, without constraints.
 
     Args:
         labels: of all pictures of the store, zeros and ones of shape ``(N, 14)``.
-        balance: largest weight of a positive label.
+        weight: of a positive label, ``(14,)``; 1 if not given.
         augment: what training images go through.
     """
-    positives = labels.sum(0).clamp(min=1)
-    weight = ((len(labels) - positives) / positives).clamp(1.0, balance)
 
     def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         images, numbers = batch
@@ -116,10 +121,9 @@ def classification(labels: Tensor, *, balance: float = 1.0, augment: nn.Module |
             images = augment(images)
         logits = model(images)
         targets = labels.to(logits.device)[numbers]
-        loss = functional.binary_cross_entropy_with_logits(
-            logits, targets, pos_weight=weight.to(logits), reduction="none"
-        )
-        return loss.mean(1), {"logits": logits.detach()}
+        weights = None if weight is None else weight.to(logits)
+        loss = functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights, reduction="none")
+        return loss.mean(1), {}
 
     return Problem(evaluate, [])
 
@@ -168,11 +172,12 @@ def train_classifier(
         raise DataError(
             f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
         )
-    classifier = _fresh(settings, labels[pictures.rows], weights)
+    known = labels[pictures.rows]
+    classifier = _fresh(settings, known, weights)
     if distributed.rank() == 0:
         SETTINGS_FILE.open(folder, settings, resume=resume)
     augment = make_augmentation() if settings.augment else None
-    problem = classification(labels, balance=settings.balance, augment=augment)
+    problem = classification(labels, weight=positive_weight(known, settings.balance), augment=augment)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=settings.rate, fused=True)
     # Batch norm must not see a last batch of a few pictures.
     loader = DataLoader(pictures, batch_size=settings.batch_size, shuffle=True, drop_last=True)
