@@ -15,7 +15,7 @@ from torch import Tensor
 from samplewise.data.pictures import PictureData, Store, prepare
 from samplewise.errors import DataError, NotFiniteError
 from samplewise.watermark.attacks import parse_attacks
-from samplewise.watermark.evaluation import Evaluation, evaluate_network, spread, summarise
+from samplewise.watermark.evaluation import Evaluation, evaluate_network, summarise
 from samplewise.watermark.evaluation.report import write_images
 from samplewise.watermark.evaluation.summary import Share, capacity
 from samplewise.watermark.messages import fixed_messages
@@ -121,9 +121,9 @@ def test_few_images_are_attacked_evenly(data: PictureData) -> None:
 
 
 def test_spread_takes_pictures_evenly(data: PictureData) -> None:
-    assert spread(data, 3).rows.tolist() == [0, 3, 6]
-    assert spread(data, 100).rows.tolist() == data.rows.tolist()
-    assert spread(data, None) is data
+    assert data.spread(3).rows.tolist() == [0, 3, 6]
+    assert data.spread(100).rows.tolist() == data.rows.tolist()
+    assert data.spread(None).rows.tolist() == data.rows.tolist()
 
 
 def test_temporary_files_are_gone(data: PictureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

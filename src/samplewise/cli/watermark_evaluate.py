@@ -59,7 +59,7 @@ def evaluate(
     """Judge trained networks on the files they write: PSNR, bit errors, what is left after attacks."""
     import torch
 
-    from samplewise.watermark.evaluation import evaluate_network, report, spread, summarise
+    from samplewise.watermark.evaluation import evaluate_network, report, summarise
     from samplewise.watermark.evaluation.examples import keep_worst
     from samplewise.watermark.evaluation.judged import Judged
     from samplewise.watermark.evaluation.runs import read_runs
@@ -79,7 +79,7 @@ def evaluate(
     report.open_output(out)
     judged = []
     for run in found:
-        pictures = spread(_part(_store(data, run, out), part), images)
+        pictures = _part(_store(data, run, out), part).spread(images)
         _warn_of_other_split(run, pictures, part)
         with watching(run.label) as watch:
             evaluation = evaluate_network(

@@ -171,16 +171,10 @@ def _parts(store: Store, recipe: Recipe) -> _Parts:
         sampler = RandomSampler(pictures, num_samples=steps * size)
         loader = DataLoader(pictures, batch_size=size, sampler=sampler)
     audited = {
-        "train": store.select(_spread(store.split.train, recipe.audit_images)),
-        "validation": store.select(_spread(store.split.validation, recipe.audit_images)),
+        "train": pictures.spread(recipe.audit_images),
+        "validation": store.select("validation").spread(recipe.audit_images),
     }
     return _Parts(loader, audited, steps)
-
-
-def _spread(names: tuple[str, ...], count: int) -> list[str]:
-    """``count`` of the names, evenly over all of them, so that not all belong to a few patients."""
-    count = min(count, len(names))
-    return [names[i * len(names) // count] for i in range(count)]
 
 
 def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store, network: nn.Module) -> None:

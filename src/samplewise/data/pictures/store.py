@@ -214,6 +214,15 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
         images, numbers = self.take(torch.tensor([operator.index(index)]))
         return images[0], numbers[0]
 
+    def spread(self, count: int | None) -> "PictureData":
+        """``count`` of the pictures, evenly over all, so that not all are of a few patients; all if None or fewer."""
+        return PictureData(self.store, self.rows[self.spread_places(count)].tolist())
+
+    def spread_places(self, count: int | None) -> Tensor:
+        """The places of the pictures that :meth:`spread` takes."""
+        chosen = len(self) if count is None else min(count, len(self))
+        return torch.arange(chosen) * len(self) // max(1, chosen)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of these pictures."""

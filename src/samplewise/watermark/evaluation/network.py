@@ -23,7 +23,7 @@ from samplewise.watermark.evaluation.marking import Marked, Pixels, as_images, a
 from samplewise.watermark.networks import Network
 from samplewise.watermark.pipeline import LEVELS
 
-__all__ = ["Column", "Evaluation", "evaluate_network", "spread"]
+__all__ = ["Column", "Evaluation", "evaluate_network"]
 
 Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""
@@ -58,16 +58,6 @@ class Evaluation:
     def ways(self) -> tuple[str, ...]:
         """How images were taken, files first."""
         return tuple(dict.fromkeys(key.partition("/")[0] for key in self.measures))
-
-
-def spread(data: PictureData, count: int | None) -> PictureData:
-    """``count`` of the pictures, evenly over all of them; all if None or if there are fewer."""
-    return data if count is None else PictureData(data.store, data.rows[_spread(len(data), count)].tolist())
-
-
-def _spread(total: int, count: int | None) -> Tensor:
-    count = total if count is None else min(count, total)
-    return torch.arange(count) * total // max(1, count)
 
 
 def evaluate_network(
@@ -106,7 +96,7 @@ def evaluate_network(
     if not len(data) or batch_size < 1:
         raise ConfigurationError(f"expected images and a batch size, got {len(data)} and {batch_size}")
     attacked = torch.zeros(len(data), dtype=torch.bool)
-    attacked[_spread(len(data), attack_images)] = True
+    attacked[data.spread_places(attack_images)] = True
     names = data.names
     found: defaultdict[str, list[Column]] = defaultdict(list)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool, Files.open(keep, names, pool) as files:
