@@ -51,3 +51,10 @@ def test_settings_are_flattened() -> None:
 def test_findings_are_named_and_rounded_for_people() -> None:
     found = dict(facts({"mean_violation": 0.123456789, "E-LICQ": {"holds": True, "rank": 3}, "relative": None}))
     assert found == {"mean violation": "0.12346", "E-LICQ: holds": "yes", "E-LICQ: rank": "3", "relative": "–"}  # noqa: RUF001
+
+
+def test_runs_that_were_asked_different_things_are_not_compared() -> None:
+    asked = made_up()
+    tighter = replace(asked, requirements=(replace(asked.requirements[0], formula="error <= 0.1"),))
+    assert comparison([asked, asked]).startswith("The bounds are met most often")
+    assert comparison([asked, tighter]).startswith("The runs were asked different things")

@@ -116,11 +116,7 @@ def _view(place: int, run: RunReport, look: Look, pictures: int) -> View:
 
 def _asked(runs: Sequence[RunReport]) -> RunReport | None:
     """The run whose problem is that of all, or None if they differ."""
-
-    def problem(run: RunReport) -> Any:
-        return run.problem, [(each.name, each.formula) for each in run.requirements]
-
-    return runs[0] if all(problem(run) == problem(runs[0]) for run in runs) else None
+    return runs[0] if words.same_problem(runs) else None
 
 
 def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from samplewise.report.run import RunReport, Split
 
-__all__ = ["comparison", "count", "facts", "flat", "number", "share", "verdict"]
+__all__ = ["comparison", "count", "facts", "flat", "number", "same_problem", "share", "verdict"]
 
 
 def share(value: float) -> str:
@@ -54,6 +54,8 @@ def verdict(run: RunReport) -> str:
 
 def comparison(runs: Sequence[RunReport]) -> str:
     """Which of several runs meets the bounds most often, on each data set, in one sentence."""
+    if not same_problem(runs):
+        return "The runs were asked different things, so their shares do not compare: see each of them."
     names = dict.fromkeys(split.name for run in runs for split in run.splits)
     said = []
     for name in names:
@@ -62,6 +64,11 @@ def comparison(runs: Sequence[RunReport]) -> str:
         bound = "" if best.trained_on else f", at {best.confidence:.0%} confidence at least {share(best.at_least)}"
         said.append(f"on {name} by {run.name} ({share(best.satisfied)} of {count(best.samples)} samples{bound})")
     return f"The bounds are met most often {' and '.join(said)}." if said else "No audit has been made yet."
+
+
+def same_problem(runs: Sequence[RunReport]) -> bool:
+    """Whether all runs were asked the same."""
+    return len({(run.problem, *((each.name, each.formula) for each in run.requirements)) for run in runs}) == 1
 
 
 def _held(split: Split) -> str:
