@@ -14,6 +14,16 @@ def test_the_mnist_table_is_the_committed_one() -> None:
     assert found == [f"| {row['label']} | {' | '.join(_cells(row))} |" for row in rows]
 
 
+def test_the_table_of_watermarking_tools_is_the_committed_one() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    table = (ROOT / "results/watermark/peers.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in table if line.startswith("|")]
+    assert rows
+    assert set(rows) <= set(readme)
+    tools = ("| samplewise, ", "| blind-", "| invisible-")
+    assert [line for line in readme if line.startswith(tools)] == [row for row in rows if row.startswith(tools)]
+
+
 def _cells(row: dict) -> list[str]:
     cells = []
     for part in ("train", "test"):
