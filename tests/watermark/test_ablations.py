@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from natural_images import natural_image
 from PIL import Image
 from torch import nn
 
+from natural_images import natural_image
 from samplewise.data.pictures import prepare
 from samplewise.studies.ablations import ABLATIONS, BatchNorm, ConstantMap, SquaredError, run
 from samplewise.watermark.recipe import SWIFT

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from natural_images import natural_image
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
+from natural_images import natural_image
 from samplewise.errors import ConfigurationError, DataError, MissingPackageError
 from samplewise.watermark.attacks import STANDARD_ATTACKS, parse_attack, parse_attacks
 from samplewise.watermark.noise.grammar import OPERATORS

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from natural_images import natural_image
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
+from natural_images import natural_image
 from samplewise.audit import audit
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import ConfigurationError

@@ -5,11 +5,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from natural_images import natural_batch, natural_image, to_pixels, to_tensor
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from natural_images import natural_batch, natural_image, to_pixels, to_tensor
 from samplewise.errors import DataError, MissingPackageError
 from samplewise.measures import psnr
 from samplewise.watermark.attacks import parse_attack

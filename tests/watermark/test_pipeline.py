@@ -3,9 +3,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from natural_images import natural_batch
 from torch import Tensor, nn
 
+from natural_images import natural_batch
 from samplewise import audit
 from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.messages import fixed_messages

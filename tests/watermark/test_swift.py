@@ -2,9 +2,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from natural_images import natural_batch
 from torch.nn import functional
 
+from natural_images import natural_batch
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.networks.swift import Swift, _by_bit, _owners
 

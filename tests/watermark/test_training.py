@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from natural_images import natural_image
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from natural_images import natural_image
 from samplewise.checkpoint import load_state, save_state
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError

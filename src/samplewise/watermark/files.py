@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,8 @@ __all__ = ["FileMarker", "Verification", "Written", "certificate_path", "verify_
 
 LOSSY_TRIES = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
+LONGEST_NAME = 230
+"""Bytes; temporary names and that of the certificate are longer, and file systems take 255."""
 SLACK = {"psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
 """How far a certificate may be from what another processor finds: it rounds otherwise."""
 
@@ -94,13 +97,15 @@ class FileMarker:
     def _check_names(self, picture: Picture, target: Path) -> bool:
         """Refuse names that cannot be written to; returns whether the format holds every pixel exactly."""
         beside = certificate_path(target)
+        if len(os.fsencode(target.name)) > LONGEST_NAME:
+            raise ConfigurationError(f"{target}: expected a name of at most {LONGEST_NAME} bytes: choose a shorter one")
         for path in (target, beside):
-            if path.exists() and path.samefile(picture.path):
+            if _same_file(path, picture.path):
                 raise ConfigurationError(
                     f"{path}: is the image that is read: choose another name, to keep the original"
                 )
         exact = picture.check_target(target, force=self.force, lossy=self.lossy)
-        if beside.exists() and not self.force and not _orphan(beside, target):
+        if os.path.lexists(beside) and not self.force and not _orphan(beside, target):
             raise ConfigurationError(f"{beside}: is there already; choose another name or force")
         if not exact and self.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
@@ -164,7 +169,14 @@ def _orphan(certificate: Path, image: Path) -> bool:
         Certificate.read(certificate)
     except DataError:
         return False
-    return not image.exists()
+    return not os.path.lexists(image)
+
+
+def _same_file(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except OSError:  # one is not there
+        return False
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def _mark_here(task: Task) -> Outcome:
 
 def _mark(marker: FileMarker, task: Task) -> Outcome:
     """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
-    if task.target.exists():
+    if os.path.lexists(task.target):
         return Outcome(task.name, Status.DONE)
     try:
         return Outcome(task.name, Status.WRITTEN, written=marker.embed(task.source, task.target))

@@ -18,6 +18,8 @@ LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
 FLOOR_STEP = 0.5
 """dB between the floors that are tried where one is too high."""
+STRIDE = 4
+"""Steps that are taken at once where none works yet."""
 CLOSE = 0.02
 """dB above the floor that are not worth another look."""
 LOOKS = 24
@@ -34,15 +36,18 @@ def checked_floor(psnr: float) -> float:
 def highest_floor(works: Callable[[float], bool], below: float) -> float | None:
     """The highest floor below ``below`` that works, to the step; None if none does.
 
-    A floor works all the more where a higher one does; if not, what is given works, but may not be the highest.
+    From above, as the lowest floors may not work: so strong a mark can be clipped, or move the range of the values.
     """
-    if not works(LOWEST_FLOOR):
-        return None
-    low, high = 0, math.ceil((below - LOWEST_FLOOR) / FLOOR_STEP)  # in steps above the lowest
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if works(LOWEST_FLOOR + FLOOR_STEP * middle) else (low, middle)
-    return LOWEST_FLOOR + FLOOR_STEP * low
+    fails = math.ceil((below - LOWEST_FLOOR) / FLOOR_STEP)  # in steps above the lowest
+    found = max(0, fails - STRIDE)
+    while not works(LOWEST_FLOOR + FLOOR_STEP * found):
+        if found == 0:
+            return None
+        found, fails = max(0, found - STRIDE), found
+    while fails - found > 1:
+        middle = (found + fails) // 2
+        found, fails = (middle, fails) if works(LOWEST_FLOOR + FLOOR_STEP * middle) else (found, middle)
+    return LOWEST_FLOOR + FLOOR_STEP * found
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import Certificate, fidelity, sha256
@@ -28,8 +27,6 @@ __all__ = ["Embedded", "Extracted", "Marking", "Watermarker"]
 
 STRONGEST = 8.0
 """How many times its residual a network is given where the floor leaves room."""
-FLAT = 0.01
-"""Standard deviation, of values in [0, 1], of an image that is called flat."""
 MUCH = 0.25
 """Share of an image; where more is protected, that is named as a reason."""
 
@@ -184,8 +181,7 @@ class Watermarker:
         marking = attempt(floor)
         if not marking.readable:
             highest = highest_floor(lambda at: attempt(at).readable, floor)
-            reasons = self._difficulties(view, seen, protect)
-            raise RefusedError(self._refusal(floor, marking, highest, reasons))
+            raise RefusedError(self._refusal(floor, marking, highest, self._difficulties(view, protect)))
         return marking
 
     def certify(
@@ -233,16 +229,17 @@ class Watermarker:
         )
 
     def _refusal(self, floor: float, marking: Marking, highest: float | None, reasons: list[str]) -> str:
-        usual = "the floor is too high" if highest else "too much of the image is black, white or flat"
+        usual = (
+            "the floor is too high" if highest else "the image is too flat, too black or white, or nothing but noise"
+        )
         wrong = f"{marking.bit_errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB"
         advice = f"the highest floor that works is {highest:g} dB" if highest else "no floor would work"
         return f"{wrong}: {' and '.join(reasons) or usual}; {advice}"
 
-    def _difficulties(self, view: View, seen: Tensor, protect: NDArray[np.bool_] | None) -> list[str]:
+    def _difficulties(self, view: View, protect: NDArray[np.bool_] | None) -> list[str]:
         """What makes an image a hard one."""
         protected = 0.0 if protect is None else float(protect.mean())
         found = {
-            "the image is flat": float(seen.std()) < FLAT,
             "the image is small": view.cells < 2 * self.least_cells,
             f"{100 * protected:.0f}% of it is protected": protected > MUCH,
         }

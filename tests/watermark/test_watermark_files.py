@@ -1,0 +1,310 @@
+"""Files marked and verified: what is certified is what lies on the disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from pydicom.data import get_testdata_file
+from test_formats_dicom import make, opened
+
+from natural_images import natural_image
+from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
+from samplewise.watermark import Key, Payload, Watermarker
+from samplewise.watermark.certificate import Certificate, sha256
+from samplewise.watermark.files import FileMarker, certificate_path, verify_files
+from samplewise.watermark.formats import read
+from samplewise.watermark.region import Region
+
+MARKER = Watermarker.load()
+TEXT = Payload.from_text("patient 4711")
+GREY, COLOUR = natural_image(height=256, width=264), natural_image(3, height=264, width=256)
+DEEP = (GREY.astype(np.uint16) * 12 + np.random.default_rng(0).integers(0, 12, GREY.shape)).astype(np.uint16)
+
+
+def file_marker(floor: float = 40.0, **options: Any) -> FileMarker:
+    return FileMarker(MARKER, TEXT, floor, **options)
+
+
+def saved(path: Path, values: NDArray[Any], **options: Any) -> Path:
+    Image.fromarray(values).save(path, **options)
+    return path
+
+
+def psnr(before: NDArray[Any], after: NDArray[Any], peak: int) -> float:
+    return float(10 * np.log10(peak**2 / np.mean((before.astype(np.float64) - after.astype(np.float64)) ** 2)))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target"),
+    [
+        (GREY, "a.png", "b.png"),
+        (COLOUR, "a.png", "b.tif"),
+        (DEEP, "a.png", "b.png"),
+        (DEEP, "a.tif", "b.tiff"),
+        (COLOUR, "a.bmp", "b.bmp"),
+        (COLOUR, "a.jpg", "b.png"),
+    ],
+)
+def test_files_keep_the_floor_and_carry_a_certificate(
+    values: NDArray[Any], source: str, target: str, tmp_path: Path
+) -> None:
+    before, after = saved(tmp_path / source, values), tmp_path / target
+    written = file_marker().embed(before, after)
+    with Image.open(before) as first, Image.open(after) as second:
+        original, marked = np.array(first), np.array(second)
+    assert psnr(original, marked, 65535 if values.dtype == np.uint16 else 255) >= 40
+    assert MARKER.extract(read(after)).message == "patient 4711"
+    certificate = Certificate.read(certificate_path(after))
+    assert certificate == written.certificate
+    assert certificate.satisfied
+    assert (certificate.original_sha256, certificate.result_sha256) == (sha256(before), sha256(after))
+    assert names(tmp_path) == {source, target, f"{target}.json"}
+    assert not verify_files(MARKER, before, after).problems
+
+
+def test_jpeg_is_written_only_if_asked_and_keeps_the_floor_too(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.jpg"
+    with pytest.raises(ConfigurationError, match=r"JPEG changes the pixels.*write \.png, or allow it with lossy"):
+        file_marker().embed(source, target)
+    assert names(tmp_path) == {"a.png"}
+    file_marker(36.0, lossy=True).embed(source, target)
+    with Image.open(target) as image:
+        assert 36 <= psnr(GREY, np.array(image), 255) < 37
+    assert MARKER.extract(read(target)).message == "patient 4711"
+    assert not verify_files(MARKER, source, target, floor=36).problems
+
+
+def test_jpeg_that_cannot_keep_the_floor_is_refused(tmp_path: Path) -> None:
+    source = saved(tmp_path / "a.png", GREY)  # compression alone takes it below 45 dB
+    with pytest.raises(RefusedError, match=r"a\.png: compressed with loss it has .* dB, below the floor of 45"):
+        file_marker(45.0, lossy=True).embed(source, tmp_path / "b.jpg")
+    region = Region.parse("0,0,8,8")
+    with pytest.raises(ConfigurationError, match="JPEG changes protected pixels too"):
+        file_marker(30.0, lossy=True, protect=region).embed(source, tmp_path / "b.jpg")
+    assert names(tmp_path) == {"a.png"}
+
+
+def test_nothing_is_replaced_unless_forced_and_the_original_never(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.png", GREY), saved(tmp_path / "b.png", COLOUR)
+    with pytest.raises(ConfigurationError, match=r"b\.png: is there already"):
+        file_marker().embed(source, target)
+    (tmp_path / "c.png.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"c\.png\.json: is there already"):
+        file_marker().embed(source, tmp_path / "c.png")
+    before = source.read_bytes()
+    with pytest.raises(ConfigurationError, match="is the image that is read"):
+        file_marker(force=True).embed(source, source)
+    assert source.read_bytes() == before
+    file_marker(force=True).embed(source, target)
+    file_marker(force=True).embed(source, tmp_path / "c.png")
+    for name in ("b.png", "c.png"):
+        assert not verify_files(MARKER, source, tmp_path / name).problems
+
+
+def test_a_certificate_that_a_killed_run_left_is_no_hindrance(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
+    file_marker().embed(source, target)
+    target.unlink()
+    file_marker(42.0).embed(source, target)
+    assert Certificate.read(certificate_path(target)).floor == 42
+
+
+def test_a_refused_image_leaves_nothing(tmp_path: Path) -> None:
+    source = saved(tmp_path / "a.png", GREY)
+    with pytest.raises(RefusedError, match=r"a\.png: .* the highest floor that works is"):
+        file_marker(90.0).embed(source, tmp_path / "deeper" / "b.png")
+    assert names(tmp_path) == {"a.png"}
+
+
+def test_where_nothing_can_be_written_it_is_said(tmp_path: Path) -> None:
+    source = saved(tmp_path / "a.png", GREY)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be written"):
+        file_marker().embed(source, tmp_path / "file" / "b.png")
+    with pytest.raises(DataError, match="cannot be read"):
+        file_marker().embed(tmp_path / "nothing.png", tmp_path / "b.png")
+    for length in (240, 300):
+        with pytest.raises(ConfigurationError, match="expected a name of at most 230 bytes"):
+            file_marker().embed(source, tmp_path / f"{'b' * length}.png")
+    assert names(tmp_path) == {"a.png", "file"}
+
+
+def test_floor_and_message_are_judged_before_any_file() -> None:
+    with pytest.raises(ConfigurationError, match="expected a PSNR floor"):
+        file_marker(10.0)
+    with pytest.raises(ConfigurationError, match="expected a payload of 1 to 16 bytes"):
+        FileMarker(MARKER, Payload.from_text("x" * 17), 40.0)
+
+
+def test_regions_stay_bit_exact_in_the_file(tmp_path: Path) -> None:
+    source, mask = saved(tmp_path / "a.png", COLOUR), np.zeros(COLOUR.shape[:2], np.uint8)
+    mask[30:90, 40:140] = 1
+    saved(tmp_path / "mask.png", mask)
+    for text in ("40,30,100,60", str(tmp_path / "mask.png")):
+        region = Region.parse(text)
+        target = tmp_path / "b.png"
+        written = file_marker(protect=region, force=True).embed(source, target)
+        np.testing.assert_array_equal(read(target).pixels[30:90, 40:140], COLOUR[30:90, 40:140])
+        assert (read(target).pixels != COLOUR).any()
+        assert written.certificate.fidelity.protected_pixels == 6000
+        assert not verify_files(MARKER, source, target, protect=region).problems
+        elsewhere = verify_files(MARKER, source, target, protect=Region.parse("150,150,20,20"))
+        assert "pixels changed in the protected region" in elsewhere.problems
+        assert "the certificate says protected_pixels 6000, found 400" in elsewhere.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0,0,0,5", "at least one pixel"),
+        ("1,2,3", "expected a region as x,y,width,height"),
+        ("-1,0,5,5", "expected a region as x,y,width,height"),
+        ("nowhere.png", "expected a region as x,y,width,height"),
+    ],
+)
+def test_what_is_no_region_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Region.parse(text)
+
+
+def test_regions_that_do_not_fit_name_the_image(tmp_path: Path) -> None:
+    source = saved(tmp_path / "a.png", GREY)
+    saved(tmp_path / "mask.png", np.ones((9, 8), np.uint8))
+    saved(tmp_path / "empty.png", np.zeros((9, 8), np.uint8))
+    with pytest.raises(
+        ConfigurationError, match=r"a\.png: expected a region inside of 264 x 256 pixels, got 260,0,5,5"
+    ):
+        file_marker(protect=Region.parse("260,0,5,5")).embed(source, tmp_path / "b.png")
+    with pytest.raises(ConfigurationError, match=r"a\.png: .* expected a mask of 264 x 256 pixels.* got 8 x 9"):
+        file_marker(protect=Region.parse(str(tmp_path / "mask.png"))).embed(source, tmp_path / "b.png")
+    with pytest.raises(ConfigurationError, match="expected a mask that protects some pixels"):
+        Region.parse(str(tmp_path / "empty.png"))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
+    file_marker().embed(source, target)
+    return source, target
+
+
+def test_a_changed_pixel_is_found(pair: tuple[Path, Path]) -> None:
+    source, target = pair
+    pixels = read(target).pixels.copy()
+    pixels[100, 100] ^= 1
+    saved(target, pixels)
+    problems = verify_files(MARKER, source, target).problems
+    assert any("the certificate says result_sha256" in problem for problem in problems)
+    assert any("the certificate says psnr" in problem for problem in problems)
+    pixels[:] = np.where(pixels < 200, pixels + 40, pixels)
+    saved(target, pixels)
+    assert any("below the floor of 40" in problem for problem in verify_files(MARKER, source, target).problems)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"original_sha256": "0" * 64},
+        {"result_sha256": "0" * 64},
+        {"model": "another"},
+        {"bits": 199},
+        {"bit_errors": 150},
+        {"psnr": 61.0},
+        {"ssim": 1.0},
+        {"peak": 1023},
+        {"max_difference": 1},
+        {"changed_share": 0.001},
+    ],
+)
+def test_a_tampered_certificate_is_found(change: dict[str, Any], pair: tuple[Path, Path]) -> None:
+    beside = certificate_path(pair[1])
+    values = json.loads(beside.read_text())
+    for name, value in change.items():
+        (values if name in values else values["fidelity"])[name] = value
+    beside.write_text(json.dumps(values))
+    problems = verify_files(MARKER, *pair).problems
+    assert [problem for problem in problems if f"the certificate says {next(iter(change))} " in problem], problems
+
+
+def test_a_certificate_that_contradicts_itself_is_refused(pair: tuple[Path, Path]) -> None:
+    beside = certificate_path(pair[1])
+    beside.write_text(beside.read_text().replace('"floor": 40.0', '"floor": 99.0'))
+    with pytest.raises(DataError, match="expected satisfied to be False"):
+        verify_files(MARKER, *pair)
+
+
+def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    keyed = Watermarker(MARKER.network, model=MARKER.model, key=Key(b"0123456789abcdef"))
+    assert verify_files(keyed, *pair).problems == ("no readable watermark with this network and key",)
+    assert verify_files(MARKER, *pair, floor=41).problems[0].endswith("below the floor of 41")
+    certificate_path(pair[1]).unlink()
+    alone = verify_files(MARKER, *pair)
+    assert (alone.floor, alone.problems, alone.certificate) == (None, (), None)
+    with pytest.raises(ConfigurationError, match="expected a finite number"):
+        verify_files(MARKER, *pair, floor=float("nan"))
+    for values, kind in ((COLOUR, "256 x 264, colour, 8 bits"), (DEEP, "264 x 256, grey, 16 bits")):
+        other = saved(tmp_path / "other.png", values)
+        with pytest.raises(DataError, match=f"got {kind}"):
+            verify_files(MARKER, pair[0], other)
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> None:
+    values = DEEP.astype(np.int16) - 2048 if signed else DEEP
+    assert int(DEEP.max()) < 4096  # 12 of 16 bits
+    padding = -2048 if signed else 0
+    values = values.copy()
+    values[:40, :40] = padding
+    source = make(
+        tmp_path / "a.dcm",
+        values,
+        BitsStored=12,
+        HighBit=11,
+        PhotometricInterpretation=photometric,
+        RescaleSlope="2",
+        RescaleIntercept="-1024",
+    )
+    dataset = pydicom.dcmread(source)
+    dataset.add_new("PixelPaddingValue", "SS" if signed else "US", padding)
+    dataset.save_as(source)
+    target = tmp_path / "b.dcm"
+    written = file_marker(45.0).embed(source, target)
+    before, after = opened(source), opened(target)
+    marked = after.pixel_array
+    assert psnr(values, marked, 4095) >= 45
+    np.testing.assert_array_equal(marked == padding, values == padding)
+    assert written.certificate.fidelity.peak == 4095
+    assert MARKER.extract(read(target)).message == "patient 4711"
+    assert not verify_files(MARKER, source, target).problems
+    for name in ("PatientName", "RescaleSlope", "RescaleIntercept", "PhotometricInterpretation", "BitsStored"):
+        assert after[name].value == before[name].value, name
+    assert after.SOPInstanceUID != before.SOPInstanceUID
+    assert after.file_meta.MediaStorageSOPInstanceUID == after.SOPInstanceUID
+    assert after.ImageType[0] == "DERIVED"
+    assert "samplewise" in after.DerivationDescription
+    assert after.SourceImageSequence[0].ReferencedSOPInstanceUID == before.SOPInstanceUID
+
+
+def test_real_dicom_is_marked_and_never_written_as_something_else(tmp_path: Path) -> None:
+    source = Path(str(get_testdata_file("CT_small.dcm", download=False)))  # 128 x 128, 16 bits signed
+    FileMarker(MARKER, Payload.of(b"x"), 36.0).embed(source, tmp_path / "1.2.840")
+    found = verify_files(MARKER, source, tmp_path / "1.2.840")
+    assert (found.problems, found.extracted.message) == ((), b"x")
+    with pytest.raises(ConfigurationError, match="a DICOM image is written as DICOM only"):
+        file_marker().embed(source, tmp_path / "b.png")
+
+
+def test_what_is_converted_is_told(tmp_path: Path) -> None:
+    Image.fromarray(COLOUR).quantize(200).save(tmp_path / "a.png")
+    written = file_marker(36.0).embed(tmp_path / "a.png", tmp_path / "b.png")
+    assert written.notes == ("palette turned into RGB, 8 bits",)

@@ -1,0 +1,157 @@
+"""Which files of a folder are marked, where they go, and what becomes of them."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom.data import get_testdata_file
+
+from natural_images import natural_image
+from samplewise.checkpoint import alone
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.watermark import Key, Payload, Watermarker
+from samplewise.watermark.files import FileMarker
+from samplewise.watermark.folder import FOLDER_FILE, Outcome, Status, image_files, mark_folder, tasks
+from samplewise.watermark.region import Region
+
+MARKER = Watermarker.load()
+GREY = natural_image(height=256, width=256)
+
+
+def file_marker(text: str = "hello", floor: float = 40.0, **options: Any) -> FileMarker:
+    marker = Watermarker(MARKER.network, model=MARKER.model, key=options.pop("key", None))
+    return FileMarker(marker, Payload.from_text(text), floor, **options)
+
+
+def folder(base: Path, *names: str) -> Path:
+    """A folder of images under these names."""
+    for name in names:
+        path = base / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(GREY).save(path)
+    return base
+
+
+def mark(source: Path, out: Path, marker: FileMarker, *, resume: bool = False) -> dict[str, Outcome]:
+    found = tasks(source, image_files(source)[0], out, lossy=marker.lossy)
+    return {outcome.name: outcome for outcome in mark_folder(marker, found, out, workers=1, resume=resume)}
+
+
+def test_images_are_found_below_and_the_rest_is_left_alone(tmp_path: Path) -> None:
+    source = folder(tmp_path / "in", "b.png", "a/c.TIF", "a/.hidden.png", ".cache/d.png")
+    shutil.copy(str(get_testdata_file("CT_small.dcm", download=False)), source / "1.2.840.113619")
+    shutil.copy(str(get_testdata_file("CT_small.dcm", download=False)), source / "DICOMDIR")
+    (source / "README").write_text("not an image")
+    (source / "out of here").symlink_to(tmp_path)
+    (source / "link.png").symlink_to(source / "b.png")
+    os.mkfifo(source / "pipe")
+    found, left = image_files(source)
+    assert [str(path.relative_to(source)) for path in found] == ["1.2.840.113619", "b.png", "a/c.TIF"]
+    assert {str(path.relative_to(source)) for path in left} == {
+        "a/.hidden.png", ".cache", "DICOMDIR", "README", "out of here", "link.png", "pipe"
+    }  # fmt: skip
+    with pytest.raises(DataError, match="nowhere: cannot be read"):
+        image_files(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"expected image files \(\.png, \.tif, .* got none"):
+        image_files(tmp_path / "empty")
+
+
+def test_files_keep_their_names_but_jpeg_becomes_png(tmp_path: Path) -> None:
+    source = folder(tmp_path / "in", "a.jpg", "sub/b.jpeg", "c.png")
+    found, _ = image_files(source)
+    out = tmp_path / "out"
+    goals = {task.name: str(task.target.relative_to(out)) for task in tasks(source, found, out)}
+    assert goals == {"a.jpg": "a.png", "sub/b.jpeg": "sub/b.png", "c.png": "c.png"}
+    assert {str(task.target.relative_to(out)) for task in tasks(source, found, out, lossy=True)} == set(goals)
+    folder(source, "a.png")
+    with pytest.raises(ConfigurationError, match=r"a\.jpg and a\.png would both become a\.png: rename one"):
+        tasks(source, image_files(source)[0], out)
+
+
+@pytest.mark.parametrize("out", ["in", "in/out", ".", "in/../in/x", "link"])
+def test_folders_that_lie_in_each_other_are_refused(out: str, tmp_path: Path) -> None:
+    source = folder(tmp_path / "in", "a.png")
+    (tmp_path / "link").symlink_to(source)
+    with pytest.raises(ConfigurationError, match="expected two folders apart"):
+        tasks(source, [source / "a.png"], tmp_path / out)
+
+
+def test_each_file_is_told_apart(tmp_path: Path) -> None:
+    source = folder(tmp_path / "in", "good.png", "photo.jpg", "sub/done.png")
+    (source / "torn.png").write_bytes((source / "good.png").read_bytes()[:500])
+    (source / "empty.dcm").touch()
+    Image.new("L", (1, 1)).save(source / "tiny.png")
+    Image.fromarray(GREY[:128, :128]).save(source / "small.png")
+    Image.fromarray(GREY).save(source / "frames.tif", save_all=True, append_images=[Image.fromarray(GREY)])
+    found = mark(source, tmp_path / "out", file_marker("x" * 16, floor=49.0))
+    assert {name: outcome.status for name, outcome in found.items()} == {
+        "good.png": Status.WRITTEN,
+        "photo.jpg": Status.WRITTEN,
+        "sub/done.png": Status.WRITTEN,
+        "torn.png": Status.BAD,
+        "empty.dcm": Status.BAD,
+        "tiny.png": Status.BAD,
+        "frames.tif": Status.BAD,
+        "small.png": Status.REFUSED,
+    }
+    for name, outcome in found.items():
+        assert bool(outcome.reason) == (outcome.written is None)
+        assert outcome.written is not None or str(source / name) in outcome.reason
+        assert "\n" not in outcome.reason
+        assert " object at " not in outcome.reason
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
+    images = {"good.png", "photo.png", "sub/done.png"}
+    assert written == images | {f"{name}.json" for name in images} | {FOLDER_FILE.name, ".lock"}
+
+
+def test_going_on_leaves_what_is_done_and_clears_what_is_torn(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png", "sub/b.png"), tmp_path / "out"
+    mark(source, out, file_marker())
+    before = {path: path.read_bytes() for path in out.rglob("*.png*")}
+    (out / "a.png").unlink()  # as if killed after the certificate took its name
+    torn = out / "sub" / ".b.png.xyz.tmp"
+    torn.write_bytes(b"half")
+    with pytest.raises(CheckpointError, match="add --resume"):
+        mark(source, out, file_marker())
+    found = mark(source, out, file_marker(), resume=True)
+    assert [outcome.status for outcome in found.values()] == [Status.WRITTEN, Status.DONE]
+    assert not torn.exists()
+    assert {path: path.read_bytes() for path in out.rglob("*.png*")} == before
+
+
+def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png"), tmp_path / "out"
+    mask = tmp_path / "mask.png"
+    Image.fromarray(np.eye(256, dtype=np.uint8)).save(mask)
+    protect = Region.parse(str(mask))
+    mark(source, out, file_marker(protect=protect))
+    Image.fromarray(np.ones((256, 256), np.uint8)).save(mask)
+    others = {
+        "message_and_key": [
+            file_marker("other", protect=protect),
+            file_marker(protect=protect, key=Key(b"0123456789abcdef")),
+        ],
+        "floor 40.0 there, 41.0 here": [file_marker(floor=41.0, protect=protect)],
+        "protect": [file_marker(), file_marker(protect=Region.parse(str(mask)))],
+        "lossy": [file_marker(protect=protect, lossy=True)],
+    }
+    for message, markers in others.items():
+        for marker in markers:
+            with pytest.raises(CheckpointError, match=f"holds another run .*{message}"):
+                mark(source, out, marker, resume=True)
+    assert "hello" not in (out / FOLDER_FILE.name).read_text()
+
+
+def test_a_folder_with_other_things_or_another_process_in_it_is_refused(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png"), folder(tmp_path / "out", "mine.png")
+    with pytest.raises(CheckpointError, match="exists and is not a run of marked images"):
+        mark(source, out, file_marker())
+    assert {path.name for path in out.iterdir()} == {"mine.png"}
+    mark(source, tmp_path / "new", file_marker())
+    with alone(tmp_path / "new", "folder"), pytest.raises(CheckpointError, match="another process is working"):
+        mark(source, tmp_path / "new", file_marker(), resume=True)

@@ -1,0 +1,343 @@
+"""Messages in images in memory: the floor on the stored integers, and the exact message or nothing."""
+
+import contextlib
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+import samplewise as sw
+from natural_images import natural_image
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, RefusedError
+from samplewise.watermark import Key, Payload, Watermarker
+from samplewise.watermark.formats import StoredImage
+from samplewise.watermark.networks import Hidden, Swift
+from samplewise.watermark.strength import Strongest, checked_floor, highest_floor
+from samplewise.watermark.view import View
+
+KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
+MARKER = Watermarker.load()
+IMAGE = natural_image(height=256, width=264)
+
+
+def deep_image(low: int, span: int, *, seed: int = 0, height: int = 256, width: int = 264) -> NDArray[np.uint16]:
+    """16 bits of which only the values from ``low`` to ``low + span`` are used."""
+    shape = natural_image(height=height, width=width, seed=seed) / 255.0
+    fine = np.random.default_rng(seed).normal(0.0, 1 / 300, shape.shape)
+    return (low + np.rint(np.clip(shape + fine, 0.0, 1.0) * span)).astype(np.uint16)
+
+
+def measured_psnr(before: NDArray[Any], after: NDArray[Any], peak: float) -> float:
+    """Straight from the definition, in float64."""
+    mse = float(np.mean((before.astype(np.float64) - after.astype(np.float64)) ** 2))
+    return 10.0 * math.log10(peak**2 / mse) if mse else math.inf
+
+
+images = st.builds(
+    lambda colour, deep, height, width, seed, low, span: (
+        deep_image(low, span, seed=seed, height=height, width=width)
+        if deep
+        else natural_image(3 if colour else 1, height=height, width=width, seed=seed)
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.integers(90, 330),
+    st.integers(90, 330),
+    st.integers(0, 99),
+    st.integers(0, 2000),
+    st.integers(1, 60000),
+)
+messages = st.binary(min_size=1, max_size=16) | st.text("aä漢\x1b", min_size=1, max_size=5)
+
+
+@given(images, messages, st.floats(30.0, 50.0), st.sampled_from([None, KEY]))
+@settings(max_examples=30)
+def test_the_floor_holds_on_the_stored_integers_and_the_message_is_exact(
+    image: NDArray[Any], message: str | bytes, floor: float, key: Key | None
+) -> None:
+    marker, before = Watermarker(MARKER.network, model="m", key=key), image.copy()
+    cells = math.ceil(image.shape[0] / 8) * math.ceil(image.shape[1] / 8)
+    try:
+        found = marker.embed(image, message, psnr=floor)
+    except DataError:
+        assert cells < marker.least_cells
+        return
+    except RefusedError:
+        return  # whether the highest floor that is named works is tested below
+    finally:
+        np.testing.assert_array_equal(image, before)
+    assert found.image.dtype == image.dtype
+    assert measured_psnr(image, found.image, 255 if image.dtype == np.uint8 else 65535) >= floor
+    assert found.certificate.satisfied
+    assert marker.extract(found.image).message == message
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("floor", [30.0, 40.0, 45.0])
+def test_images_with_room_are_marked_close_to_the_floor(channels: int, floor: float) -> None:
+    image = natural_image(channels, height=300, width=256)
+    found = MARKER.embed(image, "patient 4711", psnr=floor)
+    assert floor <= measured_psnr(image, found.image, 255) < floor + 0.1
+    assert found.certificate.fidelity.psnr == pytest.approx(measured_psnr(image, found.image, 255))
+    read = MARKER.extract(found.image)
+    assert (read.message, read.corrected_errors) == ("patient 4711", found.certificate.bit_errors)
+    assert read.confidence > 1 - 1e-9
+
+
+@pytest.mark.parametrize("size", [(600, 520), (256, 1400), (519, 1100)])
+def test_large_and_oblong_images_are_marked(size: tuple[int, int]) -> None:
+    image = natural_image(height=size[0], width=size[1])
+    found = MARKER.embed(image, "large", psnr=42)
+    assert MARKER.extract(found.image).message == "large"
+
+
+@pytest.mark.parametrize(("low", "span"), [(0, 65535), (1000, 4000), (200, 90), (65000, 500)])
+def test_sixteen_bits_keep_the_floor_against_the_range_in_use(low: int, span: int) -> None:
+    image = deep_image(low, span)
+    found = MARKER.embed(image, b"\x00\xff", psnr=40)
+    assert MARKER.extract(found.image).message == b"\x00\xff"
+    assert measured_psnr(image, found.image, 65535) >= 40
+    used = float(np.percentile(image, 99.5) - np.percentile(image, 0.5))
+    assert measured_psnr(image, found.image, used) >= 40
+    assert MARKER.extract(image).message is None
+
+
+def test_refused_images_name_the_highest_floor_and_it_works() -> None:
+    for image in (IMAGE, natural_image(3, height=256, width=256, seed=1), deep_image(1000, 60), IMAGE // 64 + 100):
+        with pytest.raises(
+            RefusedError, match=r"bits are wrong when read back at 90 dB: the floor is too high"
+        ) as told:
+            MARKER.embed(image, "x", psnr=90)
+        highest = float(re.findall(r"the highest floor that works is ([\d.]+) dB$", str(told.value))[0])
+        found = MARKER.embed(image, "x", psnr=highest)
+        assert MARKER.extract(found.image).message == "x"
+        with pytest.raises(RefusedError, match="the highest floor that works is"):
+            MARKER.embed(image, "x", psnr=highest + 0.5)
+
+
+def test_an_image_that_can_hold_nothing_is_told_why() -> None:
+    mask = np.ones(IMAGE.shape, np.bool_)
+    with pytest.raises(RefusedError, match=r"at 40 dB: 100% of it is protected; no floor would work"):
+        MARKER.embed(IMAGE, "x", psnr=40, protect=mask)
+    small = IMAGE[100:228, 100:204]
+    with pytest.raises(RefusedError, match=r": the image is small.*; "):
+        MARKER.embed(small, "x" * 16, psnr=70)
+
+
+def test_flat_images_are_marked_or_refused() -> None:
+    image = np.full((256, 256), 127, np.uint8)
+    assert MARKER.extract(MARKER.embed(image, "flat", psnr=35).image).message == "flat"
+    for level in (0, 255):  # half of what could be written is clipped
+        image = np.full((256, 256), level, np.uint8)
+        with contextlib.suppress(RefusedError):
+            assert MARKER.extract(MARKER.embed(image, "flat", psnr=35).image).message == "flat"
+
+
+@given(st.integers(1, 150), st.integers(1, 150))
+@settings(max_examples=15)
+def test_what_is_too_small_is_told_how_large_it_must_be(height: int, width: int) -> None:
+    if math.ceil(height / 8) * math.ceil(width / 8) >= MARKER.least_cells:
+        return
+    image = np.zeros((height, width), np.uint8)
+    with pytest.raises(DataError, match=rf"such as (\d+) x \1, got {width} x {height}") as told:
+        MARKER.embed(image, "x")
+    assert not MARKER.extract(image)
+    side = int(re.findall(r"such as (\d+)", str(told.value))[0])
+    with pytest.raises(RefusedError):  # large enough, but it is protected
+        MARKER.embed(np.zeros((side, side), np.uint8), "x", protect=np.ones((side, side), np.bool_))
+
+
+def test_without_the_right_key_there_is_nothing() -> None:
+    keyed, other = (Watermarker(MARKER.network, model="m", key=key) for key in (KEY, OTHER))
+    marked, plain = keyed.embed(IMAGE, "secret", psnr=40).image, MARKER.embed(IMAGE, "public", psnr=40).image
+    assert keyed.extract(marked).message == "secret"
+    assert [reader.extract(marked).message for reader in (MARKER, other)] == [None, None]
+    assert [reader.extract(plain).message for reader in (keyed, other)] == [None, None]
+    assert "example" not in repr(KEY)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_protected_pixels_stay_as_they_are(channels: int) -> None:
+    image, mask = natural_image(channels, height=280, width=300), np.zeros((280, 300), np.bool_)
+    mask[100:160, 90:200] = True
+    found = MARKER.embed(image, "around", psnr=40, protect=mask)
+    np.testing.assert_array_equal(found.image[mask], image[mask])
+    assert (found.image != image).any()
+    assert MARKER.extract(found.image).message == "around"
+    measured = found.certificate.fidelity
+    assert (measured.protected_pixels, measured.protected_unchanged) == (60 * 110, True)
+    with pytest.raises(ConfigurationError, match=r"expected a mask of bool and shape \(280, 300\)"):
+        MARKER.embed(image, "x", protect=mask.T)
+    with pytest.raises(ConfigurationError, match="expected a mask of bool"):
+        MARKER.embed(image, "x", protect=mask.astype(np.uint8))
+
+
+def test_a_second_message_takes_the_place_of_the_first_or_is_refused() -> None:
+    first = MARKER.embed(IMAGE, "first", psnr=42).image
+    second = MARKER.embed(first, "second", psnr=40).image
+    assert MARKER.extract(second).message == "second"
+
+
+def test_unmarked_images_read_as_nothing() -> None:
+    random = np.random.default_rng(0)
+    for seed in range(12):
+        for image in (
+            random.integers(0, 256, (128, 136), np.uint8),
+            natural_image(1 + 2 * (seed % 2), height=256, width=256, seed=seed),
+            random.integers(0, 1 << 12, (120, 120), np.uint16),
+        ):
+            found = MARKER.extract(image)
+            assert (found.message, found.confidence, found.corrected_errors, bool(found)) == (None, 0.0, 0, False)
+
+
+@pytest.mark.slow
+def test_thousands_of_unmarked_images_read_as_nothing_with_any_key() -> None:
+    random = np.random.default_rng(1)
+    for seed in range(1500):
+        marker = Watermarker(MARKER.network, model="m", key=Key(random.bytes(16)) if seed % 2 else None)
+        assert not marker.extract(random.integers(0, 256, (128, 128), np.uint8)), seed
+        assert not marker.extract(natural_image(height=200, width=168, seed=seed)), seed
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "I;16"])
+def test_pillow_images_are_taken(mode: str) -> None:
+    values = {"L": IMAGE, "RGB": natural_image(3, height=256, width=256), "I;16": deep_image(0, 60000)}[mode]
+    image = Image.fromarray(values)
+    assert image.mode == mode
+    found = MARKER.embed(image, "pillow", psnr=40)
+    assert MARKER.extract(Image.fromarray(found.image)).message == "pillow"
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (Image.new("RGBA", (256, 256)), "got mode RGBA: convert it first"),
+        (Image.new("P", (256, 256)), "got mode P"),
+        (np.zeros((256, 256)), "got shape .* of float64"),
+        (np.zeros((256, 256, 4), np.uint8), r"got shape \(256, 256, 4\)"),
+        (np.zeros((0, 256), np.uint8), r"got shape \(0, 256\)"),
+        (np.zeros(256, np.uint8), r"got shape \(256,\)"),
+        (None, r"got shape \(\) of object"),
+    ],
+)
+def test_what_is_no_image_is_refused(image: Any, message: str) -> None:
+    for call in (lambda: MARKER.embed(image, "x"), lambda: MARKER.extract(image)):
+        with pytest.raises(DataError, match=message):
+            call()
+
+
+@pytest.mark.parametrize("floor", [24.9, 101, math.nan, math.inf, "45", True])
+def test_floors_that_make_no_sense_are_refused(floor: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"PSNR floor.*got"):
+        MARKER.embed(IMAGE, "x", psnr=floor)
+
+
+def test_messages_that_cannot_be_hidden_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="expected a payload of 1 to 16 bytes, as 200 bits can hold, got 17"):
+        MARKER.embed(IMAGE, "x" * 17)
+    with pytest.raises(ConfigurationError, match="at least one byte"):
+        MARKER.embed(IMAGE, "")
+    wrong: Any = 4711
+    with pytest.raises(ConfigurationError, match="expected text or bytes as payload, got int"):
+        MARKER.embed(IMAGE, wrong)
+
+
+def test_kinds_of_messages_come_back_as_what_they_were() -> None:
+    for payload in (Payload.from_hex("00ff17"), Payload.from_bits("0010110"), Payload.of(b"\x00"), Payload.of("ä")):
+        found = MARKER.extract(MARKER.embed(IMAGE, payload, psnr=40).image)
+        assert (found.payload, found.message) == (payload, payload.value)
+    assert found.to_dict()["kind"] == "text"
+
+
+@given(st.text("01", min_size=1, max_size=127))
+def test_bits_are_kept_with_their_leading_zeros(digits: str) -> None:
+    payload = Payload.from_bits(digits)
+    assert payload.value == digits
+    assert len(payload.content) <= 16
+
+
+@pytest.mark.parametrize("digits", ["", "012", "0b1", "\N{FULLWIDTH DIGIT ONE}", "1 0"])
+def test_what_are_no_bits_is_refused(digits: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected zeros and ones"):
+        Payload.from_bits(digits)
+
+
+def test_networks_are_loaded_from_files_and_others_refused(tmp_path: Any) -> None:
+    from samplewise.watermark.weights import MODEL_FILE, save_network
+
+    save_network(tmp_path / MODEL_FILE, Swift(64, size=64))
+    save_network(tmp_path / "hidden", Hidden(64, size=64))
+    marker = Watermarker.load(tmp_path)
+    assert marker.network.bits == 64
+    assert marker.model.startswith("swift-")
+    assert marker.model == Watermarker.load(tmp_path / MODEL_FILE).model != MARKER.model
+    with pytest.raises(ConfigurationError, match="expected a network of kind swift, got hidden"):
+        Watermarker.load(tmp_path / "hidden")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Watermarker.load(tmp_path / "nothing")
+
+
+def test_the_watermarker_is_reached_from_the_package() -> None:
+    assert sw.watermark.Watermarker is Watermarker
+    with pytest.raises(AttributeError, match="no attribute 'watermarks'"):
+        sw.watermarks  # noqa: B018
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([np.uint8, np.uint16]), st.floats(25.0, 60.0), st.floats(0.001, 0.2))
+@settings(max_examples=60)
+def test_the_strongest_residual_keeps_the_floor_and_nearly_uses_it(
+    seed: int, dtype: type[np.uint8 | np.uint16], floor: float, size: float
+) -> None:
+    random = np.random.default_rng(seed)
+    peak = np.iinfo(dtype).max
+    image = StoredImage(random.integers(0, peak + 1, (40, 48), dtype), np.iinfo(dtype).bits)
+    residual = (size * peak * random.standard_normal((40, 48))).astype(np.float32)
+    pixels = Strongest(image, residual, peak, 1e6).pixels(floor)
+    # One of 1,920 values changed by one level moves the PSNR by less than 0.1 dB up to 60 dB at 8 bits.
+    assert floor <= measured_psnr(image.pixels, pixels, peak) < floor + 1.0
+    weak = Strongest(image, residual, peak, 0.5).pixels(25.0)
+    assert np.abs(weak.astype(np.int64) - image.pixels).max() <= 0.5 * np.abs(residual).max() + 0.5
+
+
+def test_nothing_to_add_changes_nothing() -> None:
+    image = StoredImage(IMAGE, 8)
+    for residual in (np.zeros(IMAGE.shape, np.float32), np.full(IMAGE.shape, 1e-9, np.float32)):
+        np.testing.assert_array_equal(Strongest(image, residual, 255, 8.0).pixels(40.0), IMAGE)
+
+
+@given(st.floats(25.0, 100.0), st.floats(20.0, 110.0))
+def test_the_highest_floor_is_found_to_the_step(below: float, limit: float) -> None:
+    found = highest_floor(lambda floor: floor <= limit, below)
+    if limit < 25.0:
+        assert found is None
+    else:
+        assert found is not None
+        assert max(25.0, min(limit, below) - 0.5) <= found <= limit
+        assert found == 25.0 or found < below
+        assert checked_floor(found) == found
+
+
+@given(st.floats(26.0, 80.0))
+def test_a_highest_floor_is_found_also_where_low_ones_do_not_work(limit: float) -> None:
+    found = highest_floor(lambda floor: limit - 2.0 <= floor <= limit, 90.0)
+    assert found is not None
+    assert limit - 0.5 <= found <= limit
+
+
+@given(st.integers(1, 900), st.integers(1, 900))
+def test_a_view_is_cut_into_whole_cells_and_comes_back_in_the_shape_of_the_image(height: int, width: int) -> None:
+    image = StoredImage(np.broadcast_to(np.uint8(7), (height, width)), 8)
+    view = View.of(image)
+    seen = view.tensor(image.pixels)
+    assert (seen.shape[2] % 8, seen.shape[3] % 8) == (0, 0)
+    assert seen.shape[2] // 8 * (seen.shape[3] // 8) == view.cells
+    assert torch.allclose(seen, torch.tensor(7 / 255))
+    assert view.residual(seen).shape == (height, width)
+    np.testing.assert_allclose(view.residual(seen), 7.0, rtol=1e-5)
