@@ -208,7 +208,7 @@ def test_thousands_of_unmarked_images_read_as_nothing_with_any_key() -> None:
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "I;16"])
 def test_pillow_images_are_taken(mode: str) -> None:
-    values = {"L": IMAGE, "RGB": natural_image(3, height=256, width=256), "I;16": deep_image(0, 60000)}[mode]
+    values: Any = {"L": IMAGE, "RGB": natural_image(3, height=256, width=256), "I;16": deep_image(0, 60000)}[mode]
     image = Image.fromarray(values)
     assert image.mode == mode
     found = MARKER.embed(image, "pillow", psnr=40)

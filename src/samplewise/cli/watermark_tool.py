@@ -56,7 +56,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 def embed(
     source: Annotated[Path, typer.Argument(metavar="IN", help="An image, or a folder of images.")],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The marked image, or a new folder for them.")],
-    text: Annotated[str | None, typer.Option(help="Message as text.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Message as text, with the shipped network of up to 16 bytes.")
+    ] = None,
     hexadecimal: Annotated[str | None, typer.Option("--hex", help="Message as hexadecimal digits.")] = None,
     bits: Annotated[str | None, typer.Option(help="Message as zeros and ones.")] = None,
     psnr: Annotated[float, typer.Option(help="PSNR in dB that every written file keeps.")] = 45.0,
@@ -66,14 +68,16 @@ def embed(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes for a folder; one for each core if not given.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a folder: files that are there are done.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a folder, with the same options.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an image that is there.")] = False,
-    lossy: Annotated[bool, typer.Option("--lossy", help="Allow OUT as JPEG, which changes the pixels again.")] = False,
+    lossy: Annotated[bool, typer.Option("--lossy", help="Allow OUT as JPEG; otherwise JPEG becomes PNG.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Hide a message in images such that every written file keeps the PSNR floor and can be read."""
+    """Hide a message in an image, or in a folder of them: PNG, TIFF, BMP, JPEG or DICOM.
+
+    Every file that is written keeps the PSNR floor, was read back, and has a certificate beside it, OUT.json.
+    Images that cannot carry the message at the floor are refused (exit code 1).
+    """
     from samplewise.watermark.files import FileMarker
     from samplewise.watermark.region import Region
     from samplewise.watermark.watermarker import Watermarker
