@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +25,7 @@ def test_the_table_of_watermarking_tools_is_the_committed_one() -> None:
     assert [line for line in readme if line.startswith(tools)] == [row for row in rows if row.startswith(tools)]
 
 
-def _cells(row: dict) -> list[str]:
+def _cells(row: dict[str, Any]) -> list[str]:
     cells = []
     for part in ("train", "test"):
         for measure, digits in (("accuracy", 4), ("satisfied", 3)):
