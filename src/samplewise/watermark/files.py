@@ -25,6 +25,8 @@ __all__ = ["FileMarker", "Verification", "Written", "certificate_path", "verify_
 
 LOSSY_TRIES = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
+LEAST_ROOM = 1e-8
+"""Mean square, of values in [0, 1]: less is no mark."""
 LONGEST_NAME = 230
 """Bytes; temporary names and that of the certificate are longer, and file systems take 255."""
 SLACK = {"psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
@@ -142,16 +144,23 @@ class FileMarker:
         self, picture: Picture, target: Path, protected: NDArray[np.bool_] | None, floor: float
     ) -> Certificate:
         """The same, but marked so much weaker that the file keeps the floor after its compression."""
-        for _ in range(LOSSY_TRIES - 1):
+        below: _BelowFloor | None = None
+        for _ in range(LOSSY_TRIES):
             try:
                 return self._attempt(picture, target, protected, floor)
-            except _BelowFloor as below:
-                wanted, marked, written = (10.0 ** (-psnr / 10.0) for psnr in (self.floor, floor, below.reached))
-                left = wanted - (written - marked)  # squared errors add up: what compression leaves for the mark
-                if left <= 0.0:
+            except _BelowFloor as error:
+                below = error
+            except RefusedError:
+                if below is None:
                     raise
-                floor = 0.05 - 10.0 * math.log10(left)
-        return self._attempt(picture, target, protected, floor)
+                break  # too weak to be read: what it had before tells more
+            wanted, marked, written = (10.0 ** (-psnr / 10.0) for psnr in (self.floor, floor, below.reached))
+            left = wanted - (written - marked)  # squared errors add up: what compression leaves for the mark
+            if left < LEAST_ROOM:
+                break
+            floor = 0.05 - 10.0 * math.log10(left)
+        assert below is not None
+        raise below
 
 
 @contextmanager
