@@ -48,5 +48,5 @@ def draw_impact(folder: Path, impacts: Sequence[Impact]) -> list[Path]:
         panel.set_ylim(len(names) + 0.5, -0.5)
         panel.grid(axis="y", visible=False)
         panel.set_xlabel("change of the AUROC by the watermark, with 95 % intervals")
-        figure.legend(loc="outside lower center", ncols=2)
+        figure.legend(loc="outside lower center", ncols=min(3, len(impacts)))
         return save(figure, folder, "impact")
