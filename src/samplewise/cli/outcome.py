@@ -29,7 +29,8 @@ def emit_json(value: Any) -> None:
     """Strict JSON on standard output."""
     from samplewise.checkpoint import strict_json
 
-    print(json.dumps(strict_json(value), indent=2, allow_nan=False, ensure_ascii=False), flush=True)
+    plain = (sys.stdout.encoding or "utf-8").lower() != "utf-8"
+    print(json.dumps(strict_json(value), indent=2, allow_nan=False, ensure_ascii=plain), flush=True)
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
