@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from small_chest import make_store
 
 from samplewise.data.pictures import Store
 from samplewise.errors import DataError
@@ -19,6 +18,7 @@ from samplewise.studies.chest.table import table_text, write_table
 from samplewise.watermark.evaluation.runs import Run
 from samplewise.watermark.networks import Network
 from samplewise.watermark.recipe import SWIFT, Recipe
+from small_chest import make_store
 
 
 class Brighter(Network):
