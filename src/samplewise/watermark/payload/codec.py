@@ -112,9 +112,9 @@ class Codec:
     """Payloads to ``bits`` bits and back.
 
     Which code: at 200 bits and 8 bytes of payload there is room to correct 6 symbols by Reed-Solomon over GF(2^8), 7
-    over GF(2^6), or 12 bits by a binary BCH code. A network's errors are single bits in random places, where the last
-    is far ahead: with 2 % wrong bits it fails in 1 frame of 4,400, the others in 1 of 15 and 1 of 34. Where it
-    fails, the magnitudes of the logits are used too.
+    over GF(2^6), or 12 bits by a binary BCH code. A network's errors are single bits in random places, of which the
+    last corrects the most, as a wrong bit costs the others a whole symbol. Where it fails, the magnitudes of the logits
+    are used too.
 
     Decoding tries each payload length. What comes out was encoded with this key, except for the rate that
     :func:`false_positive_rate` gives.
