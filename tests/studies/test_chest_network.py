@@ -50,6 +50,19 @@ def test_published_weights_see_a_grey_image_as_before(layout: str, tmp_path: Pat
     assert torch.allclose(classifier.densenet.features(grey), expected, atol=1e-4)
 
 
+def test_a_classifier_goes_on_from_one_that_looks_at_smaller_images(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    small, large = Classifier(32).eval(), Classifier(48).eval()
+    save_classifier(path := tmp_path / "model.safetensors", small)
+    load_pretrained(large, path)
+    images = torch.rand(2, 1, 48, 48)
+    assert torch.equal(large.densenet.features(images), small.densenet.features(images))
+    assert large.size == 48
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match="cannot be read as weights"):
+        load_pretrained(large, path)
+
+
 def test_torchvisions_names_are_those_of_the_test() -> None:
     torchvision = pytest.importorskip("torchvision")
     own = torchvision.models.densenet121(weights=None).state_dict()

@@ -15,6 +15,8 @@ __all__ = ["EPILOG", "classifier"]
 EPILOG = (
     "\b\nExample: samplewise chest classifier --store chest.store --out runs/classifier\n"
     "From ImageNet: samplewise chest classifier --store chest.store --weights densenet121.pth --out runs/classifier\n"
+    "On from smaller images: samplewise chest classifier --store chest.store --size 96 "
+    "--weights runs/classifier64/model.safetensors --out runs/classifier96\n"
     "Go on: the same command with --resume"
 )
 
@@ -23,7 +25,11 @@ def classifier(
     store: Annotated[Path, typer.Option(help="Store made by samplewise chest prepare.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     weights: Annotated[
-        Path | None, typer.Option(help="ImageNet weights of DenseNet-121 to start from; from scratch if not given.")
+        Path | None,
+        typer.Option(
+            help="ImageNet weights of DenseNet-121, or the model.safetensors of another run, to start from; from "
+            "scratch if not given."
+        ),
     ] = None,
     size: Annotated[
         int | None, typer.Option(min=32, help="Height and width it looks at; the store's if not given.")

@@ -161,7 +161,7 @@ def train_classifier(
         store: prepared X-rays with labels and their split.
         settings: how; see :meth:`Settings.of`.
         folder: of the run: settings, checkpoints, history, and at the end the network and what it reaches.
-        weights: file of published ImageNet weights to start from; from scratch if None.
+        weights: file of published ImageNet weights, or of another classifier, to start from; from scratch if None.
         resume: go on with the run that is there.
         fabric: devices, strategy and precision, launched; one device if not given.
         progress: show a progress bar; on a terminal only if None.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -55,13 +56,14 @@ class Classifier(nn.Module):
 
 
 def load_pretrained(classifier: Classifier, path: Path) -> None:
-    """Take all but the last layer from published ImageNet weights, in torchvision's or MONAI's names.
+    """Take all but the last layer from published ImageNet weights, in torchvision's or MONAI's names, or a classifier.
 
     The first convolution is summed over red, green and blue: what it gave for a grey image it gives for one channel.
 
     Args:
         classifier: takes the weights.
-        path: a safetensors file, or one of ``torch.save`` with nothing but tensors in it.
+        path: a safetensors file, one of ``torch.save`` with nothing but tensors in it, or one of
+            :func:`save_classifier`, for example of a classifier that looks at smaller images.
     """
     weights = {
         LAYER.sub(r"\1.layers.\2\3.", name): value
@@ -88,6 +90,8 @@ def _read_weights(path: Path) -> Mapping[str, Tensor]:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
+            with suppress(CheckpointError):
+                return load_classifier(path).densenet.state_dict()
             return load_file(path)
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
