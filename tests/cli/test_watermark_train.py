@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from samplewise.checkpoint import load_state
 from samplewise.cli import main
 
 SHORT = ("--size", "32", "--bits", "4", "--steps", "100", "--message-steps", "50", "--batch-size", "2")
@@ -47,6 +48,17 @@ def test_a_run_from_a_folder_of_images_and_its_continuation(
     assert not (tmp_path / "other" / "store").exists()
 
 
+def test_hidden_in_small_with_a_falling_rate(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--network", "hidden", "--size", "16", "--bits", "3", "--width", "4", "--batch-size", "4", "--anneal")
+    out = tmp_path / "run"
+    assert main(["watermark", "train", "--data", str(folder), *small, "--epochs", "2", "--out", str(out)]) == 0
+    state = load_state(out / "model.safetensors")
+    assert state["arguments"]["width"] == 4
+    rates = [json.loads(line)["lr"] for line in (out / "fit" / "history.jsonl").read_text().splitlines()]
+    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+    assert rates[0] > 0
+
+
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ("--out", str(tmp_path / "run"))
     data = ("--data", str(folder), *out)
@@ -54,7 +66,8 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "empty").mkdir()
     assert "no pictures" in error(capsys, "--data", str(tmp_path / "empty"), *out)
     assert "hold 1 to 64 bits, got 65" in error(capsys, *data, "--size", "32", "--bits", "65")
-    assert "multiple of 8" in error(capsys, *data, "--size", "33")
+    assert "multiple of 8 pixels" in error(capsys, *data, "--size", "33")
+    assert "multiple of 8 channels" in error(capsys, *data, "--width", "12")
     assert "one of hidden, swift" in error(capsys, *data, "--network", "unet")
     assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
     assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")

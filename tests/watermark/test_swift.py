@@ -70,6 +70,8 @@ def test_what_does_not_fit_is_refused() -> None:
         make(145)
     with pytest.raises(ConfigurationError, match="multiple of 8 pixels, got 50"):
         make(size=50)
+    with pytest.raises(ConfigurationError, match="multiple of 8 channels, got 12"):
+        make(width=12)
 
 
 def test_the_message_loss_is_the_cross_entropy_of_each_message() -> None:

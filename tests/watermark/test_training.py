@@ -106,6 +106,7 @@ def test_a_longer_or_shorter_run_ends_at_the_same_tau() -> None:
     [
         ({"network": "swiftt"}, "one of hidden, swift"),
         ({"bits": 0}, "bits of at least 1"),
+        ({"width": 0}, "width of at least 1"),
         ({"floor": 0.0}, "between 0 and 100 dB"),
         ({"noise": "jpg(50)"}, "jpeg"),
     ],

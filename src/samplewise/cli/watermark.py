@@ -46,6 +46,9 @@ def train(
     bits: Annotated[int, typer.Option(min=1, help="Length of a message.")] = 200,
     psnr: Annotated[float, typer.Option(help="PSNR in dB that every image must reach.")] = 40.0,
     size: Annotated[int, typer.Option(min=1, help="Height and width of the images.")] = 224,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Channels of the layers; 32 for swift, 64 for hidden if not given.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps of swift; 1000 if not given.")] = None,
     message_steps: Annotated[
         int | None, typer.Option(min=0, help="Of them on the message alone, before the floor counts; 150 if not given.")
@@ -68,6 +71,13 @@ def train(
     margin: Annotated[float | None, typer.Option(min=0, help="dB above the floor to train for.")] = None,
     tau: Annotated[float | None, typer.Option(help="The penalty's first weight.")] = None,
     rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
+    anneal: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether the rate falls to zero; for swift it does, for hidden it stays if not given.",
+            show_default=False,
+        ),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a step.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random, the split included.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
@@ -91,7 +101,8 @@ def train(
         raise ConfigurationError(f"expected --network as one of {', '.join(RECIPES)}, got {network!r}")
     if (classifier is None) != (diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
-    given: dict[str, Any] = {"margin": margin, "tau": tau, "rate": rate, "batch_size": batch_size}
+    given: dict[str, Any] = {"width": width, "margin": margin, "tau": tau, "rate": rate, "anneal": anneal}
+    given["batch_size"] = batch_size
     recipe = replace(
         RECIPES[network],
         bits=bits,

@@ -17,6 +17,8 @@ class Recipe:
     network: str
     bits: int = 200
     size: int = 224
+    width: int = 32
+    """Channels of the network's layers, and of the discriminator's."""
     floor: float = 40.0
     """PSNR in dB that every image must reach."""
     margin: float = 0.0
@@ -61,7 +63,8 @@ class Recipe:
                 f"expected network as one of {', '.join(NETWORKS)}, got {self.network!r}"
                 f"{did_you_mean(self.network, list(NETWORKS))}"
             )
-        for name, least in (("bits", 1), ("size", 1), ("batch_size", 1), ("message_rounds", 0), ("rounds", 1)):
+        for name in ("bits", "size", "width", "batch_size", "message_rounds", "rounds"):
+            least = 0 if name == "message_rounds" else 1
             if getattr(self, name) < least:
                 raise ConfigurationError(
                     f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
@@ -102,6 +105,7 @@ class Recipe:
 
 HIDDEN = Recipe(
     network="hidden",
+    width=64,
     adversarial=1e-3,
     rounded=False,
     batch_size=32,

@@ -45,7 +45,7 @@ def make_network(recipe: Recipe) -> Network:
     """The recipe's network, freshly initialised from its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "network"))
-        return NETWORKS[recipe.network](recipe.bits, size=recipe.size)
+        return NETWORKS[recipe.network](recipe.bits, size=recipe.size, width=recipe.width)
 
 
 def make_pipeline(recipe: Recipe, network: Network, *, classifier: nn.Module | None = None) -> Pipeline:
@@ -154,7 +154,7 @@ def _adversary(recipe: Recipe, network: Network, pipeline: Pipeline) -> Adversar
         return None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "discriminator"))
-        discriminator = Discriminator(channels=network.channels)
+        discriminator = Discriminator(channels=network.channels, width=network.width)
     return Adversary(pipeline.embed, discriminator=discriminator, lr=recipe.rate)
 
 

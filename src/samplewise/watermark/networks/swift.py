@@ -15,6 +15,8 @@ __all__ = ["CELL", "Swift"]
 
 CELL = 8
 """Side of a cell in pixels: that of a JPEG block."""
+GROUPS = 8
+"""That group norm divides the channels of a layer into."""
 COPIES = 3
 """Slots for each bit that are aimed at."""
 SLOTS_PER_CELL = 4
@@ -38,7 +40,7 @@ class Swift(Network):
         bits: length of a message.
         size: height and width of the images, a multiple of 8. Others, also oblong ones, can be given later.
         channels: of an image.
-        width: channels of the first convolutions.
+        width: channels of the first convolutions, a multiple of 8.
         slots: bits written into each cell; chosen such that each bit has three slots, if not given.
     """
 
@@ -46,6 +48,8 @@ class Swift(Network):
         super().__init__(bits, size=size, channels=channels, width=width)
         if size < CELL or size % CELL:
             raise ConfigurationError(f"expected a size that is a multiple of {CELL} pixels, got {size}")
+        if width < GROUPS or width % GROUPS:
+            raise ConfigurationError(f"expected a width that is a multiple of {GROUPS} channels, got {width}")
         cells = (size // CELL) ** 2
         if not 1 <= bits <= cells * SLOTS_PER_CELL:
             raise ConfigurationError(
@@ -106,7 +110,7 @@ class _Encoder(nn.Module):
 
 def _block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
     convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
-    return nn.Sequential(convolution, nn.GroupNorm(8, outputs), nn.ReLU())
+    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
 
 
 @functools.lru_cache(maxsize=64)
