@@ -15,7 +15,7 @@ def test_the_table_is_the_committed_one() -> None:
 
 
 def rows(report: dict[str, Any]) -> list[str]:
-    """A line for each pathology that counts and one for their mean: ours, and the paper's in brackets."""
+    """A line for each pathology that counts and one for their mean: ours, and the paper's in brackets where it has one."""
     column, paper = report["paper_column"], report["paper"]
     lines = []
     for place, one in enumerate(report["originals"]["pathologies"]):
@@ -23,11 +23,15 @@ def rows(report: dict[str, Any]) -> list[str]:
         if one["counts"]:
             cells = [f"{one['auroc']['value']:.3f} ({published['base']:.3f})"]
             for run in report["runs"]:
-                difference = run["differences"][place]["auroc"]["value"]
-                cells.append(f"{difference:+.4f} ({published[column[run['name']]]:+.3f})")
+                cells.append(f"{run['differences'][place]['auroc']['value']:+.4f}")
+                if run["name"] in column:
+                    cells[-1] += f" ({published[column[run['name']]]:+.3f})"
             lines.append(f"| {one['pathology'].replace('_', ' ')} | {' | '.join(cells)} |")
     means = [f"{report['originals']['mean_auroc']['value']:.3f} ({_mean(paper, 'base'):.3f})"]
-    means += [f"{run['mean']['value']:+.4f} ({_mean(paper, column[run['name']]):+.3f})" for run in report["runs"]]
+    for run in report["runs"]:
+        means.append(f"{run['mean']['value']:+.4f}")
+        if run["name"] in column:
+            means[-1] += f" ({_mean(paper, column[run['name']]):+.3f})"
     return [*lines, f"| Mean | {' | '.join(means)} |"]
 
 

@@ -38,8 +38,8 @@ TABLE: dict[str, PaperRow] = {
 
 
 def column_of(recipe: Recipe) -> str | None:
-    """The paper's column of a run's configuration; None if it has none."""
-    if recipe.diagnosis is not None:
+    """The paper's column of a run's configuration; None if it has none, as for another network than HiDDeN."""
+    if recipe.network != "hidden" or recipe.diagnosis is not None:
         return None
     return "hidden" if recipe.image_loss else {30.0: "floor30", 40.0: "floor40", 50.0: "floor50"}.get(recipe.floor)
 

@@ -32,7 +32,7 @@ def table_text(originals: Originals, impacts: Sequence[Impact], paper: Mapping[s
         f"{len(originals.data):,} images of {len(set(originals.data.patients)):,} patients, marked at "
         f"{originals.data.store.size} x {originals.data.store.size} pixels and rounded to 8 bits as a file holds them. "
         "In brackets 95 % intervals from a bootstrap over patients, paired for differences; * marks those that exclude "
-        "zero. Paper: full data at 224 x 224, another classifier.",
+        "zero. Paper: HiDDeN on the full data at 224 x 224, another classifier.",
     ]
     if left_out:
         notes.append(f"Too few positives to count in the means: {', '.join(left_out)}.")
@@ -70,7 +70,7 @@ def _summaries(impacts: Sequence[Impact]) -> list[list[str]]:
                 f"{one.psnr_mean:.1f}",
                 f"{one.psnr_min:.1f}",
                 "" if one.satisfied is None else f"{one.satisfied:.1%}",
-                f"{one.bit_error:.4f}",
+                f"{one.bit_error:.3g}",
                 f"{one.mean_size:.4f}",
                 ", ".join(one.significant) or "none",
                 f"{one.flipped:.2%}",
