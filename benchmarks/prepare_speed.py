@@ -2,9 +2,9 @@
 
 Pillow alone opens, turns grey and resizes the same files in processes that were started before the clock, and drops the
 result; ``prepare`` also lists the folder, checks the files, writes, syncs and indexes. The runs are interleaved and
-repeated, and the result is the median of the ratios, since machines are noisy. The second part prepares pictures scaled
-up to 1024 x 1024, the size of the published ones, from two folders of different length: the peak of memory must be the
-same, and the time that was projected from a sample near the time it took.
+repeated, and the result is the median of the ratios, since machines are noisy. The second part takes pictures scaled up to
+1024 x 1024, the size of the published ones: the same comparison, and ``prepare`` on two folders of different length: the
+peak of memory must be the same, and the time that was projected from a sample near the time it took.
 
     python benchmarks/prepare_speed.py --data ChestX-ray8/px256 --out results/chest
 """
@@ -119,7 +119,7 @@ def prepare_large(folder: Path, size: int, workers: int) -> dict[str, Any]:
     }
 
 
-def large(listing: Listing, *, size: int, workers: int, count: int, times: int) -> dict[str, Any]:
+def large(listing: Listing, *, size: int, workers: int, count: int, times: int, repeats: int) -> dict[str, Any]:
     runs = []
     with tempfile.TemporaryDirectory() as place:
         once, often = Path(place, "once"), Path(place, "often")
@@ -133,15 +133,27 @@ def large(listing: Listing, *, size: int, workers: int, count: int, times: int) 
         for folder in (once, often):
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # a peak of its own
                 runs.append(pool.submit(prepare_large, folder, size, workers).result())
+        speed = compare(find(often), size=size, workers=workers, repeats=repeats)
     return {
         "pixels": LARGE,
         "size": size,
         "workers": workers,
         "mean_file_bytes": round(length),
         "runs": runs,
+        "speed": speed,
         "published_set_hours": PUBLISHED * runs[-1]["seconds"] / runs[-1]["pictures"] / 3600,
         "published_set_gigabytes": PUBLISHED * size * size / 1e9,
     }
+
+
+def sentence(speed: dict[str, Any]) -> str:
+    low, high = speed["speed_ratio_range"]
+    return (
+        f"{speed['pictures']:,} pictures to {speed['size']} x {speed['size']}, {speed['workers']} workers, "
+        f"{speed['repeats']} interleaved repeats: Pillow alone {speed['pillow_pictures_per_second']:.0f} pictures a "
+        f"second, prepare {speed['prepare_pictures_per_second']:.0f}; median ratio **{speed['speed_ratio']:.2f}** "
+        f"({low:.2f} to {high:.2f}), goal {speed['goal']}. By processor time the ratio is **{speed['cpu_ratio']:.2f}**."
+    )
 
 
 def page(result: dict[str, Any]) -> str:
@@ -151,16 +163,11 @@ def page(result: dict[str, Any]) -> str:
         f"{run['peak_memory_megabytes']:.0f} |"
         for run in memory["runs"]
     ]
-    low, high = speed["speed_ratio_range"]
     return "\n".join(
         [
             "# Speed and memory of prepare",
             "",
-            f"{speed['pictures']:,} pictures to {speed['size']} x {speed['size']}, {speed['workers']} workers, "
-            f"{speed['repeats']} interleaved repeats: Pillow alone {speed['pillow_pictures_per_second']:.0f} pictures "
-            f"a second, prepare {speed['prepare_pictures_per_second']:.0f}; "
-            f"median ratio **{speed['speed_ratio']:.2f}** ({low:.2f} to {high:.2f}), goal {speed['goal']}. "
-            f"By processor time the ratio is **{speed['cpu_ratio']:.2f}**. Load of the machine: {speed['load']:.0f}.",
+            f"{sentence(speed)} Load of the machine: {speed['load']:.0f}.",
             "",
             f"Pictures of {LARGE} x {LARGE} (files of {memory['mean_file_bytes'] / 1e3:.0f} kB) to "
             f"{memory['size']} x {memory['size']}:",
@@ -168,6 +175,8 @@ def page(result: dict[str, Any]) -> str:
             "| pictures | projected s | took s | peak memory MB |",
             "|---|---|---|---|",
             *rows,
+            "",
+            sentence(memory["speed"]),
             "",
             f"At this speed the published {PUBLISHED:,} images take {memory['published_set_hours']:.1f} h and "
             f"{memory['published_set_gigabytes']:.1f} GB.",
@@ -194,7 +203,7 @@ def main() -> None:
     common = {"size": arguments.size, "workers": arguments.workers}
     result = {
         "speed": compare(listing, **common, repeats=arguments.repeats),
-        "large": large(listing, **common, count=arguments.large, times=arguments.times),
+        "large": large(listing, **common, count=arguments.large, times=arguments.times, repeats=arguments.repeats),
         "pillow": metadata.version("pillow"),
         "provenance": provenance(seed=0),
     }

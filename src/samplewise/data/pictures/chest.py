@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ PATHOLOGIES = (
 """The columns of every label array, in the order of the publication."""
 
 NONE = "No Finding"
+KNOWN = frozenset((*PATHOLOGIES, NONE))
 TABLE = "Data_Entry_2017*.csv"
 LISTS = ("train_val_list.txt", "test_list.txt")
 NAME, FINDINGS, PATIENT = "Image Index", "Finding Labels", "Patient ID"
@@ -80,19 +81,11 @@ def read_rows(path: Path) -> dict[str, Row]:
     rows: dict[str, Row] = {}
     unknown: Counter[str] = Counter()
     for number, name, patient, findings in _cells(path):
-        stem = Path(name).stem
-        where = f"{path}, line {number} ({name})"
-        if stem in rows:
-            raise DataError(f"{where}: a second row for this picture; remove one of them")
-        if not patient.isascii() or not patient.isdigit():
-            raise DataError(f"{where}: expected a number as {PATIENT}, got {patient!r}")
-        patient = patient.zfill(8)
-        if patient_of(stem) not in (None, patient):
-            raise DataError(f"{where}: the name says patient {patient_of(stem)}, the column {PATIENT} {patient}")
-        unknown.update(set(findings) - {*PATHOLOGIES, NONE})
-        if NONE in findings and len(findings) > 1:
-            raise DataError(f"{where}: {NONE!r} beside other findings: {'|'.join(findings)}")
-        rows[stem] = Row(patient, tuple(finding for finding in findings if finding != NONE))
+        stem = name.rpartition(".")[0] or name  # Path would take most of the time here
+        if wrong := _wrong(stem, patient, findings, rows):
+            raise DataError(f"{path}, line {number} ({name}): {wrong}")
+        unknown.update(set(findings) - KNOWN)
+        rows[stem] = Row(patient.zfill(8), tuple(finding for finding in findings if finding != NONE))
     if unknown:
         ranked = sorted(unknown, key=lambda label: (-unknown[label], label))
         listed = some(f"{label!r} ({unknown[label]:,} rows)" for label in ranked)
@@ -101,6 +94,20 @@ def read_rows(path: Path) -> dict[str, Row]:
             f"pathologies, with | between them.{did_you_mean(ranked[0], PATHOLOGIES)}"
         )
     return rows
+
+
+def _wrong(stem: str, patient: str, findings: list[str], rows: Mapping[str, Row]) -> str | None:
+    """What is wrong with a row, after those that are read already."""
+    if stem in rows:
+        return "a second row for this picture; remove one of them"
+    if not patient.isascii() or not patient.isdigit():
+        return f"expected a number as {PATIENT}, got {patient!r}"
+    named = patient_of(stem)
+    if named is not None and named != patient.zfill(8):
+        return f"the name says patient {named}, the column {PATIENT} {patient.zfill(8)}"
+    if NONE in findings and len(findings) > 1:
+        return f"{NONE!r} beside other findings: {'|'.join(findings)}"
+    return None
 
 
 def _cells(path: Path) -> list[tuple[int, str, str, list[str]]]:

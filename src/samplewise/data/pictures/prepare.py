@@ -22,7 +22,7 @@ from samplewise.provenance import versions
 __all__ = ["MAX_BAD_SHARE", "Progress", "TooManyBadError", "Watch", "prepare"]
 
 MAX_BAD_SHARE = 0.01
-SAMPLE = 50
+SAMPLE = 25
 SAMPLE_SHARE = 0.05  # of the pictures at most: those of the sample are decoded twice
 
 
