@@ -2,9 +2,9 @@
 
 Pillow alone opens, turns grey and resizes the same files in processes that were started before the clock, and drops the
 result; ``prepare`` also lists the folder, checks the files, writes, syncs and indexes. The runs are interleaved and
-repeated, and the result is the median of the ratios, since machines are noisy. The second part takes pictures scaled up to
-1024 x 1024, the size of the published ones: the same comparison, and ``prepare`` on two folders of different length: the
-peak of memory must be the same, and the time that was projected from a sample near the time it took.
+repeated, and the result is the median of the ratios, since machines are noisy. The second part takes pictures scaled
+up to 1024 x 1024, the size of the published ones: the same comparison, and ``prepare`` on two folders of different
+length: the peak of memory must be the same, and the time that was projected from a sample near the time it took.
 
     python benchmarks/prepare_speed.py --data ChestX-ray8/px256 --out results/chest
 """

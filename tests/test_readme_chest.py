@@ -15,7 +15,7 @@ def test_the_table_is_the_committed_one() -> None:
 
 
 def rows(report: dict[str, Any]) -> list[str]:
-    """A line for each pathology that counts and one for their mean: ours, and the paper's in brackets where it has one."""
+    """A line for each pathology that counts and one for their mean: ours, in brackets what the paper has."""
     column, paper = report["paper_column"], report["paper"]
     lines = []
     for place, one in enumerate(report["originals"]["pathologies"]):
