@@ -21,6 +21,7 @@ from samplewise import distributed
 from samplewise.errors import CheckpointError, OutputError
 
 __all__ = [
+    "MODEL_FILE",
     "Checkpoints",
     "alone",
     "atomic",
@@ -34,6 +35,8 @@ __all__ = [
 
 FORMAT = "samplewise-state-1"
 SUFFIX = ".safetensors"
+MODEL_FILE = f"model{SUFFIX}"
+"""What was trained, in the folder of its run."""
 
 
 @contextlib.contextmanager

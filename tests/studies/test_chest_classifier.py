@@ -8,10 +8,10 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
 from picture_folders import write_pictures
+from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import Store, find, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.studies.chest.classifier import (
-    MODEL_FILE,
     RESULT_FILE,
     Settings,
     check_unseen,

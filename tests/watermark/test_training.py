@@ -9,12 +9,12 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from natural_images import natural_image
-from samplewise.checkpoint import load_state, save_state
+from samplewise.checkpoint import MODEL_FILE, load_state, save_state
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.watermark.networks import Swift
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
-from samplewise.watermark.training import MODEL_FILE, make_network, train
+from samplewise.watermark.training import make_network, train
 from samplewise.watermark.weights import load_network, save_network
 
 SMALL = replace(SWIFT, bits=4, size=32, batch_size=4, steps_per_round=3, message_rounds=1, rounds=2, audit_images=6)

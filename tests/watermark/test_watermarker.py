@@ -270,7 +270,8 @@ def test_what_are_no_bits_is_refused(digits: str) -> None:
 
 
 def test_networks_are_loaded_from_files_and_others_refused(tmp_path: Any) -> None:
-    from samplewise.watermark.weights import MODEL_FILE, save_network
+    from samplewise.checkpoint import MODEL_FILE
+    from samplewise.watermark.weights import save_network
 
     save_network(tmp_path / MODEL_FILE, Swift(64, size=64))
     save_network(tmp_path / "hidden", Hidden(64, size=64))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from samplewise import distributed
 from samplewise.batches import mix
-from samplewise.checkpoint import alone, write_json
+from samplewise.checkpoint import MODEL_FILE, alone, write_json
 from samplewise.data.pictures import PictureData, Store
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.fit import Solution, fit
@@ -28,14 +28,14 @@ from samplewise.watermark.networks import NETWORKS, Network
 from samplewise.watermark.noise import parse_noise
 from samplewise.watermark.pipeline import Pipeline, watermark_problem
 from samplewise.watermark.recipe import Recipe
-from samplewise.watermark.weights import MODEL_FILE, save_network
+from samplewise.watermark.weights import save_network
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from samplewise.problem import Problem
 
-__all__ = ["MODEL_FILE", "RECIPE_FILE", "RESULT_FILE", "make_network", "make_pipeline", "train"]
+__all__ = ["RECIPE_FILE", "RESULT_FILE", "make_network", "make_pipeline", "train"]
 
 RESULT_FILE = "result.json"
 RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")

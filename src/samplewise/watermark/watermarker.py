@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import Certificate, fidelity, sha256
 from samplewise.watermark.formats import StoredImage
@@ -21,7 +22,7 @@ from samplewise.watermark.networks.swift import CELL, Swift
 from samplewise.watermark.payload import Codec, Key, Payload, Reading
 from samplewise.watermark.strength import Strongest, checked_floor, highest_floor
 from samplewise.watermark.view import View
-from samplewise.watermark.weights import MODEL_FILE, SHIPPED_FILE, load_network
+from samplewise.watermark.weights import SHIPPED_FILE, load_network
 
 __all__ = ["Embedded", "Extracted", "Marking", "Watermarker"]
 

@@ -6,10 +6,8 @@ from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError
 from samplewise.watermark.networks import NETWORKS, Network
 
-__all__ = ["MODEL_FILE", "SHIPPED_FILE", "load_network", "save_network"]
+__all__ = ["SHIPPED_FILE", "load_network", "save_network"]
 
-MODEL_FILE = "model.safetensors"
-"""The trained network in the folder of its run."""
 SHIPPED_FILE = "swift.safetensors"
 """The one that comes with the package, beside this module."""
 FORMAT = "samplewise-network-1"

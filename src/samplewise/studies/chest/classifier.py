@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from samplewise import distributed
 from samplewise.batches import in_order, mix
-from samplewise.checkpoint import alone, write_json
+from samplewise.checkpoint import MODEL_FILE, alone, write_json
 from samplewise.data.pictures import PATHOLOGIES, PictureData, Store
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.fit import Solution, fit
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 __all__ = [
-    "MODEL_FILE",
     "RESULT_FILE",
     "SETTINGS_FILE",
     "Settings",
@@ -45,7 +44,6 @@ __all__ = [
     "train_classifier",
 ]
 
-MODEL_FILE = "model.safetensors"
 RESULT_FILE = "result.json"
 RESAMPLES = 2000
 IMBALANCE = (

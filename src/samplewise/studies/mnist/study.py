@@ -54,7 +54,7 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
     if not settings.warm_epochs:
         return model
     folder = out / "warm" / f"seed-{seed}"
-    kept = folder / "model.safetensors"
+    kept = folder / checkpoint.MODEL_FILE
     if kept.exists():
         model.load_state_dict(checkpoint.load_state(kept)["model"])
         return model
@@ -202,7 +202,7 @@ def _leave(
     errors |= {f"{split}/last": solution.audits[split][CONSTRAINT].values for split in splits}
     results.write_errors(folder, settings.theta, errors)
     results.write_examples(folder, _examples(chosen.model, splits, audits))
-    checkpoint.save_state(folder / "model.safetensors", {"model": dict(chosen.model.state_dict())})
+    checkpoint.save_state(folder / checkpoint.MODEL_FILE, {"model": dict(chosen.model.state_dict())})
     constraint = study_problem(settings.theta).constraints[0]
     black = {split: _black(images, constraint) for split, images in splits.items()}
     results.write_result(

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import CheckpointError, DataError
 from samplewise.watermark.networks import Network
 from samplewise.watermark.recipe import Recipe
-from samplewise.watermark.training import MODEL_FILE, RECIPE_FILE, RESULT_FILE
+from samplewise.watermark.training import RECIPE_FILE, RESULT_FILE
 from samplewise.watermark.weights import load_network
 
 __all__ = ["HistoryRow", "Run", "read_runs"]
