@@ -134,9 +134,9 @@ def test_the_fingerprint_is_of_the_pictures_and_not_of_the_place(tmp_path: Path)
     [
         (
             ["00000001_000.png,Cardiomegalie|Flu,0,1", "00000001_001.png,Cardiomegalie,1,1"],
-            r"'Cardiomegalie' \(2 rows\), 'Flu' \(1 rows\).*Did you mean 'Cardiomegaly'",
+            r"'Cardiomegalie' \(rows: 2\), 'Flu' \(rows: 1\).*Did you mean 'Cardiomegaly'",
         ),
-        (["00000001_000.png,,0,1"], r"unknown labels in Finding Labels: '' \(1 rows\)"),
+        (["00000001_000.png,,0,1"], r"unknown labels in Finding Labels: '' \(rows: 1\)"),
         (["00000001_000.png,Mass,0,1", "00000001_000.png,Mass,0,1"], r"line 3 \(00000001_000.png\): a second row"),
         (["00000001_000.png,Mass,0,2"], "the name says patient 00000001, the column Patient ID 00000002"),
         (["00000001_000.png,Mass,0,one"], "expected a number as Patient ID, got 'one'"),

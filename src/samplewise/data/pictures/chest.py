@@ -88,7 +88,7 @@ def read_rows(path: Path) -> dict[str, Row]:
         rows[stem] = Row(patient.zfill(8), tuple(finding for finding in findings if finding != NONE))
     if unknown:
         ranked = sorted(unknown, key=lambda label: (-unknown[label], label))
-        listed = some(f"{label!r} ({unknown[label]:,} rows)" for label in ranked)
+        listed = some(f"{label!r} (rows: {unknown[label]:,})" for label in ranked)
         raise DataError(
             f"{path}: unknown labels in {FINDINGS}: {listed}; expected {NONE!r} or some of the {len(PATHOLOGIES)} "
             f"pathologies, with | between them.{did_you_mean(ranked[0], PATHOLOGIES)}"
