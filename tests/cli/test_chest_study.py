@@ -52,6 +52,7 @@ def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[s
         "impact.png",
         "impact.svg",
     }
+    (folder / "impact" / ".report.json.x.tmp").touch()  # of a run that was killed
     assert main(command) == 0  # its own files may be replaced
     assert "| mean" in capsys.readouterr().out
 
@@ -63,6 +64,25 @@ def test_a_classifier_says_what_it_reaches(folder: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "Pleural_Thickening" in shown
     assert "fewer than 30 positives: Atelectasis" in shown
+
+
+def test_a_report_of_a_classifier_has_its_scores(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    assert main(["report", str(folder / "classifier"), "--out", str(out)]) == 0
+    page = out.read_text()
+    assert "AUROC on test, 6 images of 6 patients" in page
+    assert "Pleural Thickening" in page
+    assert "Find 14 pathologies" in page
+    (folder / "impact-like").mkdir()
+    assert "chest classifier wrote" in error(capsys, "report", folder / "impact-like", "--out", out)
+
+
+def test_a_result_is_there_before_the_classifier(folder: Path, tmp_path: Path) -> None:
+    # Readers take the classifier as the sign of a finished run, so what they read beside it must come first.
+    run = folder / "classifier"
+    assert (run / "result.json").stat().st_mtime_ns <= (run / "model.safetensors").stat().st_mtime_ns
 
 
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

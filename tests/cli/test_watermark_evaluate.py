@@ -11,6 +11,7 @@ from PIL import Image
 from samplewise.cli.outcome import run
 from samplewise.cli.watermark_evaluate import EPILOG, evaluate
 from samplewise.data.pictures import Store, prepare
+from samplewise.watermark.evaluation.runs import read_runs
 from samplewise.watermark.recipe import Recipe
 from samplewise.watermark.training import train
 
@@ -87,6 +88,25 @@ def test_runs_are_judged_from_a_store(place: Path, tmp_path: Path, capsys: pytes
         table = list(csv.DictReader(file))
     assert [float(row["psnr_mean"]) for row in table] == pytest.approx([mean, mean])  # the same recipe twice
     assert (out / "table.md").read_text().startswith("| run ")
+
+
+def test_runs_of_one_name_are_told_apart(place: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / "x" / "a", tmp_path / "y" / "a", tmp_path / "z" / "a-2"]
+    for folder in folders:
+        shutil.copytree(place / "one", folder)
+    names = [run.name for run in read_runs(folders)]
+    assert names == ["a", "a-3", "a-2"]
+    assert len({run.label for run in read_runs(folders)}) == 3
+
+
+def test_kept_images_of_an_earlier_evaluation_are_gone(place: Path, tmp_path: Path) -> None:
+    options = (place / "one", "--data", place / "store", "--out", tmp_path / "out", "--attacks", "none")
+    assert main(*options, "--keep-images") == 0
+    marked = tmp_path / "out/runs/one/marked"
+    assert any(marked.iterdir())
+    assert main(*options, "--part", "validation") == 0
+    assert not marked.exists()
+    assert json.loads((tmp_path / "out/report.json").read_text())["runs"][0]["marked_images"] is None
 
 
 def test_a_folder_is_split_as_in_training(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

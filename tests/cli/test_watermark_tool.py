@@ -113,6 +113,12 @@ def test_text_cannot_play_with_the_terminal(capsys: pytest.CaptureFixture[str], 
     assert shown(capsys, "extract", marked) == "\\x1b[31mä\\r\\n\\u202e\n"
     assert json.loads(shown(capsys, "extract", marked, "--json"))["message"] == text
     assert "\x1b" not in shown(capsys, "verify", image, marked)
+    beside = tmp_path / "marked.png.json"
+    beside.write_text(json.dumps(json.loads(beside.read_text()) | {"model": "swift-\x1b[31m"}))
+    assert main("verify", image, marked) == 1
+    told = capsys.readouterr()
+    assert "swift-\\x1b[31m" in told.err
+    assert "\x1b" not in told.err + told.out
     assert printable("a\udcffb\x07") == "a\\udcffb\\x07"
 
 

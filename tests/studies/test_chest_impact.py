@@ -16,7 +16,7 @@ from samplewise.studies.chest.network import Classifier
 from samplewise.studies.chest.paper import TABLE, column_of, mean
 from samplewise.studies.chest.table import table_text, write_table
 from samplewise.watermark.evaluation.runs import Run
-from samplewise.watermark.networks import Network
+from samplewise.watermark.networks import Network, Swift
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
 from small_chest import make_store
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_compared_is_refused(store: Store, tmp_path: Path) -> Non
         judge_originals(Corners(32), store.select("test"), fewest=1000, resamples=100, seed=0)
     odd = make_store(tmp_path, patients=6, size=36)
     with pytest.raises(DataError, match="multiple of 8 pixels, got 36"):
-        look_at(Corners(32), Brighter(1), odd.select())
+        look_at(Corners(32), Swift(4, size=40, width=8), odd.select())
 
 
 def test_the_papers_table_is_whole() -> None:

@@ -104,10 +104,13 @@ def test_nothing_is_replaced_unless_forced_and_the_original_never(tmp_path: Path
     with pytest.raises(ConfigurationError, match="is the image that is read"):
         file_marker(force=True).embed(source, source)
     assert source.read_bytes() == before
-    file_marker(force=True).embed(source, target)
-    file_marker(force=True).embed(source, tmp_path / "c.png")
-    for name in ("b.png", "c.png"):
-        assert not verify_files(MARKER, source, tmp_path / name).problems
+    for _ in range(2):  # the second time there is a certificate to be replaced as well
+        file_marker(force=True).embed(source, target)
+        assert not verify_files(MARKER, source, target).problems
+    with pytest.raises(ConfigurationError, match="no certificate that could be replaced"):
+        file_marker(force=True).embed(source, tmp_path / "c.png")
+    assert (tmp_path / "c.png.json").read_text() == "{}"  # whatever it is, it is not ours
+    assert not (tmp_path / "c.png").exists()
 
 
 def test_a_certificate_that_a_killed_run_left_is_no_hindrance(tmp_path: Path) -> None:
@@ -169,6 +172,7 @@ def test_regions_stay_bit_exact_in_the_file(tmp_path: Path) -> None:
         ("1,2,3", "expected a region as x,y,width,height"),
         ("-1,0,5,5", "expected a region as x,y,width,height"),
         ("nowhere.png", "expected a region as x,y,width,height"),
+        ("x" * 5000, "expected a region as x,y,width,height"),
     ],
 )
 def test_what_is_no_region_is_refused(text: str, message: str) -> None:

@@ -124,6 +124,19 @@ def test_going_on_leaves_what_is_done_and_clears_what_is_torn(tmp_path: Path) ->
     assert {path: path.read_bytes() for path in out.rglob("*.png*")} == before
 
 
+def test_what_was_made_of_another_image_is_not_done(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png", "b.png"), tmp_path / "out"
+    mark(source, out, file_marker())
+    before = (out / "a.png").read_bytes()
+    Image.fromarray(255 - GREY).save(source / "a.png")
+    found = mark(source, out, file_marker(), resume=True)
+    assert (found["a.png"].status, found["b.png"].status) == (Status.BAD, Status.DONE)
+    assert "made of another image: choose another folder" in found["a.png"].reason
+    assert (out / "a.png").read_bytes() == before
+    (out / "b.png.json").unlink()
+    assert "b.png.json: cannot be read" in mark(source, out, file_marker(), resume=True)["b.png"].reason
+
+
 def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
     source, out = folder(tmp_path / "in", "a.png"), tmp_path / "out"
     mask = tmp_path / "mask.png"

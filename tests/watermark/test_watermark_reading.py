@@ -73,7 +73,7 @@ def test_an_evaluation_is_read_whole(judged: tuple[Path, Judged]) -> None:
     assert bars.series["grey file"][0] == pytest.approx(1 / 8)
     assert "Mean over 4 images" in bars.caption
     assert [row[0] for row in run.tables[0].rows][:2] == ["as written, grey file", "as written, floats, no file"]
-    assert run.tables[0].rows[0][1:5] == ("9", "0.1250", "0.125", "0%")
+    assert run.tables[0].rows[0][1:5] == ("9", "0.125", "0.125", "0%")
 
 
 def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judged]) -> None:
@@ -98,7 +98,7 @@ def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judg
 
 @pytest.mark.parametrize(
     ("part", "split_as_trained", "expected"),
-    [("test", True, False), ("test", None, False), ("test", False, True), ("train", True, True), ("all", True, True)],
+    [("test", True, False), ("test", None, True), ("test", False, True), ("train", True, True), ("all", True, True)],
 )
 def test_images_that_may_have_been_trained_on_promise_nothing(
     judged: tuple[Path, Judged], tmp_path: Path, part: str, split_as_trained: bool | None, expected: bool

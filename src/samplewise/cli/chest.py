@@ -90,7 +90,7 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
         "images": len(store),
         "patients": len(set(store.patients)),
         "size": store.size,
-        "split": {"rule": store.split.rule, "seed": store.split.seed},
+        "split": store.split.origin,
         "parts": parts,
         "skipped": dict(store.index.bad),
         "converted": dict(store.index.converted),

@@ -57,7 +57,7 @@ def classifier(
     import torch
 
     from samplewise.data.pictures import Store
-    from samplewise.studies.chest.classifier import RESULT_FILE, Settings, train_classifier
+    from samplewise.studies.chest.classifier import RESULT_FILE, Settings, open_run, train_classifier
 
     pictures = Store.open(store)
     settings = Settings(
@@ -74,8 +74,10 @@ def classifier(
     if threads is not None:
         torch.set_num_threads(threads)
     fabric = Devices(accelerator, devices, nodes, strategy, precision)()
+    if fabric.global_rank == 0:  # what is wrong is said once, before the other processes start
+        open_run(pictures, settings, out, weights=weights, resume=resume)
     fabric.launch()
-    train_classifier(pictures, settings, out, weights=weights, resume=resume, fabric=fabric)
+    train_classifier(pictures, settings, out, weights=weights, resume=True, fabric=fabric)
     if fabric.global_rank > 0:
         return
     result = json.loads((out / RESULT_FILE).read_text(encoding="utf-8"))
@@ -87,6 +89,8 @@ def classifier(
 
 
 def _show(result: dict[str, Any]) -> None:
+    from samplewise.studies.chest.auroc import FEWEST
+
     test = result["test"]
     width = max(len(one["pathology"]) for one in test["pathologies"])
     print(f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min")
@@ -95,7 +99,7 @@ def _show(result: dict[str, Any]) -> None:
         print(f"{one['pathology']:<{width}}  {one['positives']:>9,}  {_interval(one['auroc'])}")
     print(f"{'mean':<{width}}  {'':>9}  {_interval(test['mean_auroc'])}")
     if test["left_out"]:
-        print(f"not in the mean, with fewer than 30 positives: {', '.join(test['left_out'])}")
+        print(f"not in the mean, with fewer than {FEWEST} positives: {', '.join(test['left_out'])}")
 
 
 def _interval(interval: dict[str, float | None]) -> str:

@@ -10,8 +10,8 @@ import typer
 
 from samplewise.cli.devices import Accelerator, Devices
 from samplewise.cli.outcome import emit_json, note
-from samplewise.cli.watermark_evaluate import watching
-from samplewise.errors import ConfigurationError
+from samplewise.cli.progress import working
+from samplewise.cli.watermark_evaluate import warn_of_other_split
 
 __all__ = ["EPILOG", "impact"]
 
@@ -49,22 +49,29 @@ def impact(
     from samplewise.studies.chest.impact import judge_originals, judge_run, look_at
     from samplewise.studies.chest.paper import column_of
     from samplewise.studies.chest.table import table_text, write_table
+    from samplewise.watermark.evaluation.report import open_output
     from samplewise.watermark.evaluation.runs import read_runs
 
     runs = read_runs(watermark)
     network = read_classifier(classifier)
     pictures = Store.open(store)
     check_unseen(classifier, pictures)
-    _open(out)
+    open_output(out, OURS)
     if threads is not None:
         torch.set_num_threads(threads)
     device = Devices(accelerator)().device
     originals = judge_originals(
-        network.to(device), pictures.select("test"), fewest=fewest, resamples=resamples, seed=seed
+        network.to(device),
+        pictures.select("test"),
+        fewest=fewest,
+        resamples=resamples,
+        seed=seed,
+        batch_size=batch_size,
     )
     impacts = []
     for run in runs:
-        with watching(run.label) as watch:
+        warn_of_other_split(run, originals.data, "test")
+        with working(run.label) as watch:
             seen = look_at(network, run.network, originals.data, batch_size=batch_size, watch=watch)
         impacts.append(judge_run(run, originals, seen, bounds=diagnosis or (0.01, 0.02, 0.05)))
     about = {
@@ -79,21 +86,10 @@ def impact(
         "provenance": provenance(seed=seed, device=str(device)),
     }
     columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
-    draw_impact(out, impacts)
     report = write_table(out, originals, impacts, columns, about)
+    draw_impact(out, impacts)
     if as_json:
         emit_json(report)
     else:
         print(table_text(originals, impacts, columns))
         note(f"Tables, report.json and the figure are in {out}")
-
-
-def _open(out: Path) -> None:
-    from samplewise.checkpoint import ensure_writable
-
-    foreign = sorted(path.name for path in out.iterdir() if path.name not in OURS) if out.is_dir() else []
-    if foreign or (out.exists() and not out.is_dir()):
-        raise ConfigurationError(
-            f"{out}: is not a folder of a comparison (it holds {(foreign or ['no files'])[0]}); choose another"
-        )
-    ensure_writable(out)

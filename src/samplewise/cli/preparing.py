@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from samplewise.cli.outcome import note
+from samplewise.cli.progress import bars_of_work
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Progress
@@ -34,11 +35,7 @@ def preparing() -> Iterator[Watch]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+    with bars_of_work() as bars:
         yield _Bar(bars)
 
 

@@ -1,15 +1,33 @@
 """Progress of long work, such as rows that run side by side: bars on a terminal, lines elsewhere."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samplewise.cli.outcome import note
 
-__all__ = ["counting", "downloading", "watching"]
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["bars_of_work", "counting", "downloading", "watching", "working"]
 
 Watch = Callable[[dict[Any, int]], None]
+
+
+@contextmanager
+def bars_of_work() -> Iterator[Progress]:
+    """Bars on the terminal: what, how far, how many of how many, and how long still."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    # Without markup, which would read the :100: of a row's name as an emoji.
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+        yield bars
 
 
 @contextmanager
@@ -23,13 +41,7 @@ def watching(rows: int, epochs: int) -> Iterator[Watch]:
     if not sys.stderr.isatty():
         yield _Lines(epochs)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    # Without markup, which would read the :100: of a row's name as an emoji.
-    name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+    with bars_of_work() as bars:
         yield _Bars(bars, rows, epochs)
 
 
@@ -85,11 +97,7 @@ class _Bars:
 def counting(total: int, what: str) -> Iterator[Callable[[], None]]:
     """Give a function that is called after each of ``total`` things: a bar, or a line at every tenth."""
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
+        with bars_of_work() as bars:
             task = bars.add_task(what, total=total)
             yield lambda: bars.advance(task)
         return
@@ -100,6 +108,25 @@ def counting(total: int, what: str) -> Iterator[Callable[[], None]]:
         done += 1
         if 10 * done // total > 10 * (done - 1) // total:
             note(f"{done:,} of {total:,} {what}")
+
+    yield line
+
+
+@contextmanager
+def working(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that is called with the images done and in all: a bar, or a line at every quarter."""
+    if sys.stderr.isatty():
+        with bars_of_work() as bars:
+            task = bars.add_task(label, total=None)
+            yield lambda done, total: bars.update(task, completed=done, total=total)
+        return
+    shown = 0
+
+    def line(done: int, total: int) -> None:
+        nonlocal shown
+        if (quarter := 4 * done // total) > shown:
+            shown = quarter
+            note(f"{label}: {done:,} of {total:,} images")
 
     yield line
 

@@ -20,15 +20,20 @@ __all__ = ["readers", "report"]
 def readers() -> list[Reader]:
     """What knows a kind of run, each asked in turn: a new kind of run adds its reader here."""
     from samplewise.report.fits import read_fit
+    from samplewise.studies.chest.reading import read_classifier_training
     from samplewise.studies.mnist.reading import read_study
     from samplewise.watermark.reading import read_evaluation, read_training
 
-    return [read_study, read_training, read_evaluation, read_fit]
+    return [read_study, read_training, read_evaluation, read_classifier_training, read_fit]
 
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of fit, of a study, of watermark train or evaluate.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of fit, of mnist, of watermark train or evaluate, or of chest classifier.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page; the run's name if not given.")] = None,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +10,7 @@ import typer
 
 from samplewise.cli.devices import Accelerator, Devices
 from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.progress import working
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from samplewise.watermark.attacks import Attack
     from samplewise.watermark.evaluation.runs import Run
 
-__all__ = ["EPILOG", "evaluate", "is_store", "watching"]
+__all__ = ["EPILOG", "evaluate", "is_store", "warn_of_other_split"]
 
 EPILOG = (
     "\b\nExample: samplewise watermark evaluate runs/c40 --data xrays --out judged\n"
@@ -29,7 +28,6 @@ EPILOG = (
     "--out judged"
 )
 PARTS = ("test", "validation", "train", "all")
-Watch = Callable[[int, int], None]
 
 
 def evaluate(
@@ -80,8 +78,10 @@ def evaluate(
     judged = []
     for run in found:
         pictures = _part(_store(data, run, out), part).spread(images)
-        _warn_of_other_split(run, pictures, part)
-        with watching(run.label) as watch:
+        warn_of_other_split(run, pictures, part)
+        kept = report.marked_images(out, run.name)
+        shutil.rmtree(kept, ignore_errors=True)  # of an earlier evaluation
+        with working(run.label) as watch:
             evaluation = evaluate_network(
                 run.network.to(device),
                 pictures,
@@ -90,7 +90,7 @@ def evaluate(
                 seed=seed,
                 batch_size=batch_size,
                 workers=threads,
-                keep=report.marked_images(out, run.name) if keep_images else None,
+                keep=kept if keep_images else None,
                 watch=watch,
             )
         report.write_images(report.images_table(out, run.name), evaluation)
@@ -159,38 +159,11 @@ def _part(store: Store, part: str) -> PictureData:
     return store.select(part)
 
 
-def _warn_of_other_split(run: Run, pictures: PictureData, part: str) -> None:
+def warn_of_other_split(run: Run, pictures: PictureData, part: str) -> None:
+    """Say so if a run has seen some of the pictures that it is judged on."""
     from samplewise.watermark.evaluation.report import split_of
 
     store = pictures.store
     same = store.index.fingerprint == run.recipe.data
     if part != "train" and same and run.split is not None and run.split != split_of(store):
         note(f"{run.name}: was trained with another split of these images, so it has seen some that it is judged on")
-
-
-@contextmanager
-def watching(label: str) -> Iterator[Watch]:
-    """Give a function that is called with the images done and in all: a bar, or a line at every quarter in logs."""
-    if not sys.stderr.isatty():
-        yield _Lines(label)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bars:
-        task = bars.add_task(label, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
-
-
-class _Lines:
-    """For logs."""
-
-    def __init__(self, label: str) -> None:
-        self.label = label
-        self.quarter = 0
-
-    def __call__(self, done: int, total: int) -> None:
-        if (quarter := 4 * done // total) > self.quarter:
-            self.quarter = quarter
-            note(f"{self.label}: {done:,} of {total:,} images")

@@ -180,7 +180,7 @@ def verify(
         if region is None and found.certificate is not None and found.certificate.fidelity.protected_pixels:
             note("the certificate speaks of a protected region; to check it, give the same --protect")
         for problem in found.problems:
-            note(f"not well: {problem}")
+            note(f"not well: {printable(problem)}")
     if found.problems:
         raise typer.Exit(FAILED)
 

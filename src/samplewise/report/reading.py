@@ -46,7 +46,10 @@ def _read(folder: Path, readers: Sequence[Reader]) -> list[RunReport]:
         runs = reader(folder)
         if runs is not None:
             return list(runs)
-    raise DataError(f"{folder}: holds no run that a report can be made of; give the folder that fit or a study wrote")
+    raise DataError(
+        f"{folder}: holds no run that a report can be made of; give one that fit, mnist, watermark train, watermark "
+        "evaluate or chest classifier wrote"
+    )
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:

@@ -107,8 +107,14 @@ class FileMarker:
                     f"{path}: is the image that is read: choose another name, to keep the original"
                 )
         exact = picture.check_target(target, force=self.force, lossy=self.lossy)
-        if os.path.lexists(beside) and not self.force and not _orphan(beside, target):
-            raise ConfigurationError(f"{beside}: is there already; choose another name or force")
+        if os.path.lexists(beside):
+            if not _is_certificate(beside):
+                raise ConfigurationError(
+                    f"{beside}: is there already, and no certificate that could be replaced: choose another name"
+                )
+            # One without its image was left by a run that was killed before the image took its name.
+            if os.path.lexists(target) and not self.force:
+                raise ConfigurationError(f"{beside}: is there already; choose another name or force")
         if not exact and self.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
         return exact
@@ -172,13 +178,12 @@ def _naming(path: Path) -> Iterator[None]:
         raise type(error)(f"{path}: {error}") from error
 
 
-def _orphan(certificate: Path, image: Path) -> bool:
-    """Whether a certificate was left behind by a run that was killed before its image took its name."""
+def _is_certificate(path: Path) -> bool:
     try:
-        Certificate.read(certificate)
+        Certificate.read(path)
     except DataError:
         return False
-    return not os.path.lexists(image)
+    return True
 
 
 def _same_file(first: Path, second: Path) -> bool:

@@ -18,7 +18,8 @@ from pathlib import Path
 from samplewise.checkpoint import alone
 from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
 from samplewise.settings_file import SettingsFile
-from samplewise.watermark.files import FileMarker, Written
+from samplewise.watermark.certificate import Certificate, sha256
+from samplewise.watermark.files import FileMarker, Written, certificate_path
 from samplewise.watermark.formats.files import is_dicom
 
 __all__ = ["FOLDER_FILE", "FolderSettings", "Outcome", "Status", "Task", "image_files", "mark_folder", "tasks"]
@@ -140,7 +141,7 @@ def mark_folder(marker: FileMarker, found: list[Task], out: Path, *, workers: in
         found: the files.
         out: the folder they go to. It is new or empty, or with ``resume`` one that the same call was at work on.
         workers: processes. One marks in this process.
-        resume: go on; files that are there are done.
+        resume: go on; files that are there, with the certificate that they were made of these images, are done.
     """
     hidden = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()[:16]
     protect = marker.protect.identity if marker.protect is not None else ""
@@ -203,11 +204,20 @@ def _mark_here(task: Task) -> Outcome:
 
 def _mark(marker: FileMarker, task: Task) -> Outcome:
     """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
-    if os.path.lexists(task.target):
-        return Outcome(task.name, Status.DONE)
     try:
+        if os.path.lexists(task.target):
+            return _done(task)
         return Outcome(task.name, Status.WRITTEN, written=marker.embed(task.source, task.target))
     except RefusedError as error:
         return Outcome(task.name, Status.REFUSED, str(error))
     except (DataError, ConfigurationError) as error:
         return Outcome(task.name, Status.BAD, str(error))
+
+
+def _done(task: Task) -> Outcome:
+    """What is there was made of this image, or else it is in the way: of another folder, or the image has changed."""
+    if Certificate.read(certificate_path(task.target)).original_sha256 != sha256(task.source):
+        raise ConfigurationError(
+            f"{task.source}: {task.target} is there already, made of another image: choose another folder, or remove it"
+        )
+    return Outcome(task.name, Status.DONE)

@@ -116,7 +116,7 @@ def _split(run: Mapping[str, Any], part: str, floor: float, columns: Columns) ->
         objective=float(columns["grey/bit_error"].mean()),
         satisfied=float(quality["satisfied"]["share"]),
         # Unknown splits count as seen: no bound is better than one that does not hold.
-        trained_on=data["trained_on_these"] and (part in ("train", "all") or data["split_as_trained"] is False),
+        trained_on=data["trained_on_these"] and (part in ("train", "all") or data["split_as_trained"] is not True),
         constraints={
             CONSTRAINT: Finding(
                 violated=len(worst),
@@ -183,8 +183,8 @@ def _reading(run: Mapping[str, Any]) -> Table:
             (
                 name,
                 count(found["error_free"]["samples"]),
-                f"{found['bit_error_mean']:.4f}",
-                f"{found['bit_error_worst']:.3f}",
+                f"{found['bit_error_mean']:.3g}",
+                f"{found['bit_error_worst']:.3g}",
                 share(found["error_free"]["share"]),
                 share(found["error_free"]["at_least"]),
                 f"{found['usable_bits']:.0f}",

@@ -41,7 +41,11 @@ class Region:
             if not width or not height:
                 raise ConfigurationError(f"expected a region of at least one pixel, got {text!r}: {GRAMMAR}")
             return cls(text, rectangle=(left, top, width, height))
-        if not Path(text).exists():
+        try:
+            there = Path(text).exists()
+        except OSError:  # such as a name that is too long
+            there = False
+        if not there:
             raise ConfigurationError(f"expected a region as {GRAMMAR}; got {text!r}")
         pixels = read(text).pixels
         inside = pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(2)
@@ -52,7 +56,9 @@ class Region:
     @property
     def identity(self) -> str:
         """What tells this region from others: a file may have changed under its name."""
-        return self.text if self.drawn is None else hashlib.sha256(np.packbits(self.drawn).tobytes()).hexdigest()[:16]
+        if self.drawn is None:
+            return self.text
+        return hashlib.sha256(f"{self.drawn.shape}".encode() + np.packbits(self.drawn).tobytes()).hexdigest()[:16]
 
     def mask(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """True inside, for an image of ``shape`` ``(H, W)``."""

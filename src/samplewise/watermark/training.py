@@ -136,9 +136,9 @@ def train(
         # The baseline has no floor to be selected by.
         chosen = network if recipe.image_loss else solution.model
         assert isinstance(chosen, Network)
-        if type(chosen) in NETWORKS.values():  # a file names its network; a variant in a study has no name
-            save_network(folder / MODEL_FILE, chosen)
         _leave_result(folder, recipe, solution, store, chosen)
+        if type(chosen) in NETWORKS.values():  # a file names its network; a variant in a study has no name
+            save_network(folder / MODEL_FILE, chosen)  # last: it says that the run is finished
     return solution
 
 
@@ -186,7 +186,7 @@ def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store
             "selected": solution.selected.to_dict(),
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
             "pictures": {part: len(store.split.part(part)) for part in ("train", "validation", "test")},
-            "split": {"rule": store.split.rule, "seed": store.split.seed},
+            "split": store.split.origin,
             "seconds": sum(row["seconds"] for row in rows),
             "provenance": provenance(seed=recipe.seed, device=str(next(network.parameters()).device)),
         },

@@ -263,7 +263,8 @@ def as_stored(image: Any) -> StoredImage:
     return StoredImage(pixels, 8 * pixels.itemsize)
 
 
-def _checked_mask(protect: NDArray[np.bool_], image: StoredImage) -> NDArray[np.bool_]:
+def _checked_mask(mask: NDArray[np.bool_], image: StoredImage) -> NDArray[np.bool_]:
+    protect = np.asarray(mask)
     if protect.dtype != np.bool_ or protect.shape != image.pixels.shape[:2]:
         raise ConfigurationError(
             f"expected a mask of bool and shape {image.pixels.shape[:2]}, as the image, got {protect.dtype} of "

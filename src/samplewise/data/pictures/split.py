@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from samplewise.batches import mix
 from samplewise.checkpoint import write_json
@@ -36,6 +36,11 @@ class Split:
     test: tuple[str, ...]
     rule: Rule
     seed: int
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """How it was made, for results: a split of the same pictures with the same origin is the same."""
+        return {"rule": self.rule, "seed": self.seed}
 
     @classmethod
     def by_patient(

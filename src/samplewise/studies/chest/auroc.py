@@ -87,14 +87,14 @@ def resampled_auroc(labels: NDArray[np.uint8], scores: Array, weights: Array) ->
         scores: larger for what looks positive, ``(n,)``.
         weights: how often each image counts, ``(R, n)``.
     """
-    order = np.argsort(scores, kind="stable")
-    ties = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))  # where each run of equal scores begins
-    drawn, truth = weights[:, order], labels[order].astype(np.float64)
-    positive = np.add.reduceat(drawn * truth, ties, axis=1)
-    negative = np.add.reduceat(drawn * (1 - truth), ties, axis=1)
-    below = negative.cumsum(axis=1) - negative / 2
+    positive, negative = np.flatnonzero(labels), np.flatnonzero(labels == 0)
+    negative = negative[np.argsort(scores[negative], kind="stable")]
+    below = np.pad(weights[:, negative].cumsum(1), ((0, 0), (1, 0)))  # how many negatives are among the lowest 0, 1 ...
+    first, last = (np.searchsorted(scores[negative], scores[positive], side) for side in ("left", "right"))
+    drawn = weights[:, positive]
     with np.errstate(invalid="ignore"):
-        return cast(Array, (positive * below).sum(1) / (positive.sum(1) * negative.sum(1)))
+        pairs = 2 * drawn.sum(1) * below[:, -1]
+        return cast(Array, (drawn * (below[:, first] + below[:, last])).sum(1) / pairs)
 
 
 def score(labels: NDArray[np.uint8], scores: Array, weights: Array) -> tuple[Score, ...]:
@@ -105,11 +105,11 @@ def score(labels: NDArray[np.uint8], scores: Array, weights: Array) -> tuple[Sco
         scores: ``(n, 14)``.
         weights: of the resamples, from :func:`patient_weights`.
     """
-    return tuple(
-        Score(name, int(labels[:, k].sum()), Interval.of(_auroc(labels[:, k], scores[:, k]), resampled))
-        for k, name in enumerate(PATHOLOGIES)
-        for resampled in [resampled_auroc(labels[:, k], scores[:, k], weights)]
-    )
+    found = []
+    for k, name in enumerate(PATHOLOGIES):
+        one = labels[:, k], scores[:, k]
+        found.append(Score(name, int(labels[:, k].sum()), Interval.of(_auroc(*one), resampled_auroc(*one, weights))))
+    return tuple(found)
 
 
 def mean_of(labels: NDArray[np.uint8], scores: Array, weights: Array, *, counts: NDArray[np.bool_]) -> Interval:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ __all__ = [
     "fingerprint",
     "labels_of",
     "make_augmentation",
+    "open_run",
     "positive_weight",
     "probabilities",
     "read_classifier",
@@ -143,6 +144,30 @@ def labels_of(store: Store) -> Tensor:
     return torch.from_numpy(store.labels).float()
 
 
+def open_run(
+    store: Store, settings: Settings, folder: Path, *, weights: Path | None = None, resume: bool
+) -> Classifier:
+    """Refuse what cannot be trained, or make ``folder`` ready for the run; returns the classifier it begins with.
+
+    Args:
+        store: prepared X-rays with labels and their split.
+        settings: how; see :meth:`Settings.of`.
+        folder: of the run. With several processes the first one makes it.
+        weights: file of weights to start from; from scratch if None.
+        resume: go on with the run that is there.
+    """
+    pictures = store.select("train")
+    labels = labels_of(store)[pictures.rows]
+    if settings.batch_size > len(pictures):
+        raise DataError(
+            f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
+        )
+    classifier = _fresh(settings, labels, weights)
+    if distributed.rank() == 0:
+        SETTINGS_FILE.open(folder, settings, resume=resume)
+    return classifier
+
+
 def train_classifier(
     store: Store,
     settings: Settings,
@@ -164,18 +189,10 @@ def train_classifier(
         fabric: devices, strategy and precision, launched; one device if not given.
         progress: show a progress bar; on a terminal only if None.
     """
-    labels = labels_of(store)
-    pictures = store.select("train")
-    if settings.batch_size > len(pictures):
-        raise DataError(
-            f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
-        )
-    known = labels[pictures.rows]
-    classifier = _fresh(settings, known, weights)
-    if distributed.rank() == 0:
-        SETTINGS_FILE.open(folder, settings, resume=resume)
+    classifier = open_run(store, settings, folder, weights=weights, resume=resume)
+    labels, pictures = labels_of(store), store.select("train")
     augment = make_augmentation() if settings.augment else None
-    problem = classification(labels, weight=positive_weight(known, settings.balance), augment=augment)
+    problem = classification(labels, weight=positive_weight(labels[pictures.rows], settings.balance), augment=augment)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=settings.rate, fused=True)
     # Batch norm must not see a last batch of a few pictures.
     loader = DataLoader(pictures, batch_size=settings.batch_size, shuffle=True, drop_last=True)
@@ -227,15 +244,11 @@ def check_unseen(folder: Path, store: Store) -> None:
         split = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["pictures"]["split"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / RESULT_FILE}: cannot be read: {error!r}") from error
-    if SETTINGS_FILE.read(folder).data != store.index.fingerprint or split != _split_of(store):
+    if SETTINGS_FILE.read(folder).data != store.index.fingerprint or split != store.split.origin:
         raise DataError(
             f"{store.folder}: holds other pictures than {folder} was trained on, or splits them otherwise, so its test "
             "part may be known to the classifier; give the store of its training, or one of another size"
         )
-
-
-def _split_of(store: Store) -> dict[str, Any]:
-    return {"rule": store.split.rule, "seed": store.split.seed}
 
 
 def fingerprint(folder: Path) -> str:
@@ -273,7 +286,6 @@ def _finish(folder: Path, settings: Settings, store: Store, classifier: Classifi
             "left_out": [name for name, counts in zip(PATHOLOGIES, enough(labels), strict=True) if not counts],
             "pathologies": [asdict(one) for one in score(labels, scores, weights)],
         }
-    save_classifier(folder / MODEL_FILE, classifier)
     write_json(
         folder / RESULT_FILE,
         {
@@ -283,9 +295,10 @@ def _finish(folder: Path, settings: Settings, store: Store, classifier: Classifi
             "settings": asdict(settings),
             "imbalance": IMBALANCE,
             "thresholds": dict(zip(PATHOLOGIES, classifier.thresholds.tolist(), strict=True)),
-            "pictures": {"size": store.size, "train": len(store.split.train), "split": _split_of(store)},
+            "pictures": {"size": store.size, "train": len(store.split.train), "split": store.split.origin},
             **found,
             "seconds": sum(row["seconds"] for row in solution.history.rows),
             "provenance": provenance(seed=settings.seed, device=str(next(classifier.parameters()).device)),
         },
     )
+    save_classifier(folder / MODEL_FILE, classifier)  # last: it says that the run is finished

@@ -1,6 +1,6 @@
 """What watermarks do to a diagnosis: the classifier on marked images as written, against the originals (Table II)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,15 +26,14 @@ from samplewise.studies.chest.auroc import (
 from samplewise.studies.chest.classifier import labels_of, probabilities
 from samplewise.studies.chest.network import Classifier
 from samplewise.watermark.evaluation.marking import as_images, as_pixels, mark
+from samplewise.watermark.evaluation.network import Watch
 from samplewise.watermark.evaluation.runs import Run
 from samplewise.watermark.networks import Network
-from samplewise.watermark.networks.swift import CELL
+from samplewise.watermark.networks.swift import CELL, Swift
 
 __all__ = ["Difference", "Impact", "Originals", "Seen", "judge_originals", "judge_run", "look_at"]
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
-Watch = Callable[[int, int], None]
-"""Called with how many images are done, and how many there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,9 @@ class Impact:
         return plain
 
 
-def judge_originals(classifier: Classifier, data: PictureData, *, fewest: int, resamples: int, seed: int) -> Originals:
+def judge_originals(
+    classifier: Classifier, data: PictureData, *, fewest: int, resamples: int, seed: int, batch_size: int = 32
+) -> Originals:
     """Look at the images themselves.
 
     Args:
@@ -126,6 +127,7 @@ def judge_originals(classifier: Classifier, data: PictureData, *, fewest: int, r
         fewest: positives that a pathology must have to count in a mean.
         resamples: of the bootstrap over patients.
         seed: of the resamples.
+        batch_size: images in a batch; it changes only speed and memory.
     """
     labels_of(data.store)  # says what is wrong with pictures that have none
     labels = data.labels
@@ -133,7 +135,8 @@ def judge_originals(classifier: Classifier, data: PictureData, *, fewest: int, r
     counts = enough(labels, fewest)
     if not counts.any():
         raise DataError(f"{data.store.folder}: no pathology has {fewest} positives here: nothing to compare")
-    found, weights = probabilities(classifier, data), patient_weights(data.patients, resamples, seed)
+    found = probabilities(classifier, data, batch_size=batch_size)
+    weights = patient_weights(data.patients, resamples, seed)
     return Originals(
         data=data,
         labels=labels,
@@ -158,7 +161,7 @@ def look_at(
         batch_size: images in a batch; it changes only speed and memory.
         watch: called as the work goes.
     """
-    if data.store.size % CELL:
+    if isinstance(network, Swift) and data.store.size % CELL:
         raise DataError(f"{data.store.folder}: expected images of a multiple of {CELL} pixels, got {data.store.size}")
     device = next(classifier.parameters()).device
     columns: list[tuple[torch.Tensor, ...]] = []

@@ -1,6 +1,7 @@
 """Table II beside the paper's, and the files of a comparison: Markdown, CSV and JSON."""
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from samplewise.data.pictures import PATHOLOGIES
 from samplewise.studies.chest.auroc import Interval
 from samplewise.studies.chest.impact import Impact, Originals
 from samplewise.studies.chest.paper import TABLE, mean
+from samplewise.watermark.evaluation.table import aligned
 
 __all__ = ["REPORT", "table_text", "write_table"]
 
@@ -36,7 +38,7 @@ def table_text(originals: Originals, impacts: Sequence[Impact], paper: Mapping[s
     ]
     if left_out:
         notes.append(f"Too few positives to count in the means: {', '.join(left_out)}.")
-    return "\n\n".join([_lines(_differences(originals, impacts, paper)), _lines(_summaries(impacts)), *notes])
+    return "\n\n".join([aligned(_differences(originals, impacts, paper)), aligned(_summaries(impacts)), *notes])
 
 
 def _differences(originals: Originals, impacts: Sequence[Impact], paper: Mapping[str, str]) -> list[list[str]]:
@@ -82,18 +84,15 @@ def _summaries(impacts: Sequence[Impact]) -> list[list[str]]:
     return rows
 
 
-def _lines(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
-
-
 def _plain(interval: Interval) -> str:
+    if math.isnan(interval.value):
+        return "-"
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _signed(interval: Interval) -> str:
+    if math.isnan(interval.value):
+        return "-"
     star = "*" if interval.significant else ""
     return f"{interval.value:+.4f}{star} [{interval.low:+.4f}, {interval.high:+.4f}]"
 

@@ -10,5 +10,5 @@ MEDIANS = {None: 0.23, 30.0: 0.275, 40.0: 0.29, 50.0: 0.33}
 
 
 def published_median(recipe: Recipe) -> float | None:
-    """The paper's number for the configuration of ``recipe``, if it has one."""
+    """The paper's number at the floor of ``recipe``, whatever the network, if it has one."""
     return MEDIANS.get(None if recipe.image_loss else recipe.floor)

@@ -1,7 +1,7 @@
 """The files of an evaluation: ``report.json``, a table of images for each run, and the table of runs."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,15 @@ NOTES = {
 }
 
 
-def open_output(out: Path) -> Path:
-    """Make ``out`` ready: a new or empty folder, or one of an earlier evaluation, whose files are replaced."""
+def open_output(out: Path, ours: Collection[str] = OURS) -> Path:
+    """Make ``out`` ready: a new or empty folder, or one of an earlier evaluation, whose files are replaced.
+
+    Args:
+        out: the folder.
+        ours: names of all that the folder of such an evaluation holds.
+    """
     if out.is_dir():
-        foreign = sorted(path.name for path in out.iterdir() if path.name not in OURS and not path.name.startswith("."))
+        foreign = sorted(path.name for path in out.iterdir() if path.name not in ours and not path.name.startswith("."))
         if foreign:
             raise ConfigurationError(f"{out}: holds {foreign[0]}, which is not of an evaluation; choose another folder")
     elif out.exists():
@@ -70,7 +75,7 @@ def split_of(store: Store) -> dict[str, Any] | None:
     """Rule and seed of a store's split; None for the few pictures that cannot be split."""
     if not (store.folder / SPLIT).exists():
         return None
-    return {"rule": store.split.rule, "seed": store.split.seed}
+    return store.split.origin
 
 
 def images_table(out: Path, name: str) -> Path:

@@ -80,15 +80,16 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         CheckpointError: a file of it is torn, foreign or of another version.
     """
     runs = [_read(folder) for folder in folders]
-    names = Counter[str]()
     labels = Counter(run.label for run in runs)
-    unique = []
+    unique: dict[str, Run] = {}
     for run in runs:
-        names[run.name] += 1
-        name = run.name if names[run.name] == 1 else f"{run.name}-{names[run.name]}"
+        name, number = run.name, 1
+        while name in unique or (number > 1 and any(name == other.name for other in runs)):
+            number += 1
+            name = f"{run.name}-{number}"
         label = run.label if labels[run.label] == 1 else f"{run.label} ({name})"
-        unique.append(replace(run, name=name, label=label))
-    return unique
+        unique[name] = replace(run, name=name, label=label)
+    return list(unique.values())
 
 
 def _read(folder: Path) -> Run:

@@ -8,7 +8,7 @@ from typing import Any
 from samplewise.checkpoint import atomic
 from samplewise.watermark.evaluation.judged import Judged
 
-__all__ = ["HEADINGS", "table_rows", "table_text", "write_table"]
+__all__ = ["HEADINGS", "aligned", "table_rows", "table_text", "write_table"]
 
 HEADINGS = {
     "run": "run",
@@ -86,9 +86,6 @@ def table_text(judged: Sequence[Judged]) -> str:
     rows = table_rows(judged)
     shown = [name for name in HEADINGS if any(row[name] is not None for row in rows)]
     cells = [[HEADINGS[name] for name in shown], *([_cell(name, row[name]) for name in shown] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     baseline = ", ".join(one.run.name for one in judged if one.run.recipe.image_loss)
     notes = [
         "PSNR, SSIM, largest difference (grey levels) and BER are those of the 8-bit grey PNG files as written and "
@@ -97,7 +94,15 @@ def table_text(judged: Sequence[Judged]) -> str:
     ]
     if baseline:
         notes.append(f"Trained without a floor, on a weighted image loss: {baseline}.")
-    return "\n".join(lines) + "\n\n" + "\n\n".join(notes)
+    return "\n\n".join([aligned(cells), *notes])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns line up; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
 
 
 def _cell(name: str, value: Any) -> str:
