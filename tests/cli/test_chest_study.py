@@ -75,6 +75,7 @@ def test_a_report_of_a_classifier_has_its_scores(
     assert "AUROC on test, 6 images of 6 patients" in page
     assert "Pleural Thickening" in page
     assert "Find 14 pathologies" in page
+    assert "of all such samples" not in page  # nothing was required, so nothing is promised
     capsys.readouterr()
     assert "chest classifier wrote" in error(capsys, "report", tmp_path, "--out", out)
 
