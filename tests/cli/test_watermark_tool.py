@@ -137,7 +137,7 @@ def test_text_cannot_play_with_the_terminal(capsys: pytest.CaptureFixture[str], 
         (("--text", "a", "--protect", "1,2,3"), "expected a region as x,y,width,height"),
         (("--text", "a", "--protect", "0,0,900,9"), "expected a region inside of 264 x 256 pixels"),
         (("--text", "a", "--resume"), "--resume is for folders"),
-        (("--text", "a", "--model", "nothing"), "cannot be read"),
+        (("--text", "a", "--model", "nothing"), "nothing: no such file; expected trained weights"),
         (("--text", "a", "--workers", "0"), "--workers"),
     ],
 )

@@ -281,8 +281,11 @@ def test_networks_are_loaded_from_files_and_others_refused(tmp_path: Any) -> Non
     assert marker.model == Watermarker.load(tmp_path / MODEL_FILE).model != MARKER.model
     with pytest.raises(ConfigurationError, match="expected a network of kind swift, got hidden"):
         Watermarker.load(tmp_path / "hidden")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(DataError, match="nothing: no such file; expected trained weights"):
         Watermarker.load(tmp_path / "nothing")
+    (tmp_path / "torn").write_bytes((tmp_path / MODEL_FILE).read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Watermarker.load(tmp_path / "torn")
 
 
 def test_the_watermarker_is_reached_from_the_package() -> None:

@@ -119,6 +119,8 @@ class Watermarker:
                 return cls.load(file, key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
+        if not file.exists():
+            raise DataError(f"{file}: no such file; expected trained weights, or a run of samplewise watermark train")
         # Enough of the hash to tell the network from others.
         return cls(load_network(file), model=f"swift-{sha256(file)[:12]}", key=key)
 
