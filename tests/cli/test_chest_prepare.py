@@ -95,7 +95,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "one of patients, official, got 'random'" in error(capsys, chest, out, "--split", "random")
     assert "test_list.txt not found" in error(capsys, chest, out, "--split", "official")
     strange = write_chest(tmp_path / "strange", {**chest_names(), "00000001_000.png": "Flu"})
-    assert "unknown labels in Finding Labels: 'Flu' (1 rows)" in error(capsys, strange, out)
+    assert "unknown labels in Finding Labels: 'Flu' (rows: 1)" in error(capsys, strange, out)
     write_pictures(chest / "copy", ["00000001_000.png"])
     assert "1 names come twice (00000001_000)" in error(capsys, chest, out)
     (chest / "copy" / "00000001_000.png").unlink()

@@ -57,6 +57,7 @@ def test_hidden_in_small_with_a_falling_rate(folder: Path, tmp_path: Path, capsy
     rates = [json.loads(line)["lr"] for line in (out / "fit" / "history.jsonl").read_text().splitlines()]
     assert rates[-1] == pytest.approx(0.0, abs=1e-12)
     assert rates[0] > 0
+    assert "not learned: give more --epochs" in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,8 @@ def train(
     else:
         print(f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.4g}")
         if error > NOT_LEARNED:
-            note("The message was not learned: give more --message-steps and --steps, larger images or fewer bits")
+            longer = "--epochs" if recipe.steps_per_round is None else "--message-steps and --steps"
+            note(f"The message was not learned: give more {longer}, larger images or fewer bits")
         note(f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}")
 
 
