@@ -1,5 +1,5 @@
 import random
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from samplewise.batches import InMemory, ItemByItem, Whole, count, in_order, mix, source_of, to_device
 from samplewise.errors import ConfigurationError, DataError
@@ -33,7 +41,7 @@ class Noisy(Dataset[Any]):
         return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
 
 
-class Stored:
+class Stored(Dataset[Tensor]):
     """A data set that reads whole batches, as from a memory map."""
 
     def __len__(self) -> int:
@@ -139,6 +147,32 @@ def test_an_empty_data_set_is_refused() -> None:
 def test_a_loader_that_batches_by_itself_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="batch_size"):
         source_of(DataLoader(Squares(), batch_size=None))
+
+
+def test_a_loader_that_shares_out_by_itself_is_refused() -> None:
+    data = TensorDataset(torch.arange(4.0))
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
+    with pytest.raises(ConfigurationError, match="got one with a DistributedSampler"):
+        source_of(DataLoader(data, batch_size=2, sampler=sampler))
+
+
+def test_an_array_is_read_by_rows_although_it_has_a_take() -> None:
+    rows = np.arange(12.0).reshape(4, 3)
+    (batch,) = source_of(rows).source.batches([torch.tensor([1, 2])])  # type: ignore[arg-type]
+    assert torch.equal(batch, torch.from_numpy(rows[1:3]))
+
+
+def test_a_loaders_own_collation_is_kept_for_a_batched_data_set() -> None:
+    with pytest.raises(AssertionError, match="item by item"):
+        next(source_of(DataLoader(Stored(), batch_size=2, collate_fn=len)).source.batches([torch.tensor([0])]))
+
+
+def test_to_device_asks_what_can_move_by_itself() -> None:
+    class Encoding(UserDict[str, Tensor]):
+        def to(self, device: torch.device) -> "Encoding":
+            return Encoding({key: value.to(device) for key, value in self.items()})
+
+    assert to_device([Encoding(x=torch.zeros(1))], torch.device("meta"))[0]["x"].device.type == "meta"
 
 
 def test_to_device_follows_containers() -> None:

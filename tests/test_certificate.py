@@ -22,6 +22,7 @@ from samplewise import (
     Between,
     Constant,
     FixedPenalty,
+    Geometric,
     Huber,
     Linear,
     Method,
@@ -139,7 +140,7 @@ def test_sums_are_in_double_precision() -> None:
     method = SequentialPenalty(problem.constraints, schedule=Constant(1.0))
     data = TensorDataset(values[:, None])
     found = certify(problem, model, data, method, batch_size=512).constraints["value"]
-    assert found.mean_violation == pytest.approx((2.0**25 - 0.5 + 4096 * 0.5) / 4097, rel=1e-12)
+    assert found.mean_violation == pytest.approx((2.0**25 + 4096 * 0.5) / 4097, rel=1e-12)
 
 
 @given(batch_size=st.integers(1, 50))
@@ -191,6 +192,38 @@ def test_linear_penalty_at_its_kink_finds_the_true_multiplier(offset: float) -> 
     multipliers = certificate.constraints["size"].multipliers
     assert float(multipliers.mean()) == pytest.approx(1.0, abs=1e-5)
     assert bool(((multipliers >= 0) & (multipliers <= 10)).all())
+
+
+def test_after_a_round_its_own_tau_prices_not_the_next_ones() -> None:
+    problem, data = Problem(pull, [AtMost("size", 1.0)]), TensorDataset(torch.zeros(5))
+    method = SequentialPenalty(problem.constraints, penalty=Quadratic(), schedule=Geometric(10.0, growth=10.0))
+    model = one_weight(12 / 11)  # the minimiser of (w - 2)^2 / 2 + 10 (w - 1)^2 / 2
+    objective, measures = pull(model, (torch.zeros(5),))
+    method(objective, **measures)
+    summary = method.step()
+    assert (summary["size"].tau, method.tau, method.prices) == (10.0, 100.0, {"size": 10.0})
+    found = certify(problem, model, data, method)
+    assert found.stationarity < 1e-6
+    assert float(found.constraints["size"].multipliers[0]) == pytest.approx(10 / 11)
+    again = SequentialPenalty(problem.constraints, penalty=Quadratic(), schedule=Geometric(10.0, growth=10.0))
+    again.load_state_dict(method.state_dict())
+    assert again.prices == {"size": 10.0}
+    method.step()  # a round without samples trains nothing
+    assert method.prices == {"size": 10.0}
+    method(objective, **measures)
+    assert method.prices == {"size": 1000.0}
+
+
+def test_a_value_at_its_bound_is_no_violation_in_single_precision() -> None:
+    def at_the_bound(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        weight = model.get_parameter("weight").expand(len(batch[0]))
+        return weight.square(), {"size": weight}
+
+    problem = Problem(at_the_bound, [AtMost("size", 0.1)])  # above 0.1 in double precision
+    method = SequentialPenalty(problem.constraints, schedule=Constant(1.0))
+    model, data = nn.PReLU(1, init=0.1), TensorDataset(torch.zeros(4))
+    assert audit(problem, model, data)["size"].violated == 0
+    assert certify(problem, model, data, method).constraints["size"].violated == 0
 
 
 def test_linear_penalty_too_weak_stays_at_tau() -> None:

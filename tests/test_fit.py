@@ -219,6 +219,39 @@ def test_a_fabric_of_ones_own_sets_devices_and_precision() -> None:
     assert next(mixed.parameters()).dtype == torch.float32
 
 
+class Parts(nn.Module):
+    """Can be called past its ``forward``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.body(x)
+
+    def score(self, x: Tensor) -> Any:
+        return self.body(x)
+
+
+@pytest.mark.parametrize("part", ["body", "score"])
+def test_a_call_past_the_model_is_refused_where_it_would_change_the_result(part: str) -> None:
+    from lightning_fabric import Fabric
+
+    def evaluate(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return getattr(model, part)(batch[0]).squeeze(1).square(), {}
+
+    problem, model, data = sw.Problem(evaluate, []), Parts(), TensorDataset(torch.ones(8, 2))
+
+    def train(fabric: Fabric | None) -> sw.Solution:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        method = sw.Unconstrained(problem.constraints)
+        return sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=1, batch_size=4, fabric=fabric)
+
+    train(None)  # one process in full precision has nothing to lose
+    with pytest.raises(ConfigurationError, match=r"call the model itself, model\(x\)"):
+        train(Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
+
+
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"method": sw.Unconstrained([])}, ConfigurationError, "not the problem's"),
     ({"epochs": 0}, ConfigurationError, "epochs as a whole number >= 1"),

@@ -183,6 +183,12 @@ def test_infeasible_problems_end_at_the_least_violated_point(
     assert len(result.history) < 15
 
 
+@pytest.mark.parametrize("g", [lambda x: 1 + (1 + x**2) ** -0.01, lambda x: 1 + torch.exp(-1e-9 * x.sum())])
+def test_a_violation_that_falls_for_ever_is_a_status_not_an_error(g: Callable[[Tensor], Tensor]) -> None:
+    result = minimize(lambda x: x.square().sum(), [1.0], constraints=[g])
+    assert not result.success
+
+
 def test_infeasible_with_bounds() -> None:
     result = minimize(lambda x: x[0], [0.5], constraints=[lambda x: 2 - x], bounds=(0.0, 1.0))
     assert result.status is MinimizeStatus.INFEASIBLE

@@ -189,3 +189,8 @@ def test_the_best_model_stands_beside_the_last_checkpoints(tmp_path: Path) -> No
     torch.testing.assert_close(load_file(tmp_path / "best.safetensors"), dict(solution.model.state_dict()))
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
     assert json.loads((tmp_path / "run.json").read_text())["provenance"]["versions"]["torch"]
+    for name in ("best.safetensors", "audit.json"):
+        (tmp_path / name).unlink()  # as if killed right after the last checkpoint
+    fit(tmp_path, epochs=6, kind="unconstrained", audit_on={"train": make_data()})
+    torch.testing.assert_close(load_file(tmp_path / "best.safetensors"), dict(solution.model.state_dict()))
+    assert (tmp_path / "audit.json").exists()

@@ -15,6 +15,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -48,9 +49,11 @@ def mix(*parts: int | str) -> int:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """``batch`` with its tensors on ``device``: tuples, lists and dictionaries are followed."""
+    """``batch`` with its tensors on ``device``: tuples, lists, dictionaries and what has ``to`` are followed."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):  # such as the batches of a tokenizer
+        return batch.to(device)
     if isinstance(batch, dict):
         return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -200,6 +203,11 @@ def _from_loader(loader: DataLoader[Any]) -> Feed:
             "expected a DataLoader with a batch_size; this one batches by itself (batch_size=None or a batch_sampler). "
             "Give the Dataset and batch_size=... instead"
         )
+    if isinstance(loader.sampler, DistributedSampler):
+        raise ConfigurationError(
+            "expected a DataLoader of all samples, got one with a DistributedSampler: they are shared out between the "
+            "processes here. Give the Dataset, or a DataLoader with shuffle=True"
+        )
     collate = None if loader.collate_fn is default_collate else loader.collate_fn
     source = _source(loader.dataset, collate, loader.num_workers, loader.pin_memory)
     sampler = loader.sampler
@@ -220,14 +228,15 @@ def _source(data: Any, collate: Any, num_workers: int, pin_memory: bool) -> Sour
             f"expected a Dataset or a DataLoader, got {type(data).__name__}: wrap tensors in "
             "torch.utils.data.TensorDataset(x, y)"
         )
-    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") or isinstance(data, BatchedDataset)):
+    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         raise DataError(
             f"expected a map-style Dataset, whose samples have numbers, or a DataLoader of one, got "
             f"{type(data).__name__}: constraints are kept by sample, so each needs a number that stays"
         )
     if not hasattr(data, "__len__") or len(data) == 0:
         raise DataError(f"the data set {type(data).__name__} is empty or has no length: expected at least one sample")
-    if isinstance(data, BatchedDataset):
+    # Arrays and tables have a take of another meaning: only what calls itself a Dataset is asked for whole batches.
+    if collate is None and isinstance(data, Dataset) and isinstance(data, BatchedDataset):
         return Whole(data)
     if collate is None and isinstance(data, TensorDataset):
         return InMemory(data.tensors)

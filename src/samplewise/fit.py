@@ -215,7 +215,14 @@ def fit(
     if checkpoint is not None:
         asked = identity(training, problem, model)
         training.open(
-            RunFolder(Path(checkpoint), asked, needed=checkpoint_bytes(model, method), keep=keep, resume=resume)
+            RunFolder(
+                Path(checkpoint),
+                asked,
+                needed=checkpoint_bytes(model, method),
+                keep=keep,
+                resume=resume,
+                device=str(engine.device),
+            )
         )
     shown = progress if distributed.rank() == 0 else False
     with Progress(settings.last_epoch, done=training.epoch, shown=shown) as bar:

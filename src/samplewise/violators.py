@@ -27,7 +27,7 @@ class PersistentViolators:
 
 
 class Streaks:
-    """How many audits in a row each sample has been violated: 2 bytes for each sample and constraint."""
+    """How many audits in a row each sample has been violated: 6 bytes for each sample and constraint."""
 
     def __init__(self) -> None:
         self._lengths: dict[str, Tensor] = {}

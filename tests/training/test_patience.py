@@ -65,6 +65,14 @@ def test_an_interrupted_run_ends_where_the_whole_one_does(tmp_path: Path) -> Non
     assert len(again.history.rows) == 7
 
 
+def test_more_patience_lets_an_ended_run_go_on(tmp_path: Path) -> None:
+    assert len(run(patience=2, checkpoint=tmp_path).history.rows) == 6
+    assert len(run(patience=3, checkpoint=tmp_path).history.rows) == 7
+    whole = run(checkpoint=tmp_path)
+    assert len(whole.history.rows) == len(LOSSES)
+    assert (whole.selected.epoch, whole.status) == (9, sw.Status.FEASIBLE)
+
+
 def test_warm_up_does_not_try_patience() -> None:
     assert len(run(patience=1, warmup_epochs=5, epochs=4).history.rows) == 6
 

@@ -112,10 +112,11 @@ def _sums_of(constraints: Sequence[Constraint], objective: Tensor, picked: Seque
     """
     sums, worst = [objective.detach().cpu().double().sum()], []
     for constraint, measure in zip(constraints, picked, strict=True):
-        values = measure.detach().cpu().double()
-        excess = constraint.excess(values)
+        values = measure.detach().cpu()
+        # In the measure's own precision, as in training and audits: in another one a value at its bound may be beyond.
+        excess = constraint.excess(values).double()
         violation = torch.relu(excess if excess.ndim == 1 else excess.amax(1))
-        sums += [(violation > 0).sum().double(), violation.sum(), values.square().sum()]
+        sums += [(violation > 0).sum().double(), violation.sum(), values.double().square().sum()]
         worst.append(violation.max())
     return torch.stack(sums), torch.stack(worst) if worst else torch.zeros(0, dtype=torch.float64)
 

@@ -188,7 +188,7 @@ def best_multipliers(
         gs: g of every sample, by constraint.
         multipliers: the method's estimates, changed in place.
         tolerances: by constraint.
-        method: gives tau by constraint.
+        method: gives the weight by constraint.
         residual: r, the gradient of the Lagrangian with the method's estimates.
         limit: how many at most.
 
@@ -201,7 +201,7 @@ def best_multipliers(
     if not entries:
         return residual, 0
     gradients = rows.gradients(entries)
-    taus = list(method.taus.values())
+    taus = list(method.prices.values())
     samples = len(gs[0])
     flat = [table.view(samples, -1) for table in multipliers]
     upper = np.array([taus[entry.constraint] for entry in entries])

@@ -19,9 +19,7 @@ Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_h
 DevicesFlag = Annotated[int, typer.Option("--devices", min=1, help="Devices on each node.", rich_help_panel=PANEL)]
 Nodes = Annotated[int, typer.Option(min=1, help="Machines that train together.", rich_help_panel=PANEL)]
 Strategy = Annotated[str, typer.Option(help="auto, ddp or fsdp.", rich_help_panel=PANEL)]
-Precision = Annotated[
-    str, typer.Option(help="32-true, bf16-mixed, 16-mixed or another of Fabric's.", rich_help_panel=PANEL)
-]
+Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.", rich_help_panel=PANEL)]
 
 
 @dataclass(frozen=True)

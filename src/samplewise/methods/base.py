@@ -53,6 +53,7 @@ class Method(nn.Module, ABC):
         self.tally = Tally(len(self.constraints), len(self._watched()))
         self._taus = [rule.tau0 for rule in self.schedules]
         self._before: list[Feasibility | None] = [None] * len(self.constraints)
+        self._trained = list(self._taus)  # of the last round that had samples
         self._completed = 0
         self.register_buffer("weights", torch.tensor(self._taus, dtype=torch.float32), persistent=False)
 
@@ -189,6 +190,8 @@ class Method(nn.Module, ABC):
     def step(self) -> Round:
         """End the round: return its summary, let tau grow, start new statistics (outer loop, section III)."""
         summary = self.summary()
+        if summary.samples:
+            self._trained = list(self._taus)
         self._completed += 1
         for i, (rule, fared) in enumerate(zip(self.schedules, summary.constraints.values(), strict=True)):
             now = Feasibility(fared.satisfied, fared.mean_violation)
@@ -232,6 +235,16 @@ class Method(nn.Module, ABC):
         return {constraint.name: tau for constraint, tau in zip(self.constraints, self._taus, strict=True)}
 
     @property
+    def prices(self) -> dict[str, float]:
+        """The weight of each constraint that the model was last trained under, which multipliers are estimated with.
+
+        It is tau of the present round, or of the one before while the present one has seen no sample: after
+        :meth:`step` the model is still the minimiser of the old tau.
+        """
+        weights = self._taus if self.tally.begun else self._trained
+        return {constraint.name: tau for constraint, tau in zip(self.constraints, weights, strict=True)}
+
+    @property
     def tau(self) -> float:
         """The present weight, where all constraints have the same."""
         if len(set(self._taus)) > 1:
@@ -246,17 +259,18 @@ class Method(nn.Module, ABC):
     def get_extra_state(self) -> Tensor:
         """The schedule's state as one float64 tensor: exact on any device, and no pickle."""
         before = [value for pair in self._before for value in (pair or (math.nan, math.nan))]
-        return torch.tensor([self._fingerprint(), self._completed, *self._taus, *before], dtype=torch.float64)
+        values = [self._fingerprint(), self._completed, *self._taus, *before, *self._trained]
+        return torch.tensor(values, dtype=torch.float64)
 
     def set_extra_state(self, state: Any) -> None:
         """Take back what :meth:`get_extra_state` gave."""
         count = len(self.constraints)
         fingerprint, completed, *values = state.tolist()
-        if fingerprint != self._fingerprint() or len(values) != 3 * count:
+        if fingerprint != self._fingerprint() or len(values) != 4 * count:
             raise CheckpointError(self._foreign())
         self._completed = int(completed)
-        self._taus = values[:count]
-        pairs = zip(values[count::2], values[count + 1 :: 2], strict=True)
+        self._taus, before, self._trained = values[:count], values[count : 3 * count], values[3 * count :]
+        pairs = zip(before[::2], before[1::2], strict=True)
         self._before = [None if math.isnan(pair[0]) else Feasibility(*pair) for pair in pairs]
         self._write_weights()
 

@@ -210,7 +210,7 @@ class AugmentedLagrangian(Method):
         i = self._position(name)
         rows = self._rows(None if index is None else checks.check_index(index, g[:, 0] if g.ndim > 1 else g), None)
         known = self._known(i, g, rows.to(self.weights.device), counts=False).to(g)
-        return torch.relu(known + self._taus[i] * g)
+        return torch.relu(known + self.prices[name] * g)
 
     def _fits(self, key: str, own: Tensor, saved: Any) -> bool:
         if not key.startswith("multipliers_") or not isinstance(saved, Tensor):

@@ -55,7 +55,8 @@ class SequentialPenalty(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
-        return self.penalty.multiplier(g, self._taus[self._position(name)])
+        self._position(name)
+        return self.penalty.multiplier(g, self.prices[name])
 
 
 class FixedPenalty(Method):
@@ -90,7 +91,8 @@ class FixedPenalty(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
-        return torch.full_like(g, self._taus[self._position(name)])
+        self._position(name)
+        return torch.full_like(g, self.prices[name])
 
 
 def _fixed(weight: float) -> Constant:

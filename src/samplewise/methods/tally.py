@@ -131,6 +131,11 @@ class Tally(nn.Module):
         """How many batches were counted, in all rounds."""
         return int(self._read[0]) + int(self.noted_calls)
 
+    @property
+    def begun(self) -> bool:
+        """Whether a sample was counted in this process since the round began."""
+        return self._read[1] > 0 or int(self.counts[0]) > 0
+
     def read_(self, values: Tensor, samples: int) -> bool:
         """Count a batch now and return True, or return False if some value is not finite.
 

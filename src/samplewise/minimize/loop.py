@@ -1,6 +1,7 @@
 """The outer loop: tau grows, eps falls, each round starts where the last one ended."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -232,7 +233,8 @@ class Loop:
         for point in points:
             y = point
             for scale in (self.functions.c_scale, own):  # the first is easier, the second is what is asked for
-                y = self._inner(partial(self.functions.squared_violation, scale=scale), y, 1e-3 * self.tolerance)
+                with suppress(_BottomlessError):  # where the violation falls for ever, where it began must do
+                    y = self._inner(partial(self.functions.squared_violation, scale=scale), y, 1e-3 * self.tolerance)
                 violation = self._violation(self.functions.evaluate(y).c.detach().cpu().numpy())
                 if violation <= self.tolerance:
                     return y, False

@@ -80,7 +80,10 @@ def _with_findings(run: RunReport, path: Path) -> RunReport:
             requirements=tuple(_requirement(name, part) for name, part in kept["constraints"].items()),
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
-            splits=tuple(_split(name, part, kept["trained_on"]) for name, part in kept["splits"].items()),
+            splits=tuple(
+                replace(_split(name, part, kept["trained_on"]), chose_the_model=name == kept["selected"]["split"])
+                for name, part in kept["splits"].items()
+            ),
             distributions=tuple(_distribution(name, part) for name, part in kept["distributions"].items()),
         )
 

@@ -69,6 +69,8 @@ class Split:
     means: Mapping[str, float] = field(default_factory=dict)
     """Of every measure."""
     confidence: float = 0.95
+    chose_the_model: bool = False
+    """Whether the epoch was selected on it, so that its share is a little too good."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not 0.0 <= self.satisfied <= 1.0:
@@ -221,5 +223,5 @@ class RunReport:
 
     @property
     def unseen(self) -> Split | None:
-        """The first data set that was not trained on."""
-        return next((split for split in self.splits if not split.trained_on), None)
+        """The first data set that was neither trained on nor chose the model: what an exact bound may speak of."""
+        return next((split for split in self.splits if not split.trained_on and not split.chose_the_model), None)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Auxiliary", "Engine", "single_device"]
 
+PAST_THE_MODEL = (
+    "expected evaluate to call the model itself, model(x): a call of one of its parts or methods, such as "
+    "model.encoder(x), goes past what shares gradients between processes and lowers the precision. Put it into forward"
+)
+
 
 class Auxiliary(Protocol):
     """A step of another network before each main one, such as a discriminator's.
@@ -80,6 +85,8 @@ class Engine:
         # With one process in full precision Fabric's wrapper has nothing to convert and nobody to talk to, and its
         # hooks on every output would cost more than the method does.
         self.model = model if _plain(fabric) else self.wrapped
+        self._called = False  # whether the wrapped model was, since the last micro-batch began
+        self.wrapped.register_forward_pre_hook(self._note_call)
 
     @property
     def device(self) -> torch.device:
@@ -102,21 +109,27 @@ class Engine:
         last = len(micro) - 1
         for i, part in enumerate(micro):
             batch = to_device(next(batches), self.device)
+            self._called = False
             if self.auxiliary is not None:
                 handed_on = self.auxiliary.step(self.model, batch)
                 batch = batch if handed_on is None else handed_on
             # Processes exchange gradients only once a step, at its last micro-batch.
-            with self.fabric.no_backward_sync(self.wrapped, enabled=i < last), _unused_parameters_explained():
+            with self.fabric.no_backward_sync(self.wrapped, enabled=i < last), _explained():
                 self.fabric.backward(self._loss(method, part, batch))
         if self.clip_norm is not None:
             self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
+    def _note_call(self, *_: object) -> None:
+        self._called = True
+
     def _loss(self, method: Method, part: MicroBatch, batch: Any) -> Tensor:
         index = part.index.to(self.device)
         weight = None if part.present is None else part.present.to(self.device, torch.float32)
         evaluation = self.problem.evaluate(self.model, batch, index)
+        if self.model is self.wrapped and not self._called:
+            raise ConfigurationError(PAST_THE_MODEL)
         loss: Tensor = method(evaluation.objective, index=index, sample_weight=weight, **evaluation.measures)
         return loss if part.factor == 1.0 else loss * part.factor
 
@@ -158,11 +171,13 @@ class Engine:
 
 
 @contextlib.contextmanager
-def _unused_parameters_explained() -> Iterator[None]:
-    """Say what to do where PyTorch's DDP finds parameters that the loss does not reach."""
+def _explained() -> Iterator[None]:
+    """Say what to do where DDP finds parameters that the loss does not reach, or Fabric a call past the model."""
     try:
         yield
     except RuntimeError as error:
+        if "mark_forward_method" in str(error):
+            raise ConfigurationError(PAST_THE_MODEL) from error
         if "find_unused_parameters" not in str(error):
             raise
         raise ConfigurationError(

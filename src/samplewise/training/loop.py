@@ -58,6 +58,8 @@ class Training:
     """Steps complete in all."""
     round_epochs: int = 0
     """Epochs complete in the present round."""
+    reached: bool = False
+    """Whether the last audit met the target."""
     stopped: bool = False
 
     def __post_init__(self) -> None:
@@ -156,11 +158,14 @@ class Training:
                 row |= audit_row(split, found)
             self.live.distributions(self.audits, self.epoch)
             self.live.images(self.engine, self.splits, self.epoch)
-            feasible = self._choose().feasible
-            left = settings.last_epoch - self.epoch
-            reached = settings.stop_at_target and feasible and not warming
-            self.stopped = left > 0 and (reached or self._out_of_patience())
+            self.reached = self._choose().feasible and not warming
+            self.stopped = self._stops()
         return row
+
+    def _stops(self) -> bool:
+        """Whether to end here although epochs are left."""
+        left = self.settings.last_epoch - self.epoch
+        return left > 0 and ((self.settings.stop_at_target and self.reached) or self._out_of_patience())
 
     def _out_of_patience(self) -> bool:
         assert self.best is not None, "an epoch was just audited"
@@ -243,6 +248,7 @@ class Training:
             "position": self.position,
             "steps": self.steps,
             "round_epochs": self.round_epochs,
+            "reached": self.reached,
             "stopped": self.stopped,
         }
         self.folder.save(self.steps, state, self.best_weights, self.best_findings)
@@ -254,6 +260,7 @@ class Training:
         state = folder.checkpoints.latest()
         if state is not None:
             self._load(state)
+            folder.keep_best(self.best_weights, self.best_findings)  # a kill may have come before it was written
         self.history = folder.history(self.epoch)
 
     def _load(self, state: dict[str, Any]) -> None:
@@ -266,8 +273,9 @@ class Training:
             self.scheduler.load_state_dict(state["scheduler"])
         self.streaks.load_state_dict(state["streaks"])
         self.epoch, self.position, self.steps = state["epoch"], state["position"], state["steps"]
-        self.round_epochs, self.stopped = state["round_epochs"], state["stopped"]
+        self.round_epochs, self.reached = state["round_epochs"], state["reached"]
         self.best = None if state["best"] is None else Selection(**state["best"])
+        self.stopped = state["stopped"] and self._stops()  # more patience lets an ended run go on
         self.best_weights, self.best_findings = state["best_weights"], state.get("best_findings")
 
 

@@ -33,9 +33,12 @@ class RunFolder:
         needed: bytes of one checkpoint.
         keep: how many checkpoints stay.
         resume: go on from what is there; otherwise the folder must not hold a run.
+        device: where the run trains.
     """
 
-    def __init__(self, path: Path, asked: dict[str, Any], *, needed: int, keep: int, resume: bool) -> None:
+    def __init__(
+        self, path: Path, asked: dict[str, Any], *, needed: int, keep: int, resume: bool, device: str = "cpu"
+    ) -> None:
         self.path = Path(path)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep)
         self._writes = distributed.rank() == 0
@@ -55,7 +58,7 @@ class RunFolder:
                 raise CheckpointError(
                     f"{self.path} holds checkpoints but no {IDENTITY}: it is not a run of this library"
                 )
-            write_json(identity, {"asked": asked, "provenance": provenance(seed=asked.get("seed"))})
+            write_json(identity, {"asked": asked, "provenance": provenance(seed=asked.get("seed"), device=device)})
 
     def _compare(self, identity: Path, asked: dict[str, Any]) -> None:
         try:
@@ -89,7 +92,11 @@ class RunFolder:
         if not self._writes:
             return
         self.checkpoints.save(step, state)
-        if best is not None and best is not self._best:
+        self.keep_best(best, findings)
+
+    def keep_best(self, best: dict[str, torch.Tensor] | None, findings: dict[str, Any] | None) -> None:
+        """Write the selected model and what holds for it, if they have changed."""
+        if self._writes and best is not None and best is not self._best:
             with atomic(self.path / BEST) as temporary:
                 save_file({name: value.contiguous() for name, value in best.items()}, temporary)
             if findings is not None:

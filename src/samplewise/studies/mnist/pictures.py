@@ -70,11 +70,10 @@ def _draw(axes: Axes, strip: Strip, top: float, settings: Settings) -> None:
         top -= HEADING
     axes.text(0.07, top - SIZE / 2, strip.name, va="center", fontsize=8)
     step = (WIDTH - LEFT) / len(strip.pictures)
-    side = round(settings.pixels**0.5)
     for column, picture in enumerate(strip.pictures):
         centre = LEFT + (column + 0.5) * step
         axes.imshow(
-            picture.reshape(side, -1),
+            picture.reshape(settings.shape),
             cmap="gray_r",
             vmin=0,
             vmax=255,

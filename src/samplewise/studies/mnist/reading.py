@@ -119,14 +119,13 @@ def _galleries(settings: Settings, result: results.Result) -> list[Gallery]:
     if not (result.folder / results.EXAMPLES_FILE).exists():
         return []
     kept = {name: values.numpy() for name, values in result.examples().items()}
-    side = round(settings.pixels**0.5)
     galleries = []
     for split in result.selected:
         pictures = []
         for place, index in enumerate(kept[f"{split}/worst/index"]):
             error = float(kept[f"{split}/worst/error"][place])
             images = {
-                what: np.uint8(255) - kept[f"{split}/worst/{what}"][place].reshape(side, -1)
+                what: np.uint8(255) - kept[f"{split}/worst/{what}"][place].reshape(settings.shape)
                 for what in ("original", "reconstruction")
             }
             pictures.append(Picture(f"sample {int(index):,}: {error:.4f}", images))

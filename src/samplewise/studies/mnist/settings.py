@@ -1,5 +1,6 @@
 """What a run of the study is of, and the folder that holds it."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -24,6 +25,8 @@ class Settings:
     fingerprint: str
     """Hash of the data, so that a run goes on only with what it began with."""
     pixels: int = 784
+    height: int = 0
+    """Of an image; 0 for a square one."""
     classes: int = 10
     held_out: str = "test"
     """Name of the second split: ``test``, or ``validation`` while settings are chosen."""
@@ -53,10 +56,17 @@ class Settings:
             data=data.name,
             fingerprint=data.fingerprint(),
             pixels=data.pixels,
+            height=0 if data.shape[0] == data.shape[1] else data.shape[0],
             classes=data.classes,
             held_out=data.held_out,
             **chosen,
         )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of an image."""
+        height = self.height or math.isqrt(self.pixels)
+        return height, self.pixels // height
 
     @property
     def comparable(self) -> bool:

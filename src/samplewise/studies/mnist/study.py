@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -139,7 +139,7 @@ def run_row(
             fabric=fabric,
             progress=progress,
             tensorboard=tensorboard,
-            pictures=_pictures if tensorboard else None,
+            pictures=partial(_pictures, settings.shape) if tensorboard else None,
         )
         chosen = _selected(row, settings, solution, model)
         # Every process audits its share, so all of them must come here; only one writes.
@@ -152,12 +152,11 @@ def run_row(
     return folder
 
 
-def _pictures(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     """Originals above their reconstructions, dark on light."""
     images, _ = batch
     _, reconstructions = model(images)
-    side = math.isqrt(images.shape[1])
-    originals, redrawn = (1 - pixels.view(len(pixels), 1, side, -1) for pixels in (images, reconstructions))
+    originals, redrawn = (1 - pixels.view(len(pixels), 1, *shape) for pixels in (images, reconstructions))
     return {"original and reconstruction": in_lines(originals, redrawn)}
 
 
@@ -249,7 +248,8 @@ def _examples(model: nn.Module, splits: dict[str, TensorDataset], audits: dict[s
     for split, images in splits.items():
         pixels = images.tensors[0]
         errors = audits[split][CONSTRAINT].values
-        for which, index in (("first", torch.arange(SHOWN)), ("worst", errors.argsort(descending=True)[:SHOWN])):
+        first = torch.arange(min(SHOWN, len(pixels)))
+        for which, index in (("first", first), ("worst", errors.argsort(descending=True)[:SHOWN])):
             originals = pixels[index]
             model.eval()
             with torch.no_grad():
