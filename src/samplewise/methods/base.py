@@ -3,15 +3,16 @@
 import math
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from samplewise.constraints import Constraint, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, did_you_mean
 from samplewise.methods import checks
+from samplewise.methods.full_precision import FullPrecision
 from samplewise.methods.tally import Fault, Round, Tally
 from samplewise.schedules import Feasibility, Schedule, for_each
 
@@ -27,7 +28,7 @@ class Rows(NamedTuple):
     """Of all processes' batches, one after the other."""
 
 
-class Method(nn.Module, ABC):
+class Method(FullPrecision, ABC):
     """Turns the objective and the measures of a batch into one scalar loss.
 
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
@@ -232,17 +233,18 @@ class Method(nn.Module, ABC):
     @property
     def taus(self) -> dict[str, float]:
         """The present weight of each constraint."""
-        return {constraint.name: tau for constraint, tau in zip(self.constraints, self._taus, strict=True)}
+        return self._named(self._taus)
 
     @property
     def prices(self) -> dict[str, float]:
         """The weight of each constraint that the model was last trained under, which multipliers are estimated with.
 
-        It is tau of the present round, or of the one before while the present one has seen no sample: after
-        :meth:`step` the model is still the minimiser of the old tau.
+        After :meth:`step`, until a sample is seen, that is tau of the round before: the model is still its minimiser.
         """
-        weights = self._taus if self.tally.begun else self._trained
-        return {constraint.name: tau for constraint, tau in zip(self.constraints, weights, strict=True)}
+        return self._named(self._taus if self.tally.begun else self._trained)
+
+    def _named(self, values: list[float]) -> dict[str, float]:
+        return {constraint.name: value for constraint, value in zip(self.constraints, values, strict=True)}
 
     @property
     def tau(self) -> float:
@@ -264,8 +266,7 @@ class Method(nn.Module, ABC):
 
     def set_extra_state(self, state: Any) -> None:
         """Take back what :meth:`get_extra_state` gave."""
-        count = len(self.constraints)
-        fingerprint, completed, *values = state.tolist()
+        count, (fingerprint, completed, *values) = len(self.constraints), state.tolist()
         if fingerprint != self._fingerprint() or len(values) != 4 * count:
             raise CheckpointError(self._foreign())
         self._completed = int(completed)
@@ -294,17 +295,6 @@ class Method(nn.Module, ABC):
             f"{[str(constraint) for constraint in self.constraints]}: load it into the method it was saved from"
         )
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow a move to another device, but no cast: sums and multipliers need their precision."""
-
-        def move(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(move, recurse)  # type: ignore[no-untyped-call]  # torch leaves it without types
-        return self
-
     def extra_repr(self) -> str:
-        return ", ".join(
-            f"{constraint} (tau={tau:g})" for constraint, tau in zip(self.constraints, self._taus, strict=True)
-        )
+        pairs = zip(self.constraints, self._taus, strict=True)
+        return ", ".join(f"{constraint} (tau={tau:g})" for constraint, tau in pairs)

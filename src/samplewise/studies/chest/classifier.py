@@ -149,12 +149,7 @@ def open_run(
 ) -> Classifier:
     """Refuse what cannot be trained, or make ``folder`` ready for the run; returns the classifier it begins with.
 
-    Args:
-        store: prepared X-rays with labels and their split.
-        settings: how; see :meth:`Settings.of`.
-        folder: of the run. With several processes the first one makes it.
-        weights: file of weights to start from; from scratch if None.
-        resume: go on with the run that is there.
+    The arguments are those of :func:`train_classifier`. Of several processes the first one makes the folder.
     """
     pictures = store.select("train")
     labels = labels_of(store)[pictures.rows]
