@@ -219,6 +219,14 @@ def test_a_fabric_of_ones_own_sets_devices_and_precision() -> None:
     assert next(mixed.parameters()).dtype == torch.float32
 
 
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_precisions_that_turn_the_weights_into_something_else_are_refused(precision: Any) -> None:
+    from lightning_fabric import Fabric
+
+    with pytest.raises(ConfigurationError, match=f"32-true, bf16-mixed or 16-mixed, .* got {precision}"):
+        run(fabric=Fabric(accelerator="cpu", devices=1, precision=precision))
+
+
 class Parts(nn.Module):
     """Can be called past its ``forward``."""
 

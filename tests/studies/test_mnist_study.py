@@ -14,11 +14,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from samplewise.audit import audit
 from samplewise.checkpoint import load_state
+from samplewise.data import ImageData
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.studies.mnist.network import study_problem
+from samplewise.studies.mnist.pictures import draw_pictures
+from samplewise.studies.mnist.reading import read_study
 from samplewise.studies.mnist.results import from_history, read_results
-from samplewise.studies.mnist.rows import parse_row
-from samplewise.studies.mnist.settings import Settings, open_run, read_settings, row_folder
+from samplewise.studies.mnist.rows import Naming, parse_row
+from samplewise.studies.mnist.settings import Settings, open_run, read_settings, row_folder, write_settings
 from samplewise.studies.mnist.study import _scheduler, is_complete, run_row, warm_start
 
 
@@ -232,6 +235,27 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
         Settings.of(small_data(), **wrong)
+
+
+def test_a_margin_of_the_whole_bound_is_refused_before_any_training(tmp_path: Path) -> None:
+    data = small_data()
+    with pytest.raises(ConfigurationError, match=r"margin below theta = 0\.05, got 0\.05"):
+        run_row(small_settings(data), data, parse_row("penalty:1:1.01,margin=0.05"), 0, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_need_not_be_square_nor_a_part_as_long_as_a_line_of_pictures(tmp_path: Path) -> None:
+    images, labels = torch.randint(0, 256, (45, 5, 3)), torch.arange(45) % 3
+    data = ImageData.from_bytes("oblong", (images[:40], labels[:40]), (images[40:], labels[40:]))
+    settings = small_settings(data, epochs=1)
+    assert settings.shape == (5, 3)
+    write_settings(tmp_path, settings)
+    run_row(settings, data, parse_row("penalty:1:1.01"), 0, tmp_path)
+    (result,) = read_results(tmp_path)
+    assert len(result.examples()["test/first/original"]) == 5
+    assert draw_pictures(tmp_path, settings, [result], Naming([result.row]))[0].stat().st_size > 1000
+    (run,) = read_study(tmp_path) or ()
+    assert {image.shape for image in run.galleries[0].pictures[0].images.values()} == {(5, 3)}
 
 
 def test_a_result_of_another_kind_is_named(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class Engine:
         auxiliary: Auxiliary | None = None,
         clip_norm: float | None = None,
     ) -> None:
+        _check_precision(fabric)
         self.fabric = fabric
         self.problem = problem
         self.auxiliary = auxiliary
@@ -142,7 +143,8 @@ class Engine:
         else:
             model, optimizer = self.raw_model.state_dict(), self.raw_optimizer.state_dict()
         auxiliary = None if self.auxiliary is None else self.auxiliary.state_dict()
-        return {"model": dict(model), "optimizer": optimizer, "auxiliary": auxiliary}
+        scaler = self.fabric.strategy.precision.state_dict()  # of 16-mixed; nothing elsewhere
+        return {"model": dict(model), "optimizer": optimizer, "auxiliary": auxiliary, "scaler": scaler}
 
     def load(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state` gave."""
@@ -161,6 +163,8 @@ class Engine:
             self.raw_optimizer.load_state_dict(state["optimizer"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
+        if state["scaler"]:
+            self.fabric.strategy.precision.load_state_dict(state["scaler"])
 
     @property
     def _sharded(self) -> bool:
@@ -184,6 +188,16 @@ def _explained() -> Iterator[None]:
             "some parameters do not reach the loss, which plain DDP does not allow: a method without constraints, or "
             "warm-up, leaves out what only the measures need. Use strategy='ddp_find_unused_parameters_true'"
         ) from error
+
+
+def _check_precision(fabric: Fabric) -> None:
+    from lightning_fabric.plugins.precision import DoublePrecision, HalfPrecision
+
+    if isinstance(fabric.strategy.precision, DoublePrecision | HalfPrecision):
+        raise ConfigurationError(
+            "expected the precision 32-true, bf16-mixed or 16-mixed, in which the weights stay in float32, got "
+            f"{fabric.strategy.precision.precision}"
+        )
 
 
 def _plain(fabric: Fabric) -> bool:

@@ -18,6 +18,7 @@ from samplewise.audit import Audit, audit
 from samplewise.batches import mix
 from samplewise.constraints import Constraint
 from samplewise.data import ImageData
+from samplewise.errors import ConfigurationError
 from samplewise.fit import Solution, fit
 from samplewise.measures import mse
 from samplewise.methods import Method, Unconstrained
@@ -110,6 +111,8 @@ def run_row(
     Returns:
         The row's folder, with ``result.json``, ``history.csv``, ``errors.csv`` and pictures in it.
     """
+    if row.options.margin >= settings.theta:
+        raise ConfigurationError(f"expected a margin below theta = {settings.theta:g}, got {row.options.margin:g}")
     folder = row_folder(out, row, seed)
     if is_complete(out, row, seed):
         return folder
