@@ -163,7 +163,7 @@ class Engine:
             self.raw_optimizer.load_state_dict(state["optimizer"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
-        if state["scaler"]:
+        if state.get("scaler"):
             self.fabric.strategy.precision.load_state_dict(state["scaler"])
 
     @property

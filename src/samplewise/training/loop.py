@@ -273,7 +273,7 @@ class Training:
             self.scheduler.load_state_dict(state["scheduler"])
         self.streaks.load_state_dict(state["streaks"])
         self.epoch, self.position, self.steps = state["epoch"], state["position"], state["steps"]
-        self.round_epochs, self.reached = state["round_epochs"], state["reached"]
+        self.round_epochs, self.reached = state["round_epochs"], state.get("reached", False)
         self.best = None if state["best"] is None else Selection(**state["best"])
         self.stopped = state["stopped"] and self._stops()  # more patience lets an ended run go on
         self.best_weights, self.best_findings = state["best_weights"], state.get("best_findings")
