@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from samplewise.watermark.evaluation import Evaluation, evaluate_network, summar
 from samplewise.watermark.evaluation.judged import Judged
 from samplewise.watermark.evaluation.paper import published_median
 from samplewise.watermark.evaluation.runs import Run
+from samplewise.watermark.evaluation.table import table_rows, table_text
 from samplewise.watermark.figures import write_figures
 from samplewise.watermark.figures.pictures import chosen_images
 from samplewise.watermark.messages import fixed_messages
@@ -97,3 +99,16 @@ def test_the_paper_has_a_median_for_its_own_configurations() -> None:
     assert published_median(Recipe(network="hidden", floor=50.0)) == 0.33
     assert published_median(Recipe(network="hidden", floor=50.0, image_loss=0.7)) == 0.23
     assert published_median(Recipe(network="hidden", floor=45.0)) is None
+
+
+def test_a_baseline_is_judged_by_a_floor_only_if_one_is_asked_for(data: PictureData, tmp_path: Path) -> None:
+    one = judge(data, "one", Plain(), tmp_path)
+    baseline = replace(one, run=replace(one.run, recipe=replace(one.run.recipe, image_loss=0.7)))
+    (row,) = table_rows([baseline])
+    assert (row["floor"], row["satisfied"], row["satisfied_at_least"]) == (None, None, None)
+    text = table_text([baseline])
+    assert "meet the floor" not in text.splitlines()[0]
+    assert "Trained without a floor, on a weighted image loss: one." in text
+    asked = replace(baseline, summary=summarise(one.evaluation, 25.0))
+    assert table_rows([asked])[0]["floor"] == 25.0
+    assert table_rows([one])[0]["floor"] == 20.0

@@ -58,18 +58,20 @@ def _row(one: Judged) -> dict[str, Any]:
     recipe, summary = one.run.recipe, one.summary
     grey, reading = summary.quality["grey"], summary.reading["grey"]
     rgb = summary.reading.get("rgb")
+    # The baseline has no floor of its own, only one that it may be judged by.
+    judged = not recipe.image_loss or summary.floor != recipe.floor
     return {
         "run": one.run.name,
         "network": recipe.network,
         "bits": recipe.bits,
         "size": recipe.size,
-        "floor": summary.floor,
+        "floor": summary.floor if judged else None,
         "noise": recipe.noise,
         "images": summary.images,
         "psnr_mean": grey.psnr_mean,
         "psnr_min": grey.psnr_min,
-        "satisfied": grey.satisfied.share,
-        "satisfied_at_least": grey.satisfied.at_least,
+        "satisfied": grey.satisfied.share if judged else None,
+        "satisfied_at_least": grey.satisfied.at_least if judged else None,
         "bit_error": reading.bit_error_mean,
         "error_free": reading.error_free.share,
         "usable_bits": reading.usable_bits,
