@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import samplewise as sw
-from samplewise.checkpoint import load_state
+from samplewise.checkpoint import alone, load_state
 from samplewise.errors import CheckpointError, OutputError
 from small import make_data, make_method, make_model, make_problem, same_weights
 
@@ -173,6 +173,15 @@ def test_without_resume_a_run_is_never_overwritten(tmp_path: Path) -> None:
     fit(tmp_path / "run", resume=False)
     with pytest.raises(OutputError, match="holds a run already"):
         fit(tmp_path / "run", resume=False)
+
+
+def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path) -> None:
+    fit(tmp_path)
+    before = (tmp_path / "history.csv").read_bytes()
+    with alone(tmp_path, "run"), pytest.raises(CheckpointError, match="another process is working on this run"):
+        fit(tmp_path, epochs=3)
+    assert (tmp_path / "history.csv").read_bytes() == before
+    fit(tmp_path, epochs=3)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from torch import nn
 from samplewise import distributed
 from samplewise.audit import Audit
 from samplewise.batches import Data, Feed, source_of
+from samplewise.checkpoint import alone
 from samplewise.errors import ConfigurationError
 from samplewise.history import History
 from samplewise.methods import Method
@@ -212,21 +214,20 @@ def fit(
         live=live,
     )
     training.try_out()
-    if checkpoint is not None:
-        asked = identity(training, problem, model)
-        training.open(
-            RunFolder(
+    shown = progress if distributed.rank() == 0 else False
+    with contextlib.ExitStack() as stack:
+        if checkpoint is not None:
+            folder = RunFolder(
                 Path(checkpoint),
-                asked,
+                identity(training, problem, model),
                 needed=checkpoint_bytes(model, method),
                 keep=keep,
                 resume=resume,
                 device=str(engine.device),
             )
-        )
-    shown = progress if distributed.rank() == 0 else False
-    with Progress(settings.last_epoch, done=training.epoch, shown=shown) as bar:
-        training.loop(bar)
+            stack.enter_context(alone(folder.path, "run"))
+            training.open(folder)
+        training.loop(stack.enter_context(Progress(settings.last_epoch, done=training.epoch, shown=shown)))
     return _solution(training, model)
 
 

@@ -257,7 +257,7 @@ class Training:
     def open(self, folder: RunFolder) -> None:
         """Keep the run in ``folder`` and go on from what it holds."""
         self.folder = folder
-        state = folder.checkpoints.latest()
+        state = folder.latest()
         if state is not None:
             self._load(state)
             folder.keep_best(self.best_weights, self.best_findings)  # a kill may have come before it was written

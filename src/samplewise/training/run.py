@@ -46,7 +46,6 @@ class RunFolder:
         if not self._writes:
             return
         ensure_writable(self.path, needed=needed * (keep + 1))  # one more while it is written
-        self.checkpoints.clear_torn()
         identity = self.path / IDENTITY
         if identity.exists():
             if not resume:
@@ -72,6 +71,12 @@ class RunFolder:
                     f"{self.path} holds another run: its {key} is {found.get(key)!r}, now it is {wanted.get(key)!r}. "
                     "Choose another folder, or ask for the same"
                 )
+
+    def latest(self) -> dict[str, Any] | None:
+        """The state to go on from, if there is one; what a kill left behind is cleared away."""
+        if self._writes:
+            self.checkpoints.clear_torn()
+        return self.checkpoints.latest()
 
     def history(self, epochs: int) -> History:
         """The history of the first ``epochs`` epochs; what was written after the checkpoint will be made again."""
