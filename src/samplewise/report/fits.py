@@ -12,10 +12,11 @@ from samplewise.errors import DataError
 from samplewise.history import History
 from samplewise.report.reading import number, read_curves, read_json, reading
 from samplewise.report.run import Certified, Distribution, Finding, Multipliers, Requirement, RunReport, Split
+from samplewise.settings_file import SettingsFile
 from samplewise.training.findings import FORMAT, long_tail
 from samplewise.training.run import FINDINGS, IDENTITY
 
-__all__ = ["keep_certificate", "read_certificate", "read_fit", "read_multipliers"]
+__all__ = ["keep_certificate", "read_certificate", "read_fit", "read_fit_within", "read_multipliers"]
 
 CERTIFICATE = "certificate.json"
 FACTS = {
@@ -68,6 +69,32 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             provenance=dict(stored["provenance"]),
         )
     return [_with_findings(run, folder / FINDINGS) if (folder / FINDINGS).exists() else run]
+
+
+def read_fit_within(
+    folder: Path, settings_file: SettingsFile[Any], key: str
+) -> tuple[RunReport, Mapping[str, Any]] | None:
+    """The run of ``fit`` in the folder of a command, and the command's settings; None if the folder is of another kind.
+
+    Args:
+        folder: of the command, with the run in ``fit`` below it.
+        settings_file: what the command keeps its settings in.
+        key: what the report calls them.
+    """
+    path = folder / settings_file.name
+    if not path.exists():
+        return None
+    stored = read_json(path)
+    if stored.get("format") != settings_file.format:
+        return None
+    found = read_fit(folder / "fit")
+    if found is None:
+        raise DataError(f"{folder}: its training has not begun yet; make the report later")
+    (run,) = found
+    with reading(path):
+        settings = dict(stored["settings"])
+    named = replace(run, name=folder.resolve().name, folder=str(folder), settings={key: settings, **run.settings})
+    return named, settings
 
 
 def _with_findings(run: RunReport, path: Path) -> RunReport:

@@ -10,7 +10,7 @@ import numpy as np
 
 from samplewise.checkpoint import load_state
 from samplewise.errors import CheckpointError, DataError
-from samplewise.report.fits import read_fit
+from samplewise.report.fits import read_fit_within
 from samplewise.report.reading import read_json, reading
 from samplewise.report.run import Bars, Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split, Table
 from samplewise.report.words import count, share
@@ -28,27 +28,12 @@ WAYS = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
 
 def read_training(folder: Path) -> Sequence[RunReport] | None:
     """The run in a folder of ``samplewise watermark train``, ended or not; None if the folder is of another kind."""
-    path = folder / RECIPE_FILE.name
-    if not path.exists():
-        return None
-    stored = read_json(path)
-    if stored.get("format") != RECIPE_FILE.format:
-        return None
-    found = read_fit(folder / "fit")
+    found = read_fit_within(folder, RECIPE_FILE, "recipe")
     if found is None:
-        raise DataError(f"{folder}: its training has not begun yet; make the report later")
-    (run,) = found
-    with reading(path):
-        recipe = stored["settings"]
-        return [
-            replace(
-                run,
-                name=folder.resolve().name,
-                folder=str(folder),
-                problem=_problem(recipe),
-                settings={"recipe": recipe, **run.settings},
-            )
-        ]
+        return None
+    run, recipe = found
+    with reading(folder / RECIPE_FILE.name):
+        return [replace(run, problem=_problem(recipe))]
 
 
 def read_evaluation(folder: Path) -> Sequence[RunReport] | None:

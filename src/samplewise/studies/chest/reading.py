@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from samplewise.errors import DataError
-from samplewise.report.fits import read_fit
+from samplewise.report.fits import read_fit_within
 from samplewise.report.reading import read_json, reading
 from samplewise.report.run import RunReport, Table
 from samplewise.report.words import count
@@ -19,29 +18,12 @@ PROBLEM = "Find 14 pathologies in chest X-rays"
 
 def read_classifier_training(folder: Path) -> Sequence[RunReport] | None:
     """The run in a folder of ``samplewise chest classifier``, ended or not; None if the folder is of another kind."""
-    path = folder / SETTINGS_FILE.name
-    if not path.exists():
-        return None
-    stored = read_json(path)
-    if stored.get("format") != SETTINGS_FILE.format:
-        return None
-    found = read_fit(folder / "fit")
+    found = read_fit_within(folder, SETTINGS_FILE, "classifier")
     if found is None:
-        raise DataError(f"{folder}: its training has not begun yet; make the report later")
-    (run,) = found
+        return None
+    run, _ = found
     result = folder / RESULT_FILE
-    with reading(path):
-        settings = {"classifier": stored["settings"], **run.settings}
-    return [
-        replace(
-            run,
-            name=folder.resolve().name,
-            folder=str(folder),
-            problem=PROBLEM,
-            tables=(*run.tables, *(_scores(result) if result.exists() else ())),
-            settings=settings,
-        )
-    ]
+    return [replace(run, problem=PROBLEM, tables=tuple(_scores(result)) if result.exists() else ())]
 
 
 def _scores(path: Path) -> list[Table]:
