@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +13,17 @@ from torch import Tensor
 
 from nonlinear_problems import PROBLEMS, NonlinearProblem
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
-from samplewise.minimize import MinimizeStatus, minimize
+from samplewise.methods import SequentialPenalty
+from samplewise.minimize import LagrangianRounds, MinimizeStatus, PenaltyRounds, minimize
+from samplewise.minimize.loop import Rounds
 from samplewise.schedules import Constant, Geometric, Schedule
 
-Name = Literal["sequential-penalty", "augmented-lagrangian"]
-METHODS: tuple[Name, Name] = ("sequential-penalty", "augmented-lagrangian")
+both_methods = pytest.mark.parametrize("method", [PenaltyRounds(), LagrangianRounds()], ids=["penalty", "lagrangian"])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@both_methods
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
-def test_standard_problems_are_solved(problem: NonlinearProblem, method: Name) -> None:
+def test_standard_problems_are_solved(problem: NonlinearProblem, method: Rounds) -> None:
     result = minimize(
         problem.f,
         problem.x0,
@@ -60,10 +61,10 @@ def lagrangian_gradient(problem: NonlinearProblem, x: Tensor, multipliers: Any) 
     return float(gradient.abs().max())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@both_methods
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=15)
-def test_random_convex_programs_agree_with_slsqp(method: Name, seed: int) -> None:
+def test_random_convex_programs_agree_with_slsqp(method: Rounds, seed: int) -> None:
     draw = np.random.default_rng(seed)
     n, m = 6, 5
     root = draw.normal(size=(n, n))
@@ -95,16 +96,13 @@ def test_random_convex_programs_agree_with_slsqp(method: Name, seed: int) -> Non
 
 
 def test_rounds_follow_the_schedule_and_the_falling_accuracy() -> None:
-    schedule = Geometric(2.0, growth=3.0, maximum=1e10)
     result = minimize(
         lambda x: x.sum(),
         torch.zeros(2),
         constraints=[lambda x: x.square().sum() - 2],
-        schedule=schedule,
+        method=PenaltyRounds(Geometric(2.0, growth=3.0, maximum=1e10), epsilon0=1e-2, decay=0.5),
         newton=False,
         tolerance=1e-6,
-        epsilon0=1e-2,
-        decay=0.5,
         scale=False,
     )
     assert result.success
@@ -141,11 +139,9 @@ def test_the_multiplier_is_tau_times_the_violation_without_newton() -> None:
         lambda x: (x[0] - 2) ** 2,
         [0.0],
         constraints=[lambda x: x[0] - 1],
+        method=PenaltyRounds(Constant(100.0), max_rounds=1, epsilon0=1e-9),
         newton=False,
         scale=False,
-        max_rounds=1,
-        epsilon0=1e-9,
-        schedule=Constant(100.0),
     )
     assert result.status is MinimizeStatus.ITERATION_LIMIT
     assert result.x.item() == pytest.approx(104 / 102, abs=1e-8)
@@ -158,7 +154,7 @@ def two_discs(x: Tensor) -> Tensor:
     return torch.stack([(x[0] + 2) ** 2 + x[1] ** 2 - 1, (x[0] - 2) ** 2 + x[1] ** 2 - 1])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@both_methods
 @pytest.mark.parametrize(
     ("f", "x0", "constraints", "equalities", "least"),
     [
@@ -169,7 +165,7 @@ def two_discs(x: Tensor) -> Tensor:
     ids=["no real root", "disjoint discs", "contradicting equalities"],
 )
 def test_infeasible_problems_end_at_the_least_violated_point(
-    method: Name,
+    method: Rounds,
     f: Callable[[Tensor], Tensor],
     x0: list[float],
     constraints: list[Callable[[Tensor], Tensor]],
@@ -212,7 +208,7 @@ def test_a_subproblem_open_below_is_closed_by_a_larger_tau() -> None:
         lambda x: -(x[0] ** 2),
         [0.5],
         constraints=[lambda x: x - 1, lambda x: -x - 1],
-        schedule=Geometric(1.0, growth=4.0),
+        method=PenaltyRounds(Geometric(1.0, growth=4.0)),
     )
     assert result.success
     assert abs(result.x.item()) == pytest.approx(1.0)
@@ -224,7 +220,7 @@ def test_tau_never_falls_after_a_subproblem_open_below(schedule: Schedule) -> No
         lambda x: -(x[0] ** 2),
         [0.5],
         constraints=[lambda x: x - 1, lambda x: -x - 1],
-        schedule=schedule,
+        method=PenaltyRounds(schedule),
         newton=False,
         scale=False,
     )
@@ -237,7 +233,8 @@ def test_tau_never_falls_after_a_subproblem_open_below(schedule: Schedule) -> No
 
 def test_iteration_limit() -> None:
     problem = next(problem for problem in PROBLEMS if problem.name == "hs100")
-    result = minimize(problem.f, problem.x0, constraints=problem.constraints, max_rounds=1, newton=False)
+    method = PenaltyRounds(max_rounds=1)
+    result = minimize(problem.f, problem.x0, constraints=problem.constraints, method=method, newton=False)
     assert result.status is MinimizeStatus.ITERATION_LIMIT
     assert len(result.history) == 1
 
@@ -256,6 +253,26 @@ def test_any_shape_and_dtype_of_x0() -> None:
         result.multipliers.constraints[0], torch.tensor([[0.0, 0.0], [1.0, 3.0]], dtype=torch.float64)
     )
     torch.testing.assert_close(result.multipliers.upper, torch.tensor([[1.0, 0], [0, 0]], dtype=torch.float64))
+
+
+def test_bounds_are_read_and_kept_in_double_precision() -> None:
+    result = minimize(lambda x: x.sum(), [1.0], bounds=(0.1, None))
+    assert result.success
+    assert result.x.item() == 0.1
+
+
+def test_evaluations_are_the_calls_of_the_functions() -> None:
+    calls = 0
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return x.sum()
+
+    result = minimize(f, torch.zeros(2), constraints=[lambda x: x.square().sum() - 2])
+    assert result.success
+    assert result.evaluations == calls - 1  # one more call, where it is checked what f returns
+    assert result.history[-1].evaluations <= result.evaluations
 
 
 def test_the_start_is_moved_into_the_bounds() -> None:
@@ -297,20 +314,17 @@ def square(x: Tensor) -> Tensor:
         ({"tolerance": -1e-6}, ConfigurationError, "tolerance > 0"),
         ({"tolerance": math.nan}, ConfigurationError, "finite number for tolerance, got nan"),
         ({"tolerance": "a"}, ConfigurationError, "finite number for tolerance, got 'a'"),
-        ({"epsilon0": None}, ConfigurationError, "finite number for epsilon0, got None"),
-        ({"epsilon0": 0.0}, ConfigurationError, "epsilon0 > 0"),
-        ({"decay": 1.0}, ConfigurationError, "0 < decay < 1"),
-        ({"decay": "a"}, ConfigurationError, "finite number for decay, got 'a'"),
-        ({"schedule": 5}, ConfigurationError, r"schedule as one such as Geometric\(.*got 5"),
-        ({"schedule": Geometric}, ConfigurationError, r"schedule as one such as Geometric\("),
         ({"constraints": 3}, ConfigurationError, "constraints as a function of a tensor or a list of them, got 3"),
         ({"constraints": "ab"}, ConfigurationError, "constraints as a function .* got 'ab'"),
         ({"constraints": [3]}, ConfigurationError, r"constraints\[0\] as a function of a tensor, got int"),
         ({"equalities": None}, ConfigurationError, "equalities as a function of a tensor or a list"),
-        ({"max_rounds": 0}, ConfigurationError, "max_rounds"),
         ({"max_inner": 1.5}, ConfigurationError, "max_inner"),
-        ({"method": "augmented_lagrangian"}, ConfigurationError, "Did you mean 'augmented-lagrangian'"),
+        ({"method": "augmented-lagrangian"}, ConfigurationError, r"=LagrangianRounds\(\), got 'augmented-lagrangian'"),
+        ({"method": PenaltyRounds}, ConfigurationError, r"expected method=PenaltyRounds\(\) or"),
+        ({"method": SequentialPenalty([], schedule=Constant(1.0))}, ConfigurationError, "got SequentialPenalty"),
         ({"bounds": (1.0, 0.0)}, ConfigurationError, "lower <= upper"),
+        ({"bounds": (10**400, None)}, ConfigurationError, "lower bound as a number"),
+        ({"x0": [10**400]}, ConfigurationError, "x0 as a tensor"),
         ({"bounds": (math.nan, None)}, ConfigurationError, "lower bound is NaN"),
         ({"bounds": ([0.0, 0.0, 0.0], None)}, ConfigurationError, r"shape \(2,\) of x0"),
         ({"bounds": [(0, 1), (0, 1)]}, ConfigurationError, r"tuple \(lower, upper\)"),
@@ -320,3 +334,21 @@ def test_bad_input_is_one_clear_error(arguments: dict[str, Any], error: type[Exc
     call: dict[str, Any] = {"f": square, "x0": [0.0, 0.0], **arguments}
     with pytest.raises(error, match=match):
         minimize(call.pop("f"), call.pop("x0"), **call)
+
+
+@pytest.mark.parametrize("method", [PenaltyRounds, LagrangianRounds])
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"epsilon0": None}, "finite number for epsilon0, got None"),
+        ({"epsilon0": 0.0}, "epsilon0 > 0"),
+        ({"decay": 1.0}, "0 < decay < 1"),
+        ({"decay": "a"}, "finite number for decay, got 'a'"),
+        ({"schedule": 5}, r"schedule as one such as Geometric\(.*got 5"),
+        ({"schedule": Geometric}, r"schedule as one such as Geometric\("),
+        ({"max_rounds": 0}, "max_rounds"),
+    ],
+)
+def test_a_method_refuses_what_cannot_be_right(method: type[Rounds], arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        method(**arguments)

@@ -1,26 +1,36 @@
 """``minimize``: the general problem min f(x) s.t. g(x) <= 0, h(x) = 0, by the paper's outer loop."""
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError, did_you_mean, finite_number
-from samplewise.minimize.functions import Array, Function, Functions, starting_point
-from samplewise.minimize.kkt import Bounds, residuals, shaped, slopes
-from samplewise.minimize.loop import Loop
-from samplewise.minimize.result import MinimizeResult
-from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
+from samplewise.errors import ConfigurationError, NotFiniteError, finite_number, whole_number
+from samplewise.minimize.loop import Loop, MinimizeRound, MinimizeStatus, PenaltyRounds, Rounds
+from samplewise.minimize.program import Function, Kkt, Multipliers, Program
 
-__all__ = ["minimize"]
+UNREADABLE = (TypeError, ValueError, RuntimeError, OverflowError)  # what torch raises for what is no tensor
 
-METHODS = ("sequential-penalty", "augmented-lagrangian")
-# Beyond the maximum, rounding in g times tau is larger than any multiplier.
-PENALTY = Geometric(10.0, growth=10.0, maximum=1e10)
-LAGRANGIAN = FeasibilityDriven(10.0, growth=10.0, maximum=1e10, factor=0.5)
+
+@dataclass(frozen=True)
+class MinimizeResult:
+    """What :func:`minimize` returns."""
+
+    x: Tensor
+    fun: float
+    multipliers: Multipliers
+    kkt: Kkt
+    status: MinimizeStatus
+    history: tuple[MinimizeRound, ...]
+    evaluations: int
+    """How often all functions were evaluated together."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the method converged."""
+        return self.status is MinimizeStatus.CONVERGED
 
 
 def minimize(
@@ -30,12 +40,8 @@ def minimize(
     constraints: Sequence[Function] | Function = (),
     equalities: Sequence[Function] | Function = (),
     bounds: tuple[Any, Any] | None = None,
-    method: Literal["sequential-penalty", "augmented-lagrangian"] = "sequential-penalty",
-    schedule: Schedule | None = None,
+    method: Rounds = PenaltyRounds(),  # noqa: B008  # it is frozen
     tolerance: float = 1e-8,
-    epsilon0: float = 1e-2,
-    decay: float = 0.1,
-    max_rounds: int = 40,
     max_inner: int = 2000,
     newton: bool = True,
     scale: bool = True,
@@ -43,16 +49,12 @@ def minimize(
     """Minimise ``f(x)`` subject to ``g_i(x) <= 0``, ``h_i(x) = 0`` and bounds (problem (2), section III).
 
     Round k minimises ``P_tau`` (Definition 4; an equality counts with ``h^2``) from where round k-1 ended, until the
-    projected gradient is below eps_k; then tau grows and eps falls, as Theorem 3 asks. ``"augmented-lagrangian"``
-    shifts the constraints by multipliers (Birgin and Martinez, 2014, algorithm 4.1) and lets tau grow only when the
-    violation does not fall.
+    projected gradient is below eps_k; then tau grows and eps falls.
 
-    The inner solver is scipy's L-BFGS-B: it keeps bounds exactly, which a penalty would not, its line search satisfies
-    the strong Wolfe conditions, and a memory longer than the number of active constraints copes with the curvature of
-    size tau that each of them adds. A pure penalty is infeasible by lambda / tau at every finite tau, so once a round
-    is nearly feasible its end point and its multipliers ``lambda_i = tau max(0, g_i)`` start Newton's method on the
-    KKT conditions. What that finds is taken only if it is near and passes the tolerance, otherwise the rounds go on.
-    A KKT point where the Lagrangian curves downward along the constraints is left in that direction.
+    The inner solver is scipy's L-BFGS-B, which keeps bounds exactly. A pure penalty is infeasible by lambda / tau at
+    every finite tau, so once a round is nearly feasible its end point and its multipliers ``tau max(0, g_i)`` start
+    Newton's method on the KKT conditions. What that finds is taken only if it is near and passes the tolerance. A KKT
+    point where the Lagrangian curves downward along the constraints is left in that direction.
 
     Everything is computed in float64. Each function is divided by the largest entry of its gradient at x0 where that
     is above one; tau and epsilon refer to these scaled functions, everything in the result to the functions as given.
@@ -63,13 +65,8 @@ def minimize(
         constraints: functions of any shape, satisfied where every entry is ``<= 0``.
         equalities: functions of any shape, satisfied where every entry is 0.
         bounds: ``(lower, upper)``, each a number, values of the shape of ``x0``, or None.
-        method: ``"sequential-penalty"`` or ``"augmented-lagrangian"``.
-        schedule: tau_k; if not given, ``Geometric(10, growth=10)`` for the penalty method and ``FeasibilityDriven(10,
-            growth=10, factor=0.5)`` for the other, both up to 1e10.
+        method: :class:`PenaltyRounds` or :class:`LagrangianRounds`, which hold tau_k, eps_k and how many rounds.
         tolerance: on each KKT residual (:meth:`Kkt.within`).
-        epsilon0: eps_0, the accuracy of the first round.
-        decay: eps_k = epsilon0 * decay^k, never below a tenth of the tolerance.
-        max_rounds: how many outer iterations at most.
         max_inner: how many L-BFGS-B iterations at most in one round.
         newton: whether to try Newton's method; without it feasibility comes from tau alone.
         scale: whether to scale the functions as above.
@@ -82,81 +79,73 @@ def minimize(
         >>> round(result.multipliers.constraints[0].item(), 9)
         0.5
     """
-    if method not in METHODS:
-        raise ConfigurationError(
-            f"expected method as one of {', '.join(METHODS)}, got {method!r}.{did_you_mean(str(method), METHODS)}"
-        )
-    for name, value in (("tolerance", tolerance), ("epsilon0", epsilon0)):
-        if not finite_number(value, name) > 0:
-            raise ConfigurationError(f"expected {name} > 0, got {value}")
-    if not 0 < finite_number(decay, "decay") < 1:
-        raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {decay}")
-    for name, limit in (("max_rounds", max_rounds), ("max_inner", max_inner)):
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ConfigurationError(f"expected {name} as a whole number >= 1, got {limit!r}")
-    if schedule is None:
-        schedule = PENALTY if method == METHODS[0] else LAGRANGIAN
-    if not isinstance(schedule, Schedule):
-        raise ConfigurationError(
-            f"expected schedule as one such as Geometric(10.0, growth=10.0), or None, got {schedule!r}"
-        )
-    start = starting_point(x0)
+    if not isinstance(method, Rounds):
+        raise ConfigurationError(f"expected method=PenaltyRounds() or method=LagrangianRounds(), got {method!r}")
+    if not finite_number(tolerance, "tolerance") > 0:
+        raise ConfigurationError(f"expected tolerance > 0, got {tolerance}")
+    whole_number(max_inner, "max_inner", 1)
+    start = _start(x0)
     box = _bounds(bounds, start)
-    inside = torch.from_numpy(box.project(start.flatten().cpu().numpy())).view(start.shape).to(start.device)
-    functions = Functions(f, _sequence(constraints, "constraints"), _sequence(equalities, "equalities"), inside, scale)
-    loop = Loop(functions, box, schedule, tolerance, max_inner, newton, keeps_multipliers=method == METHODS[1])
-    x, multipliers, status = loop.run(
-        inside.flatten().cpu().numpy(), [max(0.1 * tolerance, epsilon0 * decay**k) for k in range(max_rounds)]
-    )
-    end = slopes(functions, x, multipliers)
+    g, h = _functions(constraints, "constraints"), _functions(equalities, "equalities")
+    program = Program(f, g, h, start.clamp(*box), box, scale)
+    end, status = Loop(program, method, tolerance, max_inner, newton).run()
     return MinimizeResult(
-        x=torch.from_numpy(x).view(start.shape).to(start.device),
-        fun=end.f,
-        multipliers=shaped(functions, box, x, multipliers, end.lagrangian),
-        kkt=residuals(functions, box, x, multipliers, end),
+        x=end.at.leaf.detach().view(start.shape),
+        fun=end.at.fun,
+        multipliers=program.own_units(end.at, end.estimate),
+        kkt=program.kkt(end.at, end.estimate),
         status=status,
-        history=tuple(loop.history),
-        evaluations=functions.evaluations,
+        history=end.history,
+        evaluations=program.evaluations,
     )
 
 
-def _sequence(functions: Sequence[Function] | Function, name: str) -> list[Function]:
-    if callable(functions):
-        return [functions]
-    if isinstance(functions, str) or not isinstance(functions, Iterable):
-        raise ConfigurationError(f"expected {name} as a function of a tensor or a list of them, got {functions!r}")
-    return list(functions)
+def _start(x0: Any) -> Tensor:
+    """``x0`` as a float64 tensor, or an error that says what is wrong with it."""
+    try:
+        point = torch.as_tensor(x0).detach()
+    except UNREADABLE as error:
+        raise ConfigurationError(f"expected x0 as a tensor of floating point type, got {type(x0).__name__}") from error
+    if not point.is_floating_point():
+        raise ConfigurationError(
+            f"expected x0 of floating point type, got {point.dtype}: write 1.0 instead of 1, or x0.double()"
+        )
+    if not point.numel():
+        raise ConfigurationError(f"expected x0 with at least one entry, got the shape {tuple(point.shape)}")
+    if not bool(torch.isfinite(point).all()):
+        raise NotFiniteError("x0 is not finite: start from a point where every entry is a number")
+    return point.double()
 
 
-def _bounds(bounds: tuple[Any, Any] | None, x0: Tensor) -> Bounds:
-    if bounds is None:
-        bounds = (None, None)
+def _functions(given: Sequence[Function] | Function, name: str) -> list[Function]:
+    if callable(given):
+        return [given]
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigurationError(f"expected {name} as a function of a tensor or a list of them, got {given!r}")
+    return list(given)
+
+
+def _bounds(bounds: tuple[Any, Any] | None, start: Tensor) -> list[Tensor]:
+    """The lower and the upper bounds, of the shape of ``start``, infinite where there is none."""
     # Only a tuple: a list may be scipy's list of pairs, which for two variables would be read the other way round.
-    if not isinstance(bounds, tuple) or len(bounds) != 2:
+    if bounds is not None and (not isinstance(bounds, tuple) or len(bounds) != 2):
         raise ConfigurationError(
             "expected bounds as a tuple (lower, upper), each a number, values of the shape of x0, or None; for a list "
             "of pairs write bounds=([l1, l2, ...], [u1, u2, ...])"
         )
-    lower, upper = (
-        _bound(side, absent, x0, name)
-        for side, absent, name in zip(bounds, (-math.inf, math.inf), ("lower", "upper"), strict=True)
-    )
-    if (lower > upper).any():
-        where = int(np.flatnonzero(lower > upper)[0])
-        raise ConfigurationError(
-            f"expected lower <= upper, got {lower[where]} and {upper[where]} for entry {where} of x: nothing "
-            "lies between"
-        )
-    return Bounds(lower, upper)
-
-
-def _bound(side: Any, absent: float, x0: Tensor, name: str) -> Array:
-    try:
-        values = torch.as_tensor(absent if side is None else side, dtype=torch.float64).expand(x0.shape)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"expected the {name} bound as a number or of the shape {tuple(x0.shape)} of x0, got {side!r}"
-        ) from error
-    if bool(values.isnan().any()):
-        raise ConfigurationError(f"the {name} bound is NaN; use None or infinity where there is no bound")
-    return values.flatten().cpu().numpy().copy()
+    sides = []
+    for side, absent, name in zip(bounds or (None, None), (-torch.inf, torch.inf), ("lower", "upper"), strict=True):
+        try:
+            values = torch.as_tensor(absent if side is None else side, dtype=start.dtype, device=start.device)
+            sides.append(values.expand(start.shape))
+        except UNREADABLE as error:
+            raise ConfigurationError(
+                f"expected the {name} bound as a number or of the shape {tuple(start.shape)} of x0, got {side!r}"
+            ) from error
+        if bool(values.isnan().any()):
+            raise ConfigurationError(f"the {name} bound is NaN; use None or infinity where there is no bound")
+    crossed = torch.nonzero((sides[0] > sides[1]).flatten())
+    if len(crossed):
+        lower, upper = (side.flatten()[crossed[0]].item() for side in sides)
+        raise ConfigurationError(f"expected lower <= upper, got {lower} and {upper} for entry {crossed[0].item()} of x")
+    return sides
