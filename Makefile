@@ -9,11 +9,12 @@ demo: .venv/installed-demo
 	$(BIN)/samplewise demo --out demo
 
 # Reports are looked at in a real browser if there is one (apt-get install chromium); what was skipped is said at the end.
+# One process for each core and one thread in each: PyTorch's own threads gain nothing on small tensors.
 test: lint
-	$(BIN)/pytest -rs
+	OMP_NUM_THREADS=1 $(BIN)/pytest -rs -n auto --dist worksteal
 
 test-slow: .venv/installed-dev
-	$(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check
@@ -28,7 +29,9 @@ format: .venv/installed-dev
 docs: .venv/installed-docs
 	$(BIN)/mkdocs build --strict
 
-# Ratios between interleaved runs; give the machine nothing else to do meanwhile.
+# Into results/benchmarks. Ratios between interleaved runs: give the machine nothing else to do meanwhile. Those on X-rays
+# want a folder of ChestX-ray8 and the split of the store that was trained on:
+# make bench XRAYS=ChestX-ray8/px256 SPLIT=chest.store/split.json
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/epoch.py
@@ -38,6 +41,12 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/stopping_rule.py --seeds 2
 	$(BIN)/python benchmarks/theorem2_bound.py
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
+ifdef XRAYS
+	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)
+	$(BIN)/python benchmarks/watermark_peers.py --data $(XRAYS)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_scale.py --data $(XRAYS)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
+endif
 
 .venv/installed-%: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv

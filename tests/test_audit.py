@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 
 import samplewise as sw
 from samplewise.audit import violation_rate_upper
-from samplewise.errors import ConfigurationError, NotFiniteError
+from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 
 
 def measured(values: Any, *constraints: sw.Constraint, **options: Any) -> sw.Audit:
@@ -42,6 +43,19 @@ def test_the_true_bound_decides_not_the_margin() -> None:
 def test_a_value_on_the_bound_is_satisfied_in_the_precision_it_was_measured_in() -> None:
     errors = sw.measures.bit_error(torch.zeros(1, 10), torch.tensor([[1.0] + [0.0] * 9]))  # one wrong bit of ten
     assert measured(errors, sw.AtMost("x", 0.1))["x"].satisfied == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_compared_with_its_bound_as_in_training(dtype: torch.dtype) -> None:
+    # Just below a number of half precision: the difference between the two is lost in half precision, not in float32.
+    bound = sw.AtMost("x", float(np.nextafter(np.float32(0.25), np.float32(0))))
+    values = torch.tensor([0.25, 0.125], dtype=dtype)
+    method = sw.FixedPenalty([bound], 1.0)
+    method(values, x=values)
+    assert method.step()["x"].violated == 1
+    report = measured(values, bound)
+    assert (report["x"].violated, report["x"].violators.tolist()) == (1, [0])
+    assert report["x"].values.dtype is report.objectives.dtype is torch.float32
 
 
 def test_measures_without_a_bound_are_reported_whatever_they_are() -> None:
@@ -96,7 +110,9 @@ def test_a_suggested_bound_is_met_by_the_share_and_not_looser_than_needed(
     values: list[float], kind: int, share: float
 ) -> None:
     constraint = BOUNDS[kind]()
-    values = [v + 3.0 if isinstance(constraint, sw.Between | sw.Equal) else v for v in values]  # outside: no tightening
+    values = [
+        v + 3.0 if len({constraint.lower, constraint.upper} & {-math.inf, math.inf}) == 0 else v for v in values
+    ]  # outside: no tightening
     single = torch.tensor(values, dtype=torch.float32)
     assert measured(single, measured(single, constraint).suggest(share)["x"])["x"].satisfied >= share - 1e-12
     exact = torch.tensor(values, dtype=torch.float64)
@@ -128,6 +144,7 @@ def test_batch_size_and_loader_do_not_change_the_result() -> None:
     reports = [
         sw.audit(problem, nn.Identity(), data, batch_size=7),
         sw.audit(problem, nn.Identity(), data, batch_size=101),
+        sw.audit(problem, nn.Identity(), data, batch_size=2**70),
         sw.audit(problem, nn.Identity(), DataLoader(data, batch_size=5, shuffle=True)),
     ]
     assert all(torch.equal(report["x"].values, values) for report in reports)
@@ -160,10 +177,40 @@ def test_what_cannot_be_right_is_said() -> None:
         measured([0.0, float("nan"), 1.0, float("nan")], sw.AtMost("x", 1.0))
     with pytest.raises(ConfigurationError, match="confidence"):
         measured([0.0], sw.AtMost("x", 1.0), confidence=95)
+    with pytest.raises(ConfigurationError, match="batch_size >= 1, got 0"):
+        measured([0.0], sw.AtMost("x", 1.0), batch_size=0)
     with pytest.raises(KeyError, match="Did you mean 'recon'"):
         measured([0.0], sw.AtMost("x", 1.0, name="recon"))["recn"]
     with pytest.raises(ConfigurationError, match="share"):
         measured([0.0], sw.AtMost("x", 1.0)).suggest(share=0)
+
+
+def scored(slip: bool, name: str, values: int = 1) -> sw.Problem:
+    """A problem whose measure has some values for each sample, or by a slip of broadcasting as many as the batch."""
+
+    def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        x = batch[0]
+        wide = x.unsqueeze(1).expand(-1, values)
+        return x, {"x": x, name: wide - x if slip else wide}
+
+    return sw.Problem(evaluate, [sw.AtMost("x", 100.0)])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 12, None])  # with 4 every batch has one size, with 5 they would not
+@pytest.mark.parametrize("name", ["x", "not_bounded"])
+def test_the_usual_slip_of_broadcasting_is_said_at_once(size: int | None, name: str) -> None:
+    data = TensorDataset(torch.arange(12.0))
+    with pytest.raises(MeasureError, match=rf"'{name}' of shape \(B,\), got \(B, B\).*squeeze\(1\)"):
+        sw.audit(scored(True, name), nn.Identity(), data, batch_size=size)
+    with pytest.raises(MeasureError, match=rf"'{name}' of shape \(B,\)"):
+        sw.audit(scored(True, name), nn.Identity(), DataLoader(data, batch_size=size or 5))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 12])
+def test_no_measure_of_as_many_values_as_the_batch_has_samples_is_taken_for_the_slip(size: int) -> None:
+    data = TensorDataset(torch.arange(12.0))
+    report = sw.audit(scored(False, "x", values=4), nn.Identity(), data, batch_size=size)
+    assert report["x"].values.shape == (12, 4)
 
 
 def test_it_reads_as_text_and_as_plain_values() -> None:

@@ -26,6 +26,7 @@ from samplewise import (
     Huber,
     Linear,
     Method,
+    Penalty,
     Problem,
     Quadratic,
     SequentialPenalty,
@@ -33,7 +34,7 @@ from samplewise import (
 )
 from samplewise.audit import audit
 from samplewise.certificate import certify
-from samplewise.errors import ConfigurationError, NotFiniteError
+from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.gradients import per_sample_gradients, trainable
 
 N = 37
@@ -201,7 +202,7 @@ def test_after_a_round_its_own_tau_prices_not_the_next_ones() -> None:
     objective, measures = pull(model, (torch.zeros(5),))
     method(objective, **measures)
     summary = method.step()
-    assert (summary["size"].tau, method.tau, method.prices) == (10.0, 100.0, {"size": 10.0})
+    assert (summary.taus["size"], method.tau, method.prices) == (10.0, 100.0, {"size": 10.0})
     found = certify(problem, model, data, method)
     assert found.stationarity < 1e-6
     assert float(found.constraints["size"].multipliers[0]) == pytest.approx(10 / 11)
@@ -475,7 +476,7 @@ def test_bad_input() -> None:
         certify(problem, model, data, other)
     with pytest.raises(ConfigurationError, match=rf"samples={N} samples, .* got 5: build the method with samples=5"):
         certify(problem, model, samples(5), method_of("augmented"))
-    with pytest.raises(ConfigurationError, match="batch_size and subset >= 1"):
+    with pytest.raises(ConfigurationError, match="expected subset as a whole number >= 1, got 0"):
         certify(problem, model, data, method, subset=0)
     with pytest.raises(ConfigurationError, match="active > 0"):
         certify(problem, model, data, method, active=0.0)
@@ -484,6 +485,26 @@ def test_bad_input() -> None:
     data.tensors[0][5] = math.nan
     with pytest.raises(NotFiniteError, match=r"the objective is not finite .* 5"):
         certify(problem, model, data, method)
+
+
+def test_a_broadcast_measure_is_refused() -> None:
+    def slip(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        x, y = batch
+        output = model(x)[:, :1]
+        return output.squeeze(1), {"size": output - y}  # (B, 1) and (B,)
+
+    problem = Problem(slip, [AtMost("size", 1.0)])
+    method = SequentialPenalty(problem.constraints, schedule=Constant(1.0))
+    with pytest.raises(MeasureError, match=r"got \(B, B\) with B = 37"):
+        certify(problem, network(), samples(), method)
+
+
+@pytest.mark.parametrize("penalty", [Linear(), Quadratic()])
+def test_without_constraints_the_gradient_is_all_there_is(penalty: Penalty) -> None:
+    method = SequentialPenalty([], penalty=penalty, schedule=Constant(1.0))
+    certificate = certify(Problem(evaluate, []), network(), samples(), method)
+    assert certificate.stationarity == certificate.gradient > 0
+    assert (certificate.free, certificate.licq.holds, certificate.constraints) == (0, True, {})
 
 
 def test_the_whole_is_the_worst_or_the_sum_of_its_parts() -> None:

@@ -1,4 +1,3 @@
-import json
 import math
 import resource
 import signal
@@ -9,20 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from samplewise.checkpoint import (
-    Checkpoints,
-    atomic,
-    ensure_writable,
-    load_state,
-    save_state,
-    strict_json,
-    write_json,
-)
-from samplewise.errors import CheckpointError, OutputError
+from samplewise.checkpoint import Checkpoints, load_state, save_state
+from samplewise.errors import CheckpointError
 
 leaves = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5)
 states = st.dictionaries(
@@ -50,6 +41,36 @@ def test_tensors_come_back_bit_by_bit(tmp_path: Path) -> None:
     found = load_state(tmp_path / "a.safetensors")
     assert found["optimizer"]["state"][7][1] == math.inf
     torch.testing.assert_close(found, state, rtol=0, atol=0)
+
+
+def test_names_that_hold_a_slash_or_look_alike_lose_no_tensor(tmp_path: Path) -> None:
+    state = {
+        "a/b": {"c": torch.tensor(1.0)},
+        "a": {"b/c": torch.tensor(2.0), "b": {"c": torch.tensor(3.0), "c'": torch.tensor(4.0)}},
+        "optimizer": {0: torch.tensor(5.0), "0": torch.tensor(6.0)},
+        "": {"": torch.tensor(7.0), "/": torch.tensor(8.0)},
+        "/": torch.tensor(9.0),
+    }
+    save_state(tmp_path / "a.safetensors", state)
+    torch.testing.assert_close(load_state(tmp_path / "a.safetensors"), state, rtol=0, atol=0)
+
+
+names = st.text("/'a0", max_size=3) | st.integers(0, 2)
+trees = st.dictionaries(
+    st.text("/'a0", max_size=3),
+    st.recursive(
+        st.floats(-10, 10, width=32).map(torch.tensor), lambda inner: st.dictionaries(names, inner, max_size=4)
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=40)
+@given(trees)
+def test_tensors_of_whatever_names_come_back(tmp_path_factory: pytest.TempPathFactory, state: dict[str, Any]) -> None:
+    path = tmp_path_factory.mktemp("state") / "a.safetensors"
+    save_state(path, state)
+    torch.testing.assert_close(load_state(path), state, rtol=0, atol=0)
 
 
 def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
@@ -98,14 +119,6 @@ def test_no_readable_checkpoint_is_an_error_not_a_fresh_start(tmp_path: Path) ->
         checkpoints.latest()
 
 
-def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, {"step": 1})
-    (tmp_path / ".step-000000000002.safetensors.abc.tmp").write_bytes(b"half")
-    checkpoints.clear_torn()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.safetensors"]
-
-
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     assert checkpoints.latest() is None
@@ -121,15 +134,6 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     with pytest.raises(CheckpointError, match="not a checkpoint of this library"):
         load_state(tmp_path / "a.safetensors")
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(ZeroDivisionError), atomic(path) as temporary:
-        temporary.write_text(f"half {1 / 0}")
-    assert json.loads(path.read_text()) == {"a": 1}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_full_disk_is_said_and_what_was_saved_stays(tmp_path: Path) -> None:
@@ -153,22 +157,7 @@ except OutputError as error:
     found = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], preexec_fn=limit, capture_output=True, text=True, check=True
     )
-    assert "cannot write the checkpoint" in found.stdout
-    assert "What was saved before is untouched" in found.stdout
+    assert "cannot write" in found.stdout
+    assert "File too large" in found.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.safetensors"]
     assert Checkpoints(tmp_path).latest() is not None
-
-
-def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="cannot write to the folder"):
-        ensure_writable(tmp_path / "file" / "run")
-    with pytest.raises(OutputError, match=r"MB free, but checkpoints will need"):
-        ensure_writable(tmp_path, needed=10**18)
-    assert ensure_writable(tmp_path / "new" / "run").is_dir()
-
-
-def test_strict_json_has_no_nan(tmp_path: Path) -> None:
-    assert strict_json({"a": [math.nan, 1.0], "b": (math.inf,)}) == {"a": [None, 1.0], "b": [None]}
-    write_json(tmp_path / "a.json", {"a": math.nan})
-    assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {"a": None}

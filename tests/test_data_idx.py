@@ -1,4 +1,6 @@
 import gzip
+import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 import torch
 
 from idx_files import idx
+from limits import cost
 from samplewise.data import read_idx
 from samplewise.errors import DataError
 
@@ -35,7 +38,7 @@ def test_labels_have_one_dimension(tmp_path: Path) -> None:
         (idx(IMAGES)[:-1], "truncated: the header announces 2 x 3 x 4 = 24 bytes, 23 follow"),
         (idx(IMAGES) + b"x", "too long.*25 follow"),
         (idx(np.zeros((0, 3, 4), np.uint8)), "holds no samples"),
-        (gzip.compress(idx(IMAGES))[:-9], "truncated or corrupted gzip"),
+        (gzip.compress(idx(IMAGES), mtime=0)[:-9], "truncated or corrupted gzip"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -64,3 +67,24 @@ def test_a_page_saved_under_the_name_of_a_gzip_file_is_refused(tmp_path: Path) -
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere: cannot be read: No such file"):
         read_idx(tmp_path / "nowhere", 3)
+
+
+READ = "import sys; from samplewise.data import read_idx; read_idx(sys.argv[1], 3)"
+
+
+@pytest.mark.parametrize("announced", [(1 << 32) + (1 << 24), 28 * 28])
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, announced: int) -> None:
+    path = tmp_path / "images.gz"
+    header = bytes([0, 0, 8, 3]) + struct.pack(">3I", announced // (28 * 28), 28, 28)
+    path.write_bytes(gzip.compress(header) + 257 * gzip.compress(bytes(1 << 24)))  # 4.3 GB of zeros
+    assert path.stat().st_size < 5_000_000
+    found = cost("-c", READ, str(path))
+    found.check()
+    assert found.code == 1
+    assert ("unpack it and give the plain file" if announced > 28 * 28 else "too long") in found.errors
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "images")
+    with pytest.raises(DataError, match="images: cannot be read: not a regular file"):
+        read_idx(tmp_path / "images", 3)

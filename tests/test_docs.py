@@ -52,6 +52,13 @@ def test_the_reference_has_every_public_name() -> None:
     assert documented >= set(sw.__all__)
 
 
+def test_nobody_is_told_to_install_from_an_index_that_does_not_have_it() -> None:
+    from_an_index = re.compile(r"pip install[^\n`]*['\" ]samplewise\b")
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "examples").iterdir(), *(ROOT / "src").rglob("*.py")]:
+        if page.is_file():
+            assert not from_an_index.search(page.read_text()), page
+
+
 @each_page
 def test_commands_have_the_options_they_are_given(page: Path) -> None:
     for block in SHELL.findall(page.read_text()):

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from samplewise import errors
-from samplewise.errors import ConfigurationError, MissingMeasureError, SamplewiseError, did_you_mean, finite_number
+from samplewise.errors import (
+    ConfigurationError,
+    MissingMeasureError,
+    SamplewiseError,
+    did_you_mean,
+    finite_number,
+    whole_number,
+)
 
 CLASSES = [
     found
@@ -18,7 +25,6 @@ CLASSES = [
 def test_every_error_is_also_a_builtin_one(error: type[SamplewiseError]) -> None:
     builtin = [base for base in error.__mro__ if base.__module__ == "builtins" and base not in (Exception, object)]
     assert {base.__name__ for base in builtin} - {"BaseException"}
-    assert error.__name__ in errors.__all__
 
 
 @pytest.mark.parametrize("error", CLASSES)
@@ -46,7 +52,22 @@ def test_finite_number_takes_any_real_number_as_float(value: float) -> None:
     assert found == value
 
 
-@pytest.mark.parametrize("value", [True, None, "1", float("nan"), float("inf"), 1j])
+@pytest.mark.parametrize(
+    "value",
+    [True, None, "1", float("nan"), float("inf"), 1j, 10**400, -(10**5000)],
+    ids=lambda value: type(value).__name__,
+)
 def test_finite_number_refuses_the_rest(value: object) -> None:
     with pytest.raises(ConfigurationError, match="expected a finite number for bound, got"):
         finite_number(value, "bound")
+
+
+@pytest.mark.parametrize("value", [3, 4, 2**70])
+def test_whole_number_takes_what_is_large_enough(value: int) -> None:
+    assert whole_number(value, "rounds", 3) == value
+
+
+@pytest.mark.parametrize("value", [2, -1, 3.0, "3", None, True])
+def test_whole_number_refuses_the_rest(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"expected rounds as a whole number >= 3, got"):
+        whole_number(value, "rounds", 3)

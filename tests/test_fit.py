@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -5,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import samplewise as sw
-from samplewise.batches import source_of
 from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError, OutputError
+from samplewise.samples import source_of
 from samplewise.stopping import GradientRule
-from samplewise.training.plan import epoch_order
+from samplewise.training.step import epoch_order
 from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
 
 
@@ -32,7 +33,7 @@ def test_it_does_what_the_loop_written_by_hand_does() -> None:
     x, y = data.tensors
     tau = 2.0
     for epoch in range(3):
-        for index in torch.split(epoch_order(source_of(data), shuffle=True, seed=5, epoch=epoch), 32):
+        for index in torch.split(epoch_order(replace(source_of(data), shuffle=True), seed=5, epoch=epoch), 32):
             logits, decoded = by_hand(x[index])
             objective = functional.cross_entropy(logits, y[index], reduction="none")
             violation = torch.relu((decoded - x[index]).square().mean(1) - BOUND)
@@ -44,6 +45,19 @@ def test_it_does_what_the_loop_written_by_hand_does() -> None:
     for expected, found in zip(by_hand.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(found, expected)
     assert solution.history.column("tau/reconstruction") == pytest.approx([2.0, 2.0, 2.2])
+
+
+def test_a_batch_size_beyond_all_samples_means_all_of_them() -> None:
+    whole, _ = run(batch_size=200)
+    for size in (201, 2**70):
+        beyond, _ = run(batch_size=size, audit_on={"train": make_data()})
+        assert same_weights(beyond, whole)
+
+
+def test_a_loader_with_a_sampler_of_its_own_trains_where_audit_on_says_what_to_judge() -> None:
+    loader = DataLoader(make_data(), batch_size=32, sampler=SubsetRandomSampler(range(50)))
+    _, solution = run(data=loader, epochs=1, audit_on={"train": make_data()})
+    assert solution.audits["train"].samples == 200
 
 
 @pytest.mark.parametrize("kind", ["sequential", "lagrangian", "unconstrained"])
@@ -74,15 +88,14 @@ class ItemByItem(Dataset[Any]):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_plain_data_set_gives_what_tensors_in_memory_give(workers: int) -> None:
     first, _ = run(epochs=2)
-    second, _ = run(epochs=2, data=ItemByItem(), num_workers=workers)
+    second, _ = run(epochs=2, data=DataLoader(ItemByItem(), batch_size=32, shuffle=True, num_workers=workers))
     assert same_weights(first, second)
 
 
-def test_rounds_of_several_epochs_keep_tau() -> None:
-    method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Geometric(1.0, growth=2.0))
-    _, solution = run(method=method, epochs=5, epochs_per_round=2)
+def test_a_schedule_keeps_tau_for_several_epochs() -> None:
+    method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Geometric(1.0, growth=2.0, every=2))
+    _, solution = run(method=method, epochs=5)
     assert solution.history.column("tau/reconstruction") == [1.0, 1.0, 2.0, 2.0, 4.0]
-    assert solution.history.column("round") == [0, 0, 1, 1, 2]
 
 
 def test_a_rule_ends_a_round_when_the_gradient_is_small_or_time_is_up() -> None:
@@ -145,7 +158,7 @@ def test_the_learning_rate_follows_its_schedule(interval: str) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    _, solution = run(model=model, optimizer=optimizer, scheduler=scheduler, scheduler_interval=interval)
+    _, solution = run(model=model, optimizer=optimizer, scheduler=(scheduler, interval))
     expected = [1.0, 0.5, 0.25] if interval == "epoch" else [0.5**7, 0.5**14, 0.5**21]
     assert solution.history.column("lr") == pytest.approx(expected)
 
@@ -267,21 +280,24 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"batch_size": 0}, ConfigurationError, "batch_size"),
     ({"accumulate": 0}, ConfigurationError, "accumulate"),
     ({"target": 1.5}, ConfigurationError, "target"),
-    ({"select_on": "test"}, ConfigurationError, "none of the data sets"),
-    ({"scheduler_interval": "round"}, ConfigurationError, "'epoch' or 'step'"),
-    ({"round_rule": GradientRule(1.0), "epochs_per_round": 2}, ConfigurationError, "not both"),
+    ({"scheduler": (None, "round")}, ConfigurationError, r"scheduler=\(scheduler, 'step'\)"),
+    ({"scheduler": "cosine"}, ConfigurationError, "scheduler made and ready"),
     ({"warmup_epochs": 0.5}, ConfigurationError, "warmup_epochs as a whole number >= 0"),
     ({"clip_norm": -1.0}, ConfigurationError, "clip_norm > 0"),
     ({"stop_at_target": True}, ConfigurationError, "needs audit_on"),
     ({"audit_on": make_data()}, ConfigurationError, "audit_on as data sets by name"),
     ({"audit_on": {"test": TensorDataset(torch.zeros(3, 4), torch.zeros(3))}}, RuntimeError, "shapes"),
     ({"data": (torch.zeros(3, 10), torch.zeros(3))}, DataError, "TensorDataset"),
-    ({"optimizer": torch.optim.Adam}, ConfigurationError, "optimizer as a Optimizer, made and ready"),
+    ({"optimizer": torch.optim.Adam}, ConfigurationError, "optimizer made and ready, a .*Optimizer"),
     ({"method": make_method("lagrangian", samples=40)}, ConfigurationError, "40"),
-    ({"tensorboard": True}, ConfigurationError, "checkpoint="),
     ({"data": TensorDataset(torch.zeros(0, 10))}, DataError, "empty"),
     ({"optimizer": torch.optim.SGD([nn.Parameter(torch.zeros(1))])}, ConfigurationError, "none of the model's"),
     ({"data": DataLoader(make_data(), batch_size=16)}, ConfigurationError, "give one of them"),
+    (
+        {"data": DataLoader(make_data(), batch_size=32, sampler=SubsetRandomSampler(range(50)))},
+        ConfigurationError,
+        r"SubsetRandomSampler: give audit_on=\{'train': dataset\}",
+    ),
 ]
 
 
@@ -289,10 +305,8 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_what_cannot_be_right_is_said_before_anything_starts(
     options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    if "tensorboard" not in options:
-        options = {**options, "checkpoint": tmp_path / "run"}
     with pytest.raises(error, match=message):
-        run(**options)
+        run(**options, checkpoint=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError, MeasureError, MissingMeasureError
-from samplewise.problem import check_same_constraints, evaluation_mode
+from samplewise.problem import evaluation_mode
 
 MODEL = nn.Linear(3, 1)
 BATCH = torch.ones(5, 3)
@@ -87,10 +87,10 @@ def test_measures_that_no_constraint_bounds_may_be_of_any_type() -> None:
 
 def test_constraints_other_than_the_problems_are_refused() -> None:
     problem = sw.Problem(evaluate, BOUNDED)
-    check_same_constraints(problem, problem.constraints)
+    problem.check_method_over(problem.constraints)
     wider = (sw.AtMost("size", 1.0, margin=0.1),)  # which prints the same, so the message shows all of it
     with pytest.raises(ConfigurationError, match=r"margin=0\.1.* are not the problem's .*: build the method with"):
-        check_same_constraints(problem, wider)
+        problem.check_method_over(wider)
 
 
 def test_evaluation_mode_puts_every_flag_back_even_after_an_error() -> None:

@@ -83,7 +83,7 @@ def test_a_staged_or_deleted_file_makes_it_dirty(checkout: Path) -> None:
 
 
 def test_results_docs_and_ignored_files_do_not_make_it_dirty(checkout: Path) -> None:
-    for name in ("results/file.txt", "docs/file.txt", "results/theory/new.json", "docs/new.md", ".venv/new.py"):
+    for name in ("results/file.txt", "docs/file.txt", "results/benchmarks/new.json", "docs/new.md", ".venv/new.py"):
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).write_text("second\n")
     assert commit(checkout) == git(checkout, "rev-parse", "HEAD")

@@ -4,14 +4,16 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 import samplewise as sw
 
 # A name that is taken away or renamed breaks programs: that needs a line in the changelog. New names go in here.
 NAMES = """
-AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation FeasibilityDriven
-FixedPenalty Geometric GradientRule Huber Linear Method MinimizeResult MinimizeStatus Penalty Problem Quadratic Round
-SamplewiseError Schedule SequentialPenalty Solution Status Unconstrained audit certify fit inverse_tau measures minimize
-theory
+AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation Fared
+FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Method MinimizeResult
+MinimizeStatus Penalty PenaltyRounds Problem Quadratic Round SamplewiseError Schedule SequentialPenalty Solution
+Status Unconstrained audit certify fit inverse_tau measures minimize theory
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.
@@ -41,6 +43,33 @@ def test_the_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
     assert sw.__version__ == version("samplewise")
+
+
+def test_public_names_are_found_where_the_package_says() -> None:
+    assert {*sw.HOME, "measures", "theory"} == set(sw.__all__)
+    assert {name for name in dir(sw) if not name.startswith("__")} == {*sw.__all__, "watermark"}
+    with pytest.raises(AttributeError, match="no attribute 'atmost'"):
+        sw.atmost  # noqa: B018
+
+
+HIDING = """
+import samplewise.audit, samplewise.training, samplewise.minimize.solver
+import samplewise as sw
+from samplewise import AtMost, audit, problem
+assert callable(sw.audit) and callable(sw.fit) and callable(sw.minimize) and sw.audit is audit
+assert problem.__name__ == "samplewise.problem"
+"""
+
+
+def test_no_module_hides_the_function_of_its_name() -> None:
+    ran = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_help_of_a_command_waits_for_nothing_heavy() -> None:
+    script = "import sys; from samplewise.cli import main; main(['watermark', 'train', '--help']); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"torch", "numpy", "rich.progress", *LATER[:-1]} & set(ran.stdout.splitlines()[-1].split())
 
 
 PROBE = f"""

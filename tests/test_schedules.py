@@ -5,16 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError
-from samplewise.schedules import LARGEST, Constant, Feasibility, FeasibilityDriven, Geometric, Schedule, Zero
-
-BAD = Feasibility(satisfied=0.5, violation=0.2)
+from samplewise.schedules import LARGEST, Constant, FeasibilityDriven, Geometric, Schedule, Zero
 
 
-def run(schedule: Schedule, fared: list[Feasibility]) -> list[float]:
+def fared(satisfied: float, violation: float, samples: int = 1000) -> Fared:
+    return Fared(samples, round(samples * (1 - satisfied)), violation * samples, violation)
+
+
+BAD = fared(satisfied=0.5, violation=0.2)
+
+
+def run(schedule: Schedule, rounds: list[Fared]) -> list[float]:
     """tau_0, tau_1, ... when the rounds fared so."""
     taus, before = [schedule.tau0], None
-    for completed, now in enumerate(fared, start=1):
+    for completed, now in enumerate(rounds, start=1):
         taus.append(schedule.following(taus[-1], completed, now, before))
         before = now
     return taus
@@ -60,15 +66,15 @@ def test_growth_without_a_maximum_stays_a_finite_number() -> None:
     ("now", "before", "expected"),
     [
         (BAD, None, 10.0),  # nothing to compare with
-        (Feasibility(0.5, 0.18), Feasibility(0.5, 0.2), 10.0),  # fell to 0.9 of the last
-        (Feasibility(0.5, 0.1801), Feasibility(0.5, 0.2), 20.0),  # too slow
-        (Feasibility(0.5, 0.3), Feasibility(0.5, 0.2), 20.0),  # rose
-        (Feasibility(0.95, 0.3), Feasibility(0.5, 0.2), 10.0),  # target met
-        (Feasibility(0.94, 0.0), Feasibility(0.5, 0.0), 10.0),
-        (Feasibility(math.nan, math.nan), Feasibility(0.5, 0.2), 10.0),  # an empty round
+        (fared(0.5, 0.18), fared(0.5, 0.2), 10.0),  # fell to 0.9 of the last
+        (fared(0.5, 0.1801), fared(0.5, 0.2), 20.0),  # too slow
+        (fared(0.5, 0.3), fared(0.5, 0.2), 20.0),  # rose
+        (fared(0.95, 0.3), fared(0.5, 0.2), 10.0),  # target met
+        (fared(0.94, 0.0), fared(0.5, 0.0), 10.0),
+        (Fared(0, 0, 0.0, 0.0), fared(0.5, 0.2), 10.0),  # an empty round
     ],
 )
-def test_feasibility_driven_branches(now: Feasibility, before: Feasibility | None, expected: float) -> None:
+def test_feasibility_driven_branches(now: Fared, before: Fared | None, expected: float) -> None:
     schedule = FeasibilityDriven(10.0, growth=2.0, factor=0.9, target=0.95)
     assert schedule.following(10.0, 2, now, before) == expected
 
@@ -80,9 +86,9 @@ def test_feasibility_driven_waits_and_stops() -> None:
 
 @given(violations=st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_tau_never_falls(violations: list[float]) -> None:
-    fared = [Feasibility(1.0 - v, v) for v in violations]
+    rounds = [fared(1.0 - v, v) for v in violations]
     for schedule in (Constant(2.0), Geometric(2.0, growth=1.5, maximum=9.0), FeasibilityDriven(2.0, maximum=9.0)):
-        taus = run(schedule, fared)
+        taus = run(schedule, rounds)
         assert taus == sorted(taus)
         assert taus[-1] <= 9.0
 
@@ -97,7 +103,7 @@ def test_tau_never_falls(violations: list[float]) -> None:
         (lambda: Constant("1"), "expected a finite number for tau0, got '1'"),  # type: ignore[arg-type]
         (lambda: Geometric(1.0, growth=0.99), "expected growth >= 1, got 0.99"),
         (lambda: Geometric(1.0, growth=math.inf), "expected a finite number for growth"),
-        (lambda: Geometric(1.0, every=0), "expected every as a whole number of rounds >= 1, got 0"),
+        (lambda: Geometric(1.0, every=0), "expected every as a whole number >= 1, got 0"),
         (lambda: Geometric(1.0, every=1.5), "expected every as a whole number"),  # type: ignore[arg-type]
         (lambda: Geometric(5.0, maximum=1.0), "expected maximum >= tau0 = 5.0, got 1.0"),
         (lambda: Geometric(5.0, maximum=math.nan), "expected maximum >= tau0"),

@@ -26,7 +26,7 @@ def test_only_those_violated_in_every_round_stay() -> None:
 def test_state_goes_through_a_checkpoint() -> None:
     streaks, again = Streaks(), Streaks()
     streaks.update(audit([2.0, 0.0]))
-    again.load_state_dict(streaks.state_dict())
+    again.load_state_dict(streaks.state_dict(), samples=2)
     again.update(audit([2.0, 2.0]))
     assert again.persistent("x", rounds=2).index.tolist() == [0]
 

@@ -1,23 +1,25 @@
 """Train PyTorch models under requirements that must hold for every sample."""
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from samplewise import measures, theory
-from samplewise.audit import Audit, audit
-from samplewise.certificate import Certificate, certify
-from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal
-from samplewise.errors import SamplewiseError
-from samplewise.fit import Solution, Status, fit
-from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
-from samplewise.minimize import MinimizeResult, MinimizeStatus, minimize
-from samplewise.penalties import Huber, Linear, Penalty, Quadratic
-from samplewise.problem import Evaluation, Problem
-from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
-from samplewise.stopping import GradientRule, inverse_tau
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # where a type checker finds the names of HOME
+    from samplewise import measures, theory
     from samplewise import watermark as watermark
+    from samplewise.audit import Audit, audit
+    from samplewise.certificate.certify import Certificate, certify
+    from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, Fared
+    from samplewise.errors import SamplewiseError
+    from samplewise.evaluation import Evaluation
+    from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
+    from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
+    from samplewise.penalties import Huber, Linear, Penalty, Quadratic
+    from samplewise.problem import Problem
+    from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
+    from samplewise.stopping import GradientRule, inverse_tau
+    from samplewise.training import Solution, Status, fit
 
 __version__ = "0.1.0"
 
@@ -32,16 +34,19 @@ __all__ = [
     "Constraint",
     "Equal",
     "Evaluation",
+    "Fared",
     "FeasibilityDriven",
     "FixedPenalty",
     "Geometric",
     "GradientRule",
     "Huber",
+    "LagrangianRounds",
     "Linear",
     "Method",
     "MinimizeResult",
     "MinimizeStatus",
     "Penalty",
+    "PenaltyRounds",
     "Problem",
     "Quadratic",
     "Round",
@@ -60,9 +65,46 @@ __all__ = [
     "theory",
 ]
 
+# Which module has which of them; a name that stands nowhere here is a module itself.
+MODULES = {
+    "audit": "Audit audit",
+    "certificate": "Certificate certify",
+    "constraints": "AtLeast AtMost Between Constraint Equal Fared",
+    "errors": "SamplewiseError",
+    "evaluation": "Evaluation",
+    "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
+    "minimize": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",
+    "penalties": "Huber Linear Penalty Quadratic",
+    "problem": "Problem",
+    "schedules": "Constant FeasibilityDriven Geometric Schedule",
+    "stopping": "GradientRule inverse_tau",
+    "training": "Solution Status fit",
+}
+HOME = {name: module for module, names in MODULES.items() for name in names.split()}
+
 
 def __getattr__(name: str) -> Any:
-    """``sw.watermark``, an application on top of all this, is imported when it is asked for."""
-    if name == "watermark":
-        return importlib.import_module("samplewise.watermark")
-    raise AttributeError(f"module 'samplewise' has no attribute {name!r}")
+    """Each public name is imported when it is first asked for, so that a command need not wait for PyTorch."""
+    if name in HOME:
+        value = getattr(importlib.import_module(f"samplewise.{HOME[name]}"), name)
+    elif name in __all__ or name == "watermark":
+        value = importlib.import_module(f"samplewise.{name}")
+    else:
+        raise AttributeError(f"module 'samplewise' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "watermark", *(name for name in globals() if name.startswith("__"))})
+
+
+class _Package(ModuleType):
+    """Lets no module of the package hide the public function of its name: ``sw.audit`` is the function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,7 +1,7 @@
 """What holds on a whole data set: any model, however it was trained, as it ships (eval mode, true bounds)."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,26 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.batches import Data, Feed, in_order, source_of
-from samplewise.constraints import Constraint
+from samplewise.constraints import Constraint, Fared
 from samplewise.errors import ConfigurationError, did_you_mean
-from samplewise.methods import checks
+from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.problem import Problem, evaluation_mode
+from samplewise.samples import Data, Feed, in_order, source_of, to_device
 
-__all__ = ["Audit", "ConstraintAudit", "audit", "violation_rate_upper"]
-
+Visit = Callable[[Evaluation], None] | None
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 def violation_rate_upper(violated: int, samples: int, confidence: float) -> float:
     """Exact (Clopper-Pearson) one-sided upper bound on the probability that a fresh sample is violated.
 
-    It holds for samples drawn like those audited and not used in training; on training data it only describes them.
-
-    Args:
-        violated: how many of the samples are violated.
-        samples: how many there are.
-        confidence: probability with which the bound holds, such as 0.95.
+    It holds with probability ``confidence``, such as 0.95, where ``violated`` of ``samples`` drawn in the same way, and
+    not used in training, are violated; on training data it only describes them.
 
     Example:
         >>> round(violation_rate_upper(0, 100, 0.95), 4)  # the "rule of three": about 3 / n
@@ -41,45 +36,17 @@ def violation_rate_upper(violated: int, samples: int, confidence: float) -> floa
     return 1.0 if violated >= samples else float(betaincinv(violated + 1, samples - violated, confidence))
 
 
-def _excess(constraint: Constraint, values: Tensor) -> Tensor:
-    """The worst excess of each sample, ``(N,)`` float64, found in the measure's own precision, as training finds it."""
-    excess = constraint.excess(values)
-    return (excess if excess.ndim == 1 else excess.amax(1)).double()
-
-
-@dataclass(frozen=True)
-class ConstraintAudit:
-    """How one constraint fares on a data set, by its true bound and in the measure's units."""
+@dataclass(frozen=True, eq=False, repr=False)
+class ConstraintAudit(Fared):
+    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample."""
 
     constraint: Constraint
     values: Tensor
     """The measure of every sample, ``(N,)`` or ``(N, m)``."""
     confidence: float
-
-    @cached_property
-    def excess(self) -> Tensor:
-        """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
-        return _excess(self.constraint, self.values)
-
-    @cached_property
-    def violated(self) -> int:
-        """Number of samples beyond the bound."""
-        return int((self.excess > 0).sum())
-
-    @cached_property
-    def satisfied(self) -> float:
-        """Share of the samples within the bound."""
-        return (len(self.excess) - self.violated) / len(self.excess)
-
-    @cached_property
-    def mean_violation(self) -> float:
-        """Mean of ``max(0, excess)`` over all samples, as in the paper's Table I."""
-        return float(torch.relu(self.excess).mean())
-
-    @cached_property
-    def worst(self) -> float:
-        """Largest violation, 0 if every sample is within the bound."""
-        return float(torch.relu(self.excess).max())
+    """Of the upper bound on the violation rate."""
+    excess: Tensor
+    """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
 
     @cached_property
     def violators(self) -> Tensor:
@@ -94,7 +61,7 @@ class ConstraintAudit:
     @cached_property
     def violation_rate_upper(self) -> float:
         """Exact upper bound on the violation rate at the audit's confidence; see :func:`violation_rate_upper`."""
-        return violation_rate_upper(self.violated, len(self.excess), self.confidence)
+        return violation_rate_upper(self.violated, self.samples, self.confidence)
 
     def worst_violators(self, k: int = 10) -> list[tuple[int, float]]:
         """The ``k`` most violated samples as ``(number, violation)``, worst first."""
@@ -108,28 +75,23 @@ class ConstraintAudit:
         """
         if not 0 < share <= 1:
             raise ConfigurationError(f"expected a share in (0, 1], got {share}")
-        needed = math.ceil(share * len(self.excess) - 1e-9)
+        needed = math.ceil(share * self.samples - 1e-9)
         reach = float(self.excess.kthvalue(max(needed, 1)).values)
         # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
         step = 1e-15 * max(abs(reach), float(self.values.abs().max()), 1e-300)
         while True:
             constraint = self.constraint.relaxed(reach)
-            if int((_excess(constraint, self.values) <= 0).sum()) >= needed:
+            if int((constraint.worst_excess(self.values) <= 0).sum()) >= needed:
                 return constraint
             reach, step = reach + step, 2 * step
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
+        names = ("samples", "violated", "satisfied", "mean_violation", "worst", "confidence", "violation_rate_upper")
         return {
             "constraint": str(self.constraint),
-            "samples": len(self.excess),
-            "violated": self.violated,
-            "satisfied": self.satisfied,
-            "mean_violation": self.mean_violation,
-            "worst": self.worst,
+            **{name: getattr(self, name) for name in names},
             "quantiles": {f"{q:g}": value for q, value in self.quantiles.items()},
-            "confidence": self.confidence,
-            "violation_rate_upper": self.violation_rate_upper,
         }
 
 
@@ -189,13 +151,9 @@ class Audit(Mapping[str, ConstraintAudit]):
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
-        return {
-            "samples": self.samples,
-            "objective": self.objective,
-            "means": self.means,
-            "satisfied": self.satisfied,
-            "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
-        }
+        parts = {name: part.to_dict() for name, part in self.constraints.items()}
+        names = ("samples", "objective", "means", "satisfied")
+        return {**{name: getattr(self, name) for name in names}, "constraints": parts}
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
@@ -215,19 +173,19 @@ def audit(
     data: Data | Feed,
     *,
     confidence: float = 0.95,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     device: torch.device | None = None,
 ) -> Audit:
     """Evaluate every sample once, in eval mode, and report what holds.
 
-    Under several processes each evaluates its part and all get the whole result.
+    Under several processes every one must call: each evaluates its part and all get the whole result.
 
     Args:
         problem: what to minimise and what must hold.
         model: any model; its training flag is left as it was.
         data: a Dataset or a DataLoader.
         confidence: of the upper bound on the violation rate.
-        batch_size: samples in a batch; it changes only speed and memory.
+        batch_size: samples in a batch, which changes only speed and memory; the DataLoader's, or 256, if not given.
         device: where to evaluate; where the model's parameters are if not given.
 
     Example:
@@ -241,37 +199,46 @@ def audit(
     """
     if not 0 < confidence < 1:
         raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
-    if batch_size < 1:
-        raise ConfigurationError(f"expected batch_size >= 1, got {batch_size}")
     device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    feed = data if isinstance(data, Feed) else source_of(data)
-    columns = _evaluate_all(problem, model, feed, batch_size, device)
-    objectives = columns.pop("")
-    return Audit(
-        objectives=objectives,
-        measures=columns,
-        constraints={c.name: ConstraintAudit(c, columns[c.measure], confidence) for c in problem.constraints},
-    )
+    columns = evaluate_all(problem, model, source_of(data), batch_size, device)
+    parts = {}
+    for constraint in problem.constraints:
+        values = columns[constraint.measure]
+        # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
+        excess = constraint.worst_excess(values).double()
+        fared = Fared.sums_of(excess)
+        parts[constraint.name] = ConstraintAudit(len(excess), *fared, constraint, values, confidence, excess)
+    return Audit(objectives=columns.pop(""), measures=columns, constraints=parts)
 
 
-def _evaluate_all(
-    problem: Problem, model: nn.Module, feed: Feed, batch_size: int, device: torch.device
+def evaluate_all(
+    problem: Problem, model: nn.Module, feed: Feed, batch_size: int | None, device: torch.device, visit: Visit = None
 ) -> dict[str, Tensor]:
-    """Objective (under the empty name) and measures of every sample, on the CPU."""
+    """Objective (under the empty name) and measures of every sample in eval mode, on the CPU.
+
+    ``visit`` gets the evaluation of each batch, with its graph. Under several processes each evaluates a part of the
+    samples, and all get the whole.
+    """
     length = feed.source.length
     mine = distributed.share(length)
-    bounded = {"", *(constraint.measure for constraint in problem.constraints)}
     columns: dict[str, Tensor] = {}
+
+    def first() -> Evaluation:
+        return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))
+
     with evaluation_mode(model):
         # A process without samples still evaluates one, to know the shapes, and counts nothing.
         for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
-            evaluation = problem.evaluate(model, batch, index)
+            with torch.set_grad_enabled(visit is not None):
+                evaluation = problem.evaluate(model, batch, index.to(device))
+                evaluation.check_finite(problem.constraints)
+                if not columns:
+                    refuse_broadcast(evaluation, first)
+                if mine and visit is not None:
+                    visit(evaluation)
             for name, values in {"": evaluation.objective, **evaluation.measures}.items():
                 found = values.detach().cpu()
                 found = found if found.is_floating_point() else found.float()
-                if name in bounded:
-                    what = f"the measure {name!r}" if name else "the objective"
-                    checks.raise_if_not_finite([(what, found)], index, step=None)
                 if name not in columns:
                     columns[name] = found.new_zeros(length, *found.shape[1:])
                 if mine:

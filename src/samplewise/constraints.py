@@ -1,84 +1,101 @@
-"""Bounds on measures. ``g <= 0`` is satisfied, here and everywhere."""
+"""Bounds on measures, and how they fared. ``g <= 0`` is satisfied, here and everywhere."""
 
 import math
-from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, finite_number
 
-__all__ = ["AtLeast", "AtMost", "Between", "Constraint", "Equal", "check_constraints"]
-
 # What the call of a method takes for itself, so no measure can be called so.
 RESERVED = frozenset({"self", "objective", "index", "sample_weight"})
 
 
-@dataclass(frozen=True)
-class Constraint(ABC):
-    """One requirement ``g_ij(w) <= 0`` on every sample j: a constraint i of the paper's problem (3).
+@dataclass(frozen=True, repr=False)
+class Constraint:
+    """``lower <= measure <= upper`` for every sample: ``g_ij(w) <= 0``, a constraint i of the paper's problem (3).
+
+    :func:`AtMost`, :func:`AtLeast`, :func:`Between` and :func:`Equal` are four ways to make one.
 
     Args:
         measure: name of the measure that is bounded, of shape ``(B,)`` or ``(B, m)``.
+        lower: the least value that satisfies the constraint.
+        upper: the largest.
         scale: what one unit of ``g`` is in the measure's units, so that measures of different units are comparable
             in training.
-        margin: how much the bound is tightened in training, in the measure's units. Audits always use the true bound.
+        margin: how much the bounds are tightened in training, in the measure's units. Audits always use the true ones.
         name: what the constraint is called in summaries; needed only where two constraints bound one measure.
     """
 
     measure: str
+    lower: float = -math.inf
+    upper: float = math.inf
     _: KW_ONLY
     scale: float = 1.0
     margin: float = 0.0
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.measure, str) or not self.measure.isidentifier():
+        measure = self.measure
+        if not isinstance(measure, str) or not measure.isidentifier():
             raise ConfigurationError(
-                f"expected the measure's name as a Python identifier, got {self.measure!r}: "
-                "measures are given to the method as keyword arguments"
+                f"expected the measure's name as a Python identifier, got {measure!r}: measures are given to the "
+                "method as keyword arguments"
             )
-        if self.measure in RESERVED:
-            raise ConfigurationError(
-                f"a measure cannot be called {self.measure!r}, which a method's call takes for itself: rename it"
-            )
-        self._check_numbers("scale", "margin")
-        if self.scale <= 0:
-            raise ConfigurationError(f"{self.measure}: expected scale > 0, got {self.scale}; leave it out for 1")
-        if self.margin < 0:
-            raise ConfigurationError(
-                f"{self.measure}: expected margin >= 0, got {self.margin}; to relax, move the bound"
-            )
-        if not isinstance(self.name, str):
-            raise ConfigurationError(f"{self.measure}: expected the constraint's name as text, got {self.name!r}")
-        if not self.name:
-            object.__setattr__(self, "name", self.measure)
+        if measure in RESERVED:
+            raise ConfigurationError(f"a measure cannot be called {measure!r}, which a method takes itself: rename it")
+        for field, absent in (("lower", -math.inf), ("upper", math.inf), ("scale", None), ("margin", None)):
+            value = getattr(self, field)
+            if not isinstance(value, float) or value != absent:
+                what = field if absent is None else "bound"
+                object.__setattr__(self, field, finite_number(value, f"{what} of {measure!r}"))
+        if self.name == "":
+            object.__setattr__(self, "name", measure)
+        lower, upper, margin, reach = self.lower, self.upper, self.margin, self._reach
+        between = f"between {lower:g} and {upper:g}"
+        for wrong, message in (
+            (self.scale <= 0, f"expected scale > 0, got {self.scale}; leave it out for 1"),
+            (margin < 0, f"expected margin >= 0, got {margin}; to relax, move the bound"),
+            (not isinstance(self.name, str), f"expected the constraint's name as text, got {self.name!r}"),
+            (lower == -upper == -math.inf, f"expected a finite lower bound, upper bound or both, got {lower}, {upper}"),
+            (lower > upper, f"expected lower <= upper, got {lower} and {upper}: nothing lies between"),
+            (margin > reach, f"the margin {margin} on both sides leaves nothing {between}; make it at most {reach:g}"),
+        ):
+            if wrong:
+                raise ConfigurationError(f"{measure}: {message}")
 
-    def _check_numbers(self, *fields: str) -> None:
-        for field in fields:
-            object.__setattr__(self, field, finite_number(getattr(self, field), f"{field} of {self.measure!r}"))
+    @property
+    def _reach(self) -> float:
+        """How far inward the bounds can move before they meet."""
+        return (self.upper - self.lower) / 2
 
-    @abstractmethod
-    def excess(self, measure: Tensor) -> Tensor:
-        """How far each value lies beyond the true bound, in the measure's units: ``<= 0`` is satisfied."""
-
-    @abstractmethod
-    def relaxed(self, by: float) -> Self:
-        """The same constraint with its bound moved outward by ``by``, or inward if ``by`` is negative."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """The requirement as a formula, such as ``mse <= 0.01``."""
+    @property
+    def bound(self) -> float:
+        """The one bound of :func:`AtMost` and :func:`AtLeast`."""
+        if self._reach < math.inf:
+            raise AttributeError(f"{self} has two bounds: read lower and upper")
+        return self.lower if self.upper == math.inf else self.upper
 
     @property
     def interval(self) -> tuple[float, float]:
         """The values that satisfy the constraint with its margin, from lowest to highest."""
-        return -math.inf, math.inf
+        return self.lower + self.margin, self.upper - self.margin
+
+    def excess(self, measure: Tensor) -> Tensor:
+        """How far each value lies beyond the true bound, in the measure's units: ``<= 0`` is satisfied."""
+        if self.lower == -math.inf:
+            return measure - self.upper
+        if self.upper == math.inf:
+            return self.lower - measure
+        return torch.maximum(self.lower - measure, measure - self.upper)
+
+    def worst_excess(self, measure: Tensor) -> Tensor:
+        """The excess of each sample, ``(B,)``: the largest of its values where it has several."""
+        excess = self.excess(measure)
+        return excess if excess.ndim == 1 else excess.amax(1)
 
     def g(self, measure: Tensor) -> Tensor:
         """The constraint function training sees, of the measure's shape: tightened by the margin, in units of scale."""
@@ -90,148 +107,106 @@ class Constraint(ABC):
             excess = excess + self.margin
         return excess if self.scale == 1.0 else excess / self.scale
 
+    def relaxed(self, by: float) -> "Constraint":
+        """The same constraint with its bounds moved outward by ``by``; if negative inward, at most until they meet."""
+        by = max(by, -self._reach)
+        margin = min(self.margin, max(0.0, self._reach + by))
+        return replace(self, lower=self.lower - by, upper=self.upper + by, margin=margin)
 
-@dataclass(frozen=True)
-class AtMost(Constraint):
-    """``measure <= bound`` for every sample.
+    def __repr__(self) -> str:
+        """How one would write it, such as ``AtMost('mse', 0.01, margin=0.001)``."""
+        kind = "AtMost" if self.lower == -math.inf else "AtLeast" if self.upper == math.inf else "Between"
+        bounds = [f"{bound!r}" for bound in (self.lower, self.upper) if math.isfinite(bound)]
+        absent = {"scale": 1.0, "margin": 0.0, "name": self.measure}
+        more = [f"{key}={getattr(self, key)!r}" for key, value in absent.items() if getattr(self, key) != value]
+        return f"{kind}({', '.join([repr(self.measure), *bounds, *more])})"
+
+    def __str__(self) -> str:
+        """The requirement as a formula, such as ``mse <= 0.01``."""
+        if self.lower == self.upper or self.upper == math.inf:
+            return f"{self.measure} {'=' if self.lower == self.upper else '>='} {self.lower:g}"
+        return f"{f'{self.lower:g} <= ' if self.lower > -math.inf else ''}{self.measure} <= {self.upper:g}"
+
+
+def AtMost(measure: str, bound: float, *, scale: float = 1.0, margin: float = 0.0, name: str = "") -> Constraint:
+    """``measure <= bound`` for every sample; the other arguments are those of :class:`Constraint`.
 
     Example:
         >>> import torch
         >>> AtMost("mse", 0.01).excess(torch.tensor([0.03, 0.01]))
         tensor([0.0200, 0.0000])
     """
-
-    bound: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_numbers("bound")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return -math.inf, self.bound - self.margin
-
-    def excess(self, measure: Tensor) -> Tensor:
-        return measure - self.bound
-
-    def relaxed(self, by: float) -> Self:
-        return replace(self, bound=self.bound + by)
-
-    def __str__(self) -> str:
-        return f"{self.measure} <= {self.bound:g}"
+    return Constraint(measure, upper=bound, scale=scale, margin=margin, name=name)
 
 
-@dataclass(frozen=True)
-class AtLeast(Constraint):
-    """``measure >= bound`` for every sample.
+def AtLeast(measure: str, bound: float, *, scale: float = 1.0, margin: float = 0.0, name: str = "") -> Constraint:
+    """``measure >= bound`` for every sample; the other arguments are those of :class:`Constraint`.
 
     Example:
         >>> import torch
         >>> AtLeast("psnr", 40).excess(torch.tensor([38.0, 41.0]))
         tensor([ 2., -1.])
     """
-
-    bound: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_numbers("bound")
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return self.bound + self.margin, math.inf
-
-    def excess(self, measure: Tensor) -> Tensor:
-        return self.bound - measure
-
-    def relaxed(self, by: float) -> Self:
-        return replace(self, bound=self.bound - by)
-
-    def __str__(self) -> str:
-        return f"{self.measure} >= {self.bound:g}"
+    return Constraint(measure, lower=bound, scale=scale, margin=margin, name=name)
 
 
-@dataclass(frozen=True)
-class Between(Constraint):
-    """``lower <= measure <= upper`` for every sample.
+def Between(
+    measure: str, lower: float, upper: float, *, scale: float = 1.0, margin: float = 0.0, name: str = ""
+) -> Constraint:
+    """``lower <= measure <= upper`` for every sample; the other arguments are those of :class:`Constraint`.
 
     Example:
         >>> import torch
         >>> Between("area", 1.0, 2.0).excess(torch.tensor([0.5, 1.5, 4.0]))
         tensor([ 0.5000, -0.5000,  2.0000])
     """
-
-    lower: float
-    upper: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_numbers("lower", "upper")
-        if self.lower > self.upper:
-            raise ConfigurationError(
-                f"{self.measure}: expected lower <= upper, got {self.lower} and {self.upper}: nothing lies between"
-            )
-        if 2 * self.margin > self.upper - self.lower:
-            raise ConfigurationError(
-                f"{self.measure}: the margin {self.margin} on both sides leaves nothing between {self.lower} and "
-                f"{self.upper}; make it at most {(self.upper - self.lower) / 2:g}"
-            )
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        return self.lower + self.margin, self.upper - self.margin
-
-    def excess(self, measure: Tensor) -> Tensor:
-        return torch.maximum(self.lower - measure, measure - self.upper)
-
-    def relaxed(self, by: float) -> Self:
-        half = (self.upper - self.lower) / 2
-        by = max(by, -half)  # further inward they would cross
-        return replace(self, lower=self.lower - by, upper=self.upper + by, margin=min(self.margin, half + by))
-
-    def __str__(self) -> str:
-        return f"{self.lower:g} <= {self.measure} <= {self.upper:g}"
+    lower, upper = (finite_number(each, f"bound of {measure!r}") for each in (lower, upper))
+    return Constraint(measure, lower, upper, scale=scale, margin=margin, name=name)
 
 
-@dataclass(frozen=True)
-class Equal(Constraint):
-    """``|measure - target| <= tolerance`` for every sample.
+def Equal(
+    measure: str, target: float, *, tolerance: float, scale: float = 1.0, margin: float = 0.0, name: str = ""
+) -> Constraint:
+    """``|measure - target| <= tolerance`` for every sample; the other arguments are those of :class:`Constraint`.
 
     Example:
         >>> import torch
         >>> Equal("norm", 1.0, tolerance=0.5).excess(torch.tensor([1.0, 2.0]))
         tensor([-0.5000,  0.5000])
     """
+    target, tolerance = (finite_number(each, f"bound of {measure!r}") for each in (target, tolerance))
+    if tolerance < 0:
+        raise ConfigurationError(f"{measure}: expected tolerance >= 0, got {tolerance}")
+    return Constraint(measure, target - tolerance, target + tolerance, scale=scale, margin=margin, name=name)
 
-    target: float
-    _: KW_ONLY
-    tolerance: float
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_numbers("target", "tolerance")
-        if self.tolerance < 0:
-            raise ConfigurationError(f"{self.measure}: expected tolerance >= 0, got {self.tolerance}")
-        if self.margin > self.tolerance:
-            raise ConfigurationError(
-                f"{self.measure}: the margin {self.margin} is wider than the tolerance {self.tolerance}: "
-                "no value could satisfy the tightened constraint"
-            )
+@dataclass(frozen=True)
+class Fared:
+    """How one constraint fared on some samples, by its true bound and in the measure's units."""
+
+    samples: int
+    violated: int
+    """Samples beyond the bound; one with several values is, if any of them is."""
+    total: float
+    """Sum of ``max(0, excess)``; of a sample with several values the largest counts."""
+    worst: float
+    """Largest violation, 0 if every sample is within the bound."""
+
+    @staticmethod
+    def sums_of(excess: Tensor) -> tuple[int, float, float]:
+        """``violated``, ``total`` and ``worst`` of the samples' worst excess, ``(N,)``, added up in float64."""
+        violation = torch.relu(excess.detach().double())
+        return int((violation > 0).sum()), float(violation.sum()), float(violation.max())
 
     @property
-    def interval(self) -> tuple[float, float]:
-        reach = self.tolerance - self.margin
-        return self.target - reach, self.target + reach
+    def satisfied(self) -> float:
+        """Share of the samples within the bound."""
+        return (self.samples - self.violated) / self.samples if self.samples else math.nan
 
-    def excess(self, measure: Tensor) -> Tensor:
-        return (measure - self.target).abs() - self.tolerance
-
-    def relaxed(self, by: float) -> Self:
-        tolerance = max(0.0, self.tolerance + by)  # further inward nothing is left
-        return replace(self, tolerance=tolerance, margin=min(self.margin, tolerance))
-
-    def __str__(self) -> str:
-        return f"|{self.measure} - {self.target:g}| <= {self.tolerance:g}"
+    @property
+    def mean_violation(self) -> float:
+        """Mean of ``max(0, excess)`` over all samples, as in the paper's Table I."""
+        return self.total / self.samples if self.samples else math.nan
 
 
 def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -241,30 +216,21 @@ def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ..
     if not isinstance(constraints, Iterable):
         raise ConfigurationError(f"expected a list of constraints, got {type(constraints).__name__}")
     found = tuple(constraints)
-    for constraint in found:
-        if not isinstance(constraint, Constraint):
+    for each in found:
+        if not isinstance(each, Constraint):
             raise ConfigurationError(
-                f"expected constraints such as AtMost('mse', 0.01), got {type(constraint).__name__}: {constraint!r}"
+                f"expected constraints such as AtMost('mse', 0.01), got {type(each).__name__}: {each!r}"
             )
-    for name, count in Counter(constraint.name for constraint in found).items():
-        if count > 1:
+    for first, second in combinations(found, 2):
+        if first.name == second.name:
             raise ConfigurationError(
-                f"{count} constraints are called {name!r}; expected a name of its own for each, for example "
-                f"AtMost({name!r}, ..., name='{name}_high')"
+                f"2 constraints are called {first.name!r}; expected a name of its own for each, for example "
+                f"AtMost({first.measure!r}, ..., name='{first.name}_high')"
             )
-    _check_contradictions(found)
-    return found
-
-
-def _check_contradictions(constraints: tuple[Constraint, ...]) -> None:
-    """Refuse bounds on one measure that no value can satisfy together."""
-    for first, second in combinations(constraints, 2):
-        if first.measure != second.measure:
-            continue
-        lower = max(first.interval[0], second.interval[0])
-        upper = min(first.interval[1], second.interval[1])
-        if lower > upper:
+        lower, upper = max(first.interval[0], second.interval[0]), min(first.interval[1], second.interval[1])
+        if first.measure == second.measure and lower > upper:
             margins = f" with margins {first.margin:g} and {second.margin:g}" if first.margin or second.margin else ""
             raise ConfigurationError(
                 f"no sample can satisfy both {first} and {second}{margins}: the bounds contradict, so move one"
             )
+    return found

@@ -1,10 +1,12 @@
 """The few collective operations the library needs; each is the identity in a single process."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_gather", "all_max_", "all_sum_", "from_first_", "rank", "share", "world_size"]
+from samplewise.errors import ProcessesError
 
 
 def _running() -> bool:
@@ -27,25 +29,32 @@ def share(length: int) -> range:
     return range(min(rank() * size, length), min((rank() + 1) * size, length))
 
 
+def _exchange_(tensor: Tensor, operation: Callable[[Tensor], object]) -> Tensor:
+    """``tensor`` after the operation, in place; says what the matter is where the other processes do not answer."""
+    if world_size() > 1:
+        try:
+            operation(tensor)
+        except RuntimeError as error:
+            raise ProcessesError(
+                f"the other {world_size() - 1} processes did not answer: fit, audit, certify and a method's step must "
+                f"be called by every process, not by the first alone, and none may have ended ({error})"
+            ) from error
+    return tensor
+
+
 def all_sum_(tensor: Tensor) -> Tensor:
     """Add up ``tensor`` over all processes, in place."""
-    if world_size() > 1:
-        dist.all_reduce(tensor, dist.ReduceOp.SUM)
-    return tensor
+    return _exchange_(tensor, lambda own: dist.all_reduce(own, dist.ReduceOp.SUM))
 
 
 def all_max_(tensor: Tensor) -> Tensor:
     """Take the largest ``tensor`` over all processes, in place and entry by entry."""
-    if world_size() > 1:
-        dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    return tensor
+    return _exchange_(tensor, lambda own: dist.all_reduce(own, dist.ReduceOp.MAX))
 
 
 def from_first_(tensor: Tensor) -> Tensor:
     """Copy the first process's ``tensor`` to all, in place."""
-    if world_size() > 1:
-        dist.broadcast(tensor, 0)
-    return tensor
+    return _exchange_(tensor, lambda own: dist.broadcast(own, 0))
 
 
 def all_gather(tensor: Tensor) -> Tensor:
@@ -53,5 +62,5 @@ def all_gather(tensor: Tensor) -> Tensor:
     if world_size() == 1:
         return tensor
     parts = [torch.empty_like(tensor) for _ in range(world_size())]
-    dist.all_gather(parts, tensor.contiguous())
+    _exchange_(tensor.contiguous(), lambda own: dist.all_gather(parts, own))
     return torch.cat(parts)

@@ -6,22 +6,6 @@ import numbers
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = [
-    "CheckpointError",
-    "ConfigurationError",
-    "DataError",
-    "MeasureError",
-    "MissingMeasureError",
-    "MissingPackageError",
-    "NotFiniteError",
-    "OutputError",
-    "RefusedError",
-    "SampleIndexError",
-    "SamplewiseError",
-    "did_you_mean",
-    "finite_number",
-]
-
 
 class SamplewiseError(Exception):
     """Root of every error this library raises on purpose."""
@@ -62,8 +46,20 @@ class CheckpointError(SamplewiseError, RuntimeError):
     """A checkpoint that is torn, foreign, or of another problem."""
 
 
+class RecordError(CheckpointError, DataError):
+    """A file that a run keeps, or that came with data, and that cannot be read as what it should be."""
+
+
 class OutputError(SamplewiseError, OSError):
     """A folder that cannot be written."""
+
+
+class ProcessesError(SamplewiseError, RuntimeError):
+    """Processes that should work together and do not."""
+
+
+class ProcessLostError(SamplewiseError, ChildProcessError):
+    """A process that worked for this one was ended from outside."""
 
 
 class RefusedError(SamplewiseError, RuntimeError):
@@ -76,8 +72,34 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def install(extra: str) -> str:
+    """How to get the packages of an extra, for messages; there is no index to take samplewise itself from."""
+    return f"in a checkout of samplewise: pip install -c constraints.txt -e '.[{extra}]'"
+
+
 def finite_number(value: Any, what: str) -> float:
     """Return ``value`` as a float, or say that ``what`` must be a finite number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # not shown: Python refuses to write out very long numbers
+        raise ConfigurationError(f"expected a finite number for {what}, got one too large for a float") from None
+    if not math.isfinite(number):
         raise ConfigurationError(f"expected a finite number for {what}, got {value!r}")
-    return float(value)
+    return number
+
+
+def whole_number(value: Any, what: str, least: int) -> int:
+    """Return ``value``, or say that ``what`` must be a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"expected {what} as a whole number >= {least}, got {value!r}")
+    return value
+
+
+def printable(text: str) -> str:
+    r"""Text on one line of a terminal or a page: what a file says cannot move, colour or turn round what is around it.
+
+    Example:
+        >>> printable("x\x1b[31m\u202egnp.exe")
+        'x\\x1b[31m\\u202egnp.exe'
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

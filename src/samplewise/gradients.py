@@ -1,39 +1,51 @@
-"""Gradients with respect to a model's weights: of sums over batches, and of single samples."""
+"""Derivatives with respect to a model's weights: of a batch, of single samples, and the penalty's curvature."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from samplewise.errors import ConfigurationError
-from samplewise.problem import Evaluation, Problem
+from samplewise.evaluation import Evaluation
+from samplewise.methods import Method
+from samplewise.problem import Problem, evaluation_mode
+from samplewise.samples import to_device
 
-__all__ = ["Fetch", "Reduction", "gradient_of", "per_sample_gradients", "trainable"]
-
-Reduction = Callable[[Evaluation, Tensor], Tensor]
-Fetch = Callable[[Tensor], Any]
+Batches = Iterable[tuple[Any, Tensor]]
 CHUNK = 32  # samples whose gradients are computed at once
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The weights that are trained, by name."""
-    found: dict[str, Tensor] = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-    }
+    found: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not found:
-        raise ConfigurationError(
-            "the model has no parameters that require gradients: there is nothing to differentiate"
-        )
+        raise ConfigurationError("the model has no parameters that require gradients: nothing to differentiate")
     return found
 
 
-def gradient_of(value: Tensor, weights: Sequence[Tensor], *, retain_graph: bool = False) -> tuple[Tensor, ...]:
-    """The gradient of a scalar, zero for weights it does not depend on."""
-    if not value.requires_grad:
-        return tuple(torch.zeros_like(weight) for weight in weights)
-    return torch.autograd.grad(value, weights, retain_graph=retain_graph, allow_unused=True, materialize_grads=True)
+def gradient_of(
+    value: Tensor, weights: Sequence[Tensor], *, retain_graph: bool | None = None, create_graph: bool = False
+) -> Tensor:
+    """The gradient of a scalar as one vector ``(n,)``, zero for weights it does not depend on."""
+    parts: Sequence[Tensor] = [torch.zeros_like(weight) for weight in weights]
+    if value.requires_grad:
+        parts = torch.autograd.grad(value, weights, None, retain_graph, create_graph, materialize_grads=True)
+    return torch.cat([part.flatten().to(weights[0].device) for part in parts])
+
+
+def penalty_of(method: Method, evaluation: Evaluation) -> Tensor:
+    """The method's loss of a batch, a mean, without a trace in the round's statistics or in the multipliers."""
+    training = method.training
+    method.eval()
+    try:
+        return method.loss(evaluation)
+    finally:
+        method.train(training)
 
 
 class _Evaluated(nn.Module):
@@ -49,42 +61,33 @@ class _Evaluated(nn.Module):
 
 
 def per_sample_gradients(
-    problem: Problem, model: nn.Module, fetch: Fetch, index: Tensor, extra: Tensor, reduction: Reduction
+    problem: Problem,
+    model: nn.Module,
+    fetch: Callable[[Tensor], Any],
+    index: Tensor,
+    extra: Tensor,
+    reduction: Callable[[Evaluation, Tensor], Tensor],
 ) -> Tensor:
     """One gradient for each sample, as rows of shape ``(B, n)``, n the number of trained weights.
 
-    Computed by ``torch.func`` for all samples together where the model allows it (tensors only, no branch on values),
+    ``fetch`` gives the samples ``index``, ``(B,)``, as one batch, where the model is; ``reduction`` the scalar to
+    differentiate, from the evaluation of a batch of one and its row of ``extra``, ``(B, ...)``.
+
+    Computed by ``torch.func`` for some samples together where the model allows it (tensors only, no branch on values),
     otherwise one sample at a time. Put the model into evaluation mode first: layers that mix the samples of a batch
     have no gradient by sample.
-
-    Args:
-        problem: gives objective and measures.
-        model: the model.
-        fetch: gives the samples of the given numbers as one batch, where the model is.
-        index: the numbers of the B samples.
-        extra: ``(B, ...)``: what ``reduction`` gets of each sample beside its evaluation.
-        reduction: the scalar to differentiate, from the evaluation of a batch of one and its row of ``extra``.
     """
-    parts = [
-        _chunk(problem, model, fetch, rows, more, reduction)
-        for rows, more in zip(index.split(CHUNK), extra.split(CHUNK), strict=True)
-    ]
-    return torch.cat(parts)
-
-
-def _chunk(
-    problem: Problem, model: nn.Module, fetch: Fetch, index: Tensor, extra: Tensor, reduction: Reduction
-) -> Tensor:
+    if len(index) > CHUNK:
+        chunks = zip(index.split(CHUNK), extra.split(CHUNK), strict=True)
+        return torch.cat([per_sample_gradients(problem, model, fetch, *each, reduction) for each in chunks])
     weights = trainable(model)
-    batch = fetch(index)
-    leaves, structure = pytree.tree_flatten(batch)
+    leaves, structure = pytree.tree_flatten(fetch(index))
     if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(index) for leaf in leaves):
         module = _Evaluated(problem, model)
 
         def scalar(values: dict[str, Tensor], sample: list[Tensor], row: Tensor) -> Tensor:
             one = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in sample], structure)
-            evaluation: Evaluation = torch.func.functional_call(module, values, (one,))
-            return reduction(evaluation, row)
+            return reduction(torch.func.functional_call(module, values, (one,)), row)
 
         values = {f"model.{name}": weight.detach() for name, weight in weights.items()}
         try:
@@ -94,9 +97,87 @@ def _chunk(
         else:
             return torch.cat([found[name].flatten(1) for name in values], dim=1)
     rows = []
-    for number, more in zip(index.split(1), extra, strict=True):
-        with torch.enable_grad():
-            value = reduction(problem.evaluate(model, fetch(number)), more)
-            parts = gradient_of(value, list(weights.values()))
-        rows.append(torch.cat([part.flatten() for part in parts]))
+    with torch.enable_grad():
+        for number, row in zip(index.split(1), extra, strict=True):
+            value = reduction(problem.evaluate(model, fetch(number)), row)
+            rows.append(gradient_of(value, list(weights.values())))
     return torch.stack(rows)
+
+
+def sample_gradients(
+    problem: Problem, model: nn.Module, samples: Sequence[Any] | Callable[[Tensor], Any], index: Tensor, method: Method
+) -> Tensor:
+    """The gradients of ``P^j_tau`` of the samples ``index``, ``(B,)``, in eval mode, shape ``(B, n)``.
+
+    ``samples`` are these samples as a batch of tensors, or a function that gives those of given numbers as a batch.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import Unconstrained
+        >>> problem = Problem(lambda model, batch: (model(batch[0]).squeeze(1), {}), [])
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> sample_gradients(problem, model, (torch.eye(2),), torch.arange(2), Unconstrained())
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    device = next(iter(trainable(model).values())).device
+
+    def fetch(rows: Tensor) -> Any:
+        return to_device(samples(index[rows]) if callable(samples) else tuple(each[rows] for each in samples), device)
+
+    def penalty(evaluation: Evaluation, number: Tensor) -> Tensor:
+        return penalty_of(method, replace(evaluation, index=number.view(1)))
+
+    with evaluation_mode(model):
+        return per_sample_gradients(problem, model, fetch, torch.arange(len(index)), index.to(device), penalty)
+
+
+def estimate_smoothness(
+    problem: Problem, model: nn.Module, batches: Batches, method: Method, *, tolerance: float = 1e-2, seed: int = 0
+) -> float:
+    """The largest curvature of the penalty function at the model's weights: a lower bound of L in Lemma 3.
+
+    The eigenvalue of largest size of the Hessian of the mean of ``P^j_tau`` over the batches, in eval mode, by scipy's
+    Lanczos method on Hessian-vector products: the Hessian is never formed. At the kink of a linear penalty the
+    curvature is not defined; the value is that of either side.
+
+    ``batches`` are pairs of a batch and its sample numbers; ``tolerance`` is the relative accuracy of the eigenvalue;
+    the starting vector is drawn by ``seed``.
+
+    Example:
+        >>> import torch
+        >>> from samplewise import Unconstrained
+        >>> problem = Problem(lambda model, x: (1.5 * model(x).square().squeeze(1), {}), [])
+        >>> model = torch.nn.Linear(3, 1, bias=False)
+        >>> round(estimate_smoothness(problem, model, [(torch.eye(3), torch.arange(3))], Unconstrained()), 4)
+        1.0
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh  # here, so that importing the library stays quick
+
+    weights = list(trainable(model).values())
+    count = sum(weight.numel() for weight in weights)
+    batches = list(batches)
+    if not batches:
+        raise ConfigurationError("expected at least one batch")
+    samples = sum(len(index) for _, index in batches)
+
+    def product(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        direction = torch.from_numpy(np.ascontiguousarray(vector).reshape(-1))
+        total = torch.zeros(count, dtype=torch.float64)
+        for batch, index in batches:
+            with torch.enable_grad():
+                loss = penalty_of(method, problem.evaluate(model, batch, index))
+                first = gradient_of(loss, weights, create_graph=True)
+                second = gradient_of(first @ direction.to(first), weights)
+            total += second.cpu().double() * (len(index) / samples)
+        return total.numpy()
+
+    with evaluation_mode(model):
+        if count == 1:  # Lanczos needs room for two vectors
+            return float(abs(product(np.ones(1))[0]))
+        start = np.random.default_rng(seed).normal(size=count)
+        if not product(start).any():
+            return 0.0
+        operator = LinearOperator((count, count), matvec=product, dtype=np.float64)
+        largest = eigsh(operator, 1, which="LM", v0=start, tol=tolerance, ncv=min(count, 20), return_eigenvectors=False)
+    return float(abs(largest[0]))

@@ -1,6 +1,7 @@
 """The numbers of a run, one row an epoch, in memory and as JSON lines and CSV."""
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterable
@@ -8,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.audit import Audit
-from samplewise.checkpoint import atomic, strict_json
-from samplewise.errors import OutputError
+from samplewise.constraints import Fared
+from samplewise.disk import cannot_write, strict_json, write_text
+from samplewise.errors import DataError
 from samplewise.methods import Round
-
-__all__ = ["History", "audit_row", "round_row"]
 
 Row = dict[str, Any]
 JSONL, CSV = "history.jsonl", "history.csv"
@@ -59,7 +59,7 @@ class History:
             with (self.folder / CSV).open("a", newline="") as file:
                 csv.DictWriter(file, self.columns).writerow(strict_json(row))
         except OSError as error:
-            raise OutputError(f"cannot write to {self.folder}: {error}. Free some space and resume the run") from error
+            raise cannot_write(self.folder, error) from error
 
     def column(self, name: str) -> list[Any]:
         """The values of one column, None where a row does not have it."""
@@ -70,33 +70,41 @@ class History:
         self.columns += [name for name in row if name not in self.columns]
 
     def _rewrite(self, folder: Path) -> None:
-        with atomic(folder / JSONL) as temporary:
-            temporary.write_text("".join(map(_line, self.rows)))
-        with atomic(folder / CSV) as temporary, temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.columns)
-            writer.writeheader()
-            writer.writerows(strict_json(row) for row in self.rows)
+        write_text(folder / JSONL, "".join(map(_line, self.rows)))
+        table = io.StringIO()
+        writer = csv.DictWriter(table, self.columns)
+        writer.writeheader()
+        writer.writerows(strict_json(row) for row in self.rows)
+        write_text(folder / CSV, table.getvalue())
 
     @classmethod
     def read(cls, folder: Path) -> "History":
         """The history of the run in ``folder``; its files are not touched. A last line that was cut off is left out."""
         path = Path(folder) / JSONL
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return cls(rows=[json.loads(line) for line in lines if line.endswith("\n") and line.strip()])
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+            rows = [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+            wrong = next((row for row in rows if not isinstance(row, dict)), None)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read as the history of a run: {error}") from error
+        if wrong is not None:
+            raise DataError(f"{path}: expected an object in each line, got {wrong!r}")
+        return cls(rows=rows)
 
 
 def _line(row: Row) -> str:
     return json.dumps(strict_json(row), allow_nan=False) + "\n"
 
 
+def _fared(name: str, part: Fared) -> Row:
+    return {f"{name}/satisfied": part.satisfied, f"{name}/violation": part.mean_violation, f"{name}/worst": part.worst}
+
+
 def round_row(summary: Round) -> Row:
     """What a method saw while the weights moved, as numbers by name."""
     row: Row = {"running/objective": summary.objective}
     for name, part in summary.constraints.items():
-        row[f"tau/{name}"] = part.tau
-        row[f"running/{name}/satisfied"] = part.satisfied
-        row[f"running/{name}/violation"] = part.mean_violation
-        row[f"running/{name}/worst"] = part.worst
+        row |= {f"tau/{name}": summary.taus[name], **_fared(f"running/{name}", part)}
     return row
 
 
@@ -105,8 +113,6 @@ def audit_row(split: str, found: Audit) -> Row:
     row: Row = {f"{split}/objective": found.objective, f"{split}/satisfied": found.satisfied}
     row |= {f"{split}/{name}": value for name, value in found.means.items()}
     for name, part in found.items():
-        row[f"{split}/{name}/satisfied"] = part.satisfied
-        row[f"{split}/{name}/violation"] = part.mean_violation
-        row[f"{split}/{name}/worst"] = part.worst
+        row |= _fared(f"{split}/{name}", part)
         row[f"{split}/{name}/violation_rate_upper"] = part.violation_rate_upper
     return row

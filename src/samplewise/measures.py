@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from samplewise.errors import MeasureError, MissingPackageError
+from samplewise.errors import MeasureError, MissingPackageError, install
 
 __all__ = ["bit_error", "mae", "max_difference", "mse", "psnr", "ssim"]
 
@@ -45,14 +45,7 @@ def _difference(first: Tensor, second: Tensor) -> Tensor:
 
 
 def mse(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean squared error of each sample.
-
-    Args:
-        prediction: shape ``(B, ...)``.
-        target: the same shape.
-
-    Returns:
-        Shape ``(B,)``.
+    """Mean squared error of each sample, ``(B, ...)`` twice to ``(B,)``.
 
     Example:
         >>> import torch
@@ -85,19 +78,16 @@ def max_difference(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float = 120.0) -> Tensor:
-    """Peak signal-to-noise ratio of each image in dB: ``10 log10(peak^2 / mse)``.
+    """Peak signal-to-noise ratio of each image in dB, ``10 log10(peak^2 / mse)``: ``(B, ...)`` twice to ``(B,)``.
 
     Identical images would have an infinite PSNR and an undefined gradient, which no optimiser survives. The mean
     squared error is therefore held above the value that belongs to ``ceiling``; there the gradient is zero.
 
     Args:
-        image: shape ``(B, ...)``.
-        reference: the same shape.
+        image: what is judged.
+        reference: what it should be.
         peak: the largest value a pixel can take (1.0, 255, or ``2**bits - 1``).
         ceiling: the value in dB that stands for "identical", at most 300.
-
-    Returns:
-        Shape ``(B,)``, at most ``ceiling``.
 
     Example:
         >>> import torch
@@ -111,15 +101,9 @@ def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float 
 
 
 def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
-    """Structural similarity of each image, by torchmetrics.
+    """Structural similarity of each image, by torchmetrics: ``(B, C, H, W)`` twice to ``(B,)``, 1 if identical.
 
-    Args:
-        image: shape ``(B, C, H, W)``.
-        reference: the same shape.
-        peak: the largest value a pixel can take.
-
-    Returns:
-        Shape ``(B,)``, 1 for identical images.
+    ``peak`` is the largest value a pixel can take.
     """
     _check(image, reference)
     if image.ndim != 4 or min(image.shape[2:]) < SSIM_WINDOW:
@@ -130,21 +114,16 @@ def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
         # Imported here because torchmetrics is an extra that the core does without.
         from torchmetrics.functional.image import structural_similarity_index_measure
     except ImportError as error:
-        raise MissingPackageError("ssim needs torchmetrics: pip install 'samplewise[images]'") from error
+        raise MissingPackageError(f"ssim needs torchmetrics; {install('images')}") from error
     value = structural_similarity_index_measure(image, reference, data_range=peak, reduction="none")
     assert isinstance(value, Tensor)  # a tuple only when maps are asked for
     return value.reshape(len(image))
 
 
 def bit_error(logits: Tensor, bits: Tensor) -> Tensor:
-    """Share of wrong bits in each message; a logit above zero reads as 1.
+    """Share of wrong bits in each message, ``(B, L)`` twice to ``(B,)``; a logit above zero reads as 1.
 
-    Args:
-        logits: shape ``(B, L)``.
-        bits: shape ``(B, L)``, zeros and ones of any type.
-
-    Returns:
-        Shape ``(B,)``, in [0, 1].
+    ``bits`` are zeros and ones of any type.
 
     Example:
         >>> import torch

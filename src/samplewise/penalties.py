@@ -2,17 +2,19 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, finite_number
 
-__all__ = ["Huber", "Linear", "Penalty", "Quadratic"]
-
 
 class Penalty(ABC):
     """A function of ``g`` that costs nothing where the constraint holds and more the further it is broken."""
+
+    kink: ClassVar[bool] = False
+    """Whether the slope jumps at ``g = 0``, so that every multiplier between 0 and tau is right there."""
 
     @abstractmethod
     def value(self, g: Tensor) -> Tensor:
@@ -44,6 +46,8 @@ class Linear(Penalty):
         >>> Linear()(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 2.])
     """
+
+    kink: ClassVar[bool] = True
 
     def value(self, g: Tensor) -> Tensor:
         return torch.relu(g)  # not clamp: its gradient at exactly zero is one, relu's is zero

@@ -2,32 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import RESERVED, Constraint, check_constraints
+from samplewise.constraints import Constraint, check_constraints
 from samplewise.errors import ConfigurationError, MeasureError
-from samplewise.methods import checks
-
-__all__ = ["Evaluation", "Problem", "check_same_constraints", "evaluation_mode"]
+from samplewise.evaluation import Evaluation, parse
 
 # Of any model: a function that takes a class of its own could not be given for one that takes every Module.
 Evaluate = Callable[[Any, Any], tuple[Tensor, Mapping[str, Tensor]]]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Objective and measures of one batch, sample by sample."""
-
-    objective: Tensor
-    """f_j, shape ``(B,)``."""
-    measures: Mapping[str, Tensor]
-    """Shape ``(B,)`` or ``(B, m)`` each. Measures no constraint bounds are reported by audits."""
-    index: Tensor | None = None
-    """Each sample's number in the data set, shape ``(B,)``."""
 
 
 class Problem:
@@ -58,36 +43,29 @@ class Problem:
         self._evaluate = evaluate
         self.constraints = check_constraints(constraints)
 
-    def evaluate(self, model: nn.Module, batch: Any, index: Tensor | None = None) -> Evaluation:
-        """Objective and measures of ``batch``, checked.
-
-        Args:
-            model: any model.
-            batch: as the data set gives it.
-            index: the samples' numbers in the data set, shape ``(B,)``.
-        """
+    def evaluate(
+        self, model: nn.Module, batch: Any, index: Tensor | None = None, sample_weight: Tensor | None = None
+    ) -> Evaluation:
+        """Objective and measures of a batch, as the data set gives it, checked; the rest is as in a method's call."""
         result = self._evaluate(model, batch)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise MeasureError(
-                "expected evaluate(model, batch) to return (objective, {name: measure}), got "
-                f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
-            )
+            found = f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
+            raise MeasureError(f"expected evaluate(model, batch) to return (objective, {{name: measure}}), got {found}")
         objective, measures = result
-        checks.check_objective(objective)
-        for name in RESERVED & measures.keys():
-            raise MeasureError(
-                f"a measure cannot be called {name!r}, which a method's call takes for itself: rename it in evaluate"
-            )
-        for constraint in self.constraints:
-            checks.pick_measure(constraint, measures, objective)
-        for name, measure in measures.items():
-            checks.check_shape(name, measure, objective)
-        if index is not None and len(index) != len(objective):
+        if index is not None and isinstance(objective, Tensor) and objective.ndim == 1 and len(objective) != len(index):
             raise MeasureError(
                 f"the batch has {len(index)} samples, but evaluate returned an objective of shape "
                 f"{tuple(objective.shape)}: expected one value for each sample"
             )
-        return Evaluation(objective, measures, index)
+        return parse(objective, measures, self.constraints, index, sample_weight)
+
+    def check_method_over(self, constraints: tuple[Constraint, ...]) -> None:
+        """Refuse a method that was built over other constraints than these."""
+        if constraints != self.constraints:
+            raise ConfigurationError(
+                f"the method's constraints {[repr(c) for c in constraints]} are not the problem's "
+                f"{[repr(c) for c in self.constraints]}: build the method with problem.constraints"
+            )
 
     def __repr__(self) -> str:
         return f"Problem({', '.join(str(constraint) for constraint in self.constraints)})"
@@ -104,12 +82,3 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in flags:
             module.training = training
-
-
-def check_same_constraints(problem: Problem, constraints: tuple[Constraint, ...]) -> None:
-    """Refuse a method that was built over other constraints than the problem's."""
-    if constraints != problem.constraints:
-        raise ConfigurationError(
-            f"the method's constraints {[repr(c) for c in constraints]} are not the problem's "
-            f"{[repr(c) for c in problem.constraints]}: build the method with problem.constraints"
-        )

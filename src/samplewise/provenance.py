@@ -1,5 +1,6 @@
 """Where a result comes from: command, commit, versions, machine, seed."""
 
+import contextlib
 import datetime
 import os
 import platform
@@ -10,35 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["command", "commit", "provenance", "versions"]
-
-PACKAGES = (
-    "samplewise",
-    "torch",
-    "lightning-fabric",
-    "numpy",
-    "scipy",
-    "safetensors",
-    "scikit-learn",
-    "matplotlib",
-    "torchmetrics",
-    "kornia",
-    "pillow",
-    "pydicom",
-    "reedsolo",
-    "monai",
-    "cooper-optim",
-)
+PACKAGES = """samplewise torch lightning-fabric numpy scipy safetensors scikit-learn matplotlib torchmetrics kornia
+pillow pydicom reedsolo monai cooper-optim"""
 
 
 def versions() -> dict[str, str]:
     """Versions of Python, this package and those of its dependencies that are installed."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
+    for name in PACKAGES.split():
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -4,49 +4,28 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from samplewise.errors import ConfigurationError, did_you_mean, finite_number
-
-__all__ = ["Constant", "Feasibility", "FeasibilityDriven", "Geometric", "Schedule", "for_each"]
+from samplewise.constraints import Fared
+from samplewise.errors import ConfigurationError, did_you_mean, finite_number, whole_number
 
 LARGEST = 1e30  # beyond it tau * g would leave float32
 
 
-class Feasibility(NamedTuple):
-    """How one constraint fared in one round."""
-
-    satisfied: float
-    """Share of the samples that met the bound."""
-    violation: float
-    """Mean of ``max(0, excess)`` over the samples."""
-
-
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """A rule for tau_k, the weight of the penalty in round k.
-
-    Args:
-        tau0: the weight in the first round, k = 0.
-    """
+    """A rule for tau_k, the weight of the penalty in round k; ``tau0`` is that of the first."""
 
     tau0: float
 
     def __post_init__(self) -> None:
         if not 0 < finite_number(self.tau0, "tau0") <= LARGEST:
-            raise ConfigurationError(
-                f"expected 0 < tau0 <= {LARGEST:g}, got {self.tau0}; for no penalty at all use Unconstrained"
-            )
+            raise ConfigurationError(f"expected 0 < tau0 <= {LARGEST:g}, got {self.tau0}; for none use Unconstrained")
 
     @abstractmethod
-    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
-        """The weight of the next round.
+    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
+        """The weight after ``completed`` rounds.
 
-        Args:
-            tau: the weight of the round that ends.
-            completed: how many rounds are complete, this one included.
-            now: how the constraint fared in the round that ends.
-            before: how it fared in the round before it, if there was one.
+        ``tau`` was that of the last one and ``now`` is how the constraint fared in it; ``before`` in the one before.
         """
 
 
@@ -55,25 +34,22 @@ class Constant(Schedule):
     """tau_k = tau0: one subproblem, never tightened.
 
     Example:
-        >>> Constant(100.0).following(100.0, 1, Feasibility(0.5, 0.1), None)
+        >>> Constant(100.0).following(100.0, 1, Fared(2, 1, 0.2, 0.2), None)
         100.0
     """
 
-    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
         return self.tau0
 
 
 @dataclass(frozen=True)
-class Zero(Schedule):
+class Zero(Constant):
     """tau_k = 0: what a method without constraints reports as its weight."""
 
     tau0: float = 0.0
 
     def __post_init__(self) -> None:
         """Zero is right here, so the base class's check is left out."""
-
-    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -88,12 +64,9 @@ class _Growing(Schedule):
         super().__post_init__()
         if not finite_number(self.growth, "growth") >= 1:
             raise ConfigurationError(f"expected growth >= 1, got {self.growth}: tau never falls; 1 keeps it")
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
-            raise ConfigurationError(f"expected every as a whole number of rounds >= 1, got {self.every!r}")
+        whole_number(self.every, "every", 1)
         if not self.maximum >= self.tau0:
-            raise ConfigurationError(
-                f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}; leave it out for no limit"
-            )
+            raise ConfigurationError(f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}; or leave it out")
 
     def _limited(self, tau: float) -> float:
         return min(tau, self.maximum, LARGEST)
@@ -110,11 +83,11 @@ class Geometric(_Growing):
         maximum: the weight is never larger.
 
     Example:
-        >>> round(Geometric(100.0, growth=1.01).following(100.0, 2, Feasibility(0.5, 0.1), None), 6)
+        >>> round(Geometric(100.0, growth=1.01).following(100.0, 2, Fared(2, 1, 0.2, 0.2), None), 6)
         102.01
     """
 
-    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
         # From k alone, not from the last tau: nothing can be applied twice, whatever happened in between.
         try:
             return self._limited(self.tau0 * self.growth ** (completed // self.every))
@@ -138,7 +111,8 @@ class FeasibilityDriven(_Growing):
         target: share of satisfied samples at which tau stops growing.
 
     Example:
-        >>> FeasibilityDriven(10.0, growth=2.0).following(10.0, 2, Feasibility(0.9, 0.10), Feasibility(0.9, 0.10))
+        >>> fared = Fared(samples=10, violated=1, total=1.0, worst=1.0)
+        >>> FeasibilityDriven(10.0, growth=2.0).following(10.0, 2, fared, fared)
         20.0
     """
 
@@ -153,10 +127,10 @@ class FeasibilityDriven(_Growing):
         if not 0 < self.target <= 1:
             raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
 
-    def following(self, tau: float, completed: int, now: Feasibility, before: Feasibility | None) -> float:
+    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
         if completed % self.every or now.satisfied >= self.target:
             return tau
-        if before is None or math.isnan(now.violation) or now.violation <= self.factor * before.violation:
+        if before is None or not now.samples or now.mean_violation <= self.factor * before.mean_violation:
             return tau  # a first round, or an empty one, has nothing to compare
         return self._limited(tau * self.growth)
 
@@ -167,14 +141,13 @@ def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) 
         return [schedule] * len(names)
     if not isinstance(schedule, Mapping):
         raise ConfigurationError(
-            "expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01), or one for each "
-            f"constraint by its name, got {schedule!r}"
+            "expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01), or one for each constraint "
+            f"by its name, got {schedule!r}"
         )
     for name, rule in schedule.items():
         if name not in names:
-            raise ConfigurationError(
-                f"a schedule is given for {name!r}, which no constraint is called.{did_you_mean(name, names)}"
-            )
+            hint = did_you_mean(name, names)
+            raise ConfigurationError(f"a schedule is given for {name!r}, which no constraint is called.{hint}")
         if not isinstance(rule, Schedule):
             raise ConfigurationError(f"expected a schedule such as Constant(100.0) for {name!r}, got {rule!r}")
     missing = [name for name in names if name not in schedule]

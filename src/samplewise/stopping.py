@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,22 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from samplewise.batches import Data, Feed, mix, source_of, to_device
-from samplewise.errors import ConfigurationError
-from samplewise.estimates import Batches, penalty_of
-from samplewise.gradients import gradient_of, trainable
+from samplewise.errors import ConfigurationError, finite_number, whole_number
+from samplewise.gradients import Batches, gradient_of, penalty_of, trainable
 from samplewise.methods import Method
 from samplewise.problem import Problem, evaluation_mode
-
-__all__ = [
-    "GradientEstimate",
-    "GradientRule",
-    "Verdict",
-    "estimate_gradient",
-    "independent_batches",
-    "inverse_tau",
-    "tau_ratio",
-]
+from samplewise.samples import Data, Feed, mix, source_of, to_device
 
 
 def tau_ratio(method: Method) -> float:
@@ -38,12 +27,8 @@ def tau_ratio(method: Method) -> float:
 def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:
     """A learning rate proportional to ``1 / tau_k``, as Theorem 2 asks: eta = 1 / (rho L), and L grows with tau.
 
-    Call its ``step()`` after ``method.step()``. It reads tau from the method, so nothing is applied twice when a run is
-    resumed.
-
-    Args:
-        optimizer: its present learning rate is that of the first round.
-        method: gives tau.
+    The optimizer's present rate is that of the first round. Call ``step()`` after ``method.step()``. It reads tau from
+    the method, so nothing is applied twice when a run is resumed.
 
     Example:
         >>> import torch
@@ -58,25 +43,15 @@ def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:
 
 
 def independent_batches(
-    data: Data | Feed, *, batches: int, batch_size: int, seed: int = 0, device: torch.device | None = None
+    data: Data | Feed, *, batches: int, batch_size: int, seed: int = 0
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Batches drawn independently of each other, each without repeating a sample, as ``(batch, index)``.
-
-    Args:
-        data: a Dataset or a DataLoader.
-        batches: how many.
-        batch_size: samples in a batch, at most all of them.
-        seed: of the draws.
-        device: where tensors go.
-    """
-    feed = data if isinstance(data, Feed) else source_of(data)
-    size = min(batch_size, feed.source.length)
+    """Batches drawn independently of each other, each without repeating a sample, as ``(batch, index)``."""
+    source = source_of(data).source
     indices = [
-        torch.randperm(feed.source.length, generator=torch.Generator().manual_seed(mix(seed, number)))[:size]
+        torch.randperm(source.length, generator=torch.Generator().manual_seed(mix(seed, number)))[:batch_size]
         for number in range(batches)
     ]
-    for batch, index in zip(feed.source.batches(indices, seed=seed), indices, strict=True):
-        yield (batch if device is None else to_device(batch, device)), index
+    return zip(source.batches(indices, seed=seed), indices, strict=True)
 
 
 @dataclass(frozen=True)
@@ -105,39 +80,28 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     of the pairs (1, 2), (3, 4), ... are independent, so their spread gives the error of their mean, which that of the
     estimate does not exceed.
 
-    Args:
-        problem: gives objective and measures.
-        model: the model; its training flags are left as they were.
-        batches: at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
-            :func:`independent_batches` gives them.
-        method: gives the penalty and tau; its statistics and multipliers are not touched.
+    ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
+    :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.
     """
     weights = list(trainable(model).values())
     # Sums are float64 on the CPU: not every device has that type.
-    total = [torch.zeros_like(weight, dtype=torch.float64, device="cpu") for weight in weights]
-    before: Sequence[Tensor] = total
+    total = before = torch.zeros(sum(weight.numel() for weight in weights), dtype=torch.float64)
     count, squares, products = 0, 0.0, []
     with evaluation_mode(model):
-        for batch, index in batches:
+        for count, (batch, index) in enumerate(batches, 1):
             with torch.enable_grad():
-                loss = penalty_of(method, problem.evaluate(model, batch, index), index)
-                parts = [part.cpu().double() for part in gradient_of(loss, weights)]
-            torch._foreach_add_(total, parts)
-            squares += _product(parts, parts)
-            count += 1
+                evaluation = problem.evaluate(model, to_device(batch, weights[0].device), index)
+                gradient = gradient_of(penalty_of(method, evaluation), weights).cpu().double()
+            total = total + gradient
+            squares += float(gradient @ gradient)
             if count % 2 == 0:
-                products.append(_product(before, parts))
-            before = parts
+                products.append(float(before @ gradient))
+            before = gradient
     if count < 2:
         raise ConfigurationError(f"expected at least two batches, whose noise is independent, got {count}")
-    squared = (_product(total, total) - squares) / (count * (count - 1))
-    pairs = len(products)
-    error = statistics.stdev(products) / math.sqrt(pairs) if pairs > 1 else math.inf
+    squared = (float(total @ total) - squares) / (count * (count - 1))
+    error = statistics.stdev(products) / math.sqrt(len(products)) if len(products) > 1 else math.inf
     return GradientEstimate(squared, error, squares / count - squared, count)
-
-
-def _product(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
-    return sum(float((a * b).sum()) for a, b in zip(left, right, strict=True))
 
 
 @dataclass(frozen=True)
@@ -157,12 +121,11 @@ class GradientRule:
     """A round ends when ``||grad P_tau_k||`` is below eps_k, or after ``max_epochs``: condition (4) made practical.
 
     An estimate near zero scatters to both sides of it, so it must be below ``eps_k^2`` by some standard errors.
-
     Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
 
     Args:
         epsilon0: eps_0, the norm of the gradient at which the first round ends.
-        decay: the factor from eps_k to eps_(k+1), below one; None ties eps_k to tau_k.
+        decay: the factor from eps_k to eps_(k+1), below one.
         max_epochs: a round never lasts longer.
         batches: how many batches the estimate takes, at least four; its error falls with their number.
         batch_size: samples in each.
@@ -186,43 +149,31 @@ class GradientRule:
     errors: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.epsilon0 > 0 and math.isfinite(self.epsilon0)):
-            raise ConfigurationError(f"expected a finite epsilon0 > 0, got {self.epsilon0}")
+        if not finite_number(self.epsilon0, "epsilon0") > 0:
+            raise ConfigurationError(f"expected epsilon0 > 0, got {self.epsilon0}")
         if self.decay is not None and not 0 < self.decay < 1:
             raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {self.decay}")
         if not self.errors >= 0:
             raise ConfigurationError(f"expected errors >= 0, got {self.errors}")
         for name, least in (("max_epochs", 1), ("batches", 4), ("batch_size", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigurationError(f"expected {name} as a whole number >= {least}, got {value!r}")
+            whole_number(getattr(self, name), name, least)
 
     def epsilon(self, method: Method) -> float:
         """eps_k of the method's present round."""
-        if self.decay is None:
-            return self.epsilon0 / tau_ratio(method)
-        return self.epsilon0 * self.decay**method.rounds
+        return self.epsilon0 / tau_ratio(method) if self.decay is None else self.epsilon0 * self.decay**method.rounds
 
     def verdict(
         self, problem: Problem, model: nn.Module, data: Data | Feed, method: Method, *, epochs: int, seed: int = 0
     ) -> Verdict:
-        """Whether the present round is done after ``epochs`` epochs.
+        """Whether the present round is done after ``epochs`` epochs on ``data``; model and method are not changed.
 
-        Args:
-            problem: gives objective and measures.
-            model: the model, which is not changed.
-            data: the training data.
-            method: gives P_tau and the round; it is not changed.
-            epochs: how many epochs this round has lasted.
-            seed: of the batches; a new one for each look, or the rule learns nothing new.
+        The batches are drawn by ``seed``, the round and its epochs, so that each look sees others.
         """
         epsilon = self.epsilon(method)
         if epochs >= self.max_epochs:
             return Verdict(True, f"{self.max_epochs} epochs", epsilon, None)
-        device = next(iter(trainable(model).values())).device
-        drawn = independent_batches(
-            data, batches=self.batches, batch_size=self.batch_size, seed=mix(seed, method.rounds, epochs), device=device
-        )
+        look = mix(seed, method.rounds, epochs)
+        drawn = independent_batches(data, batches=self.batches, batch_size=self.batch_size, seed=look)
         estimate = estimate_gradient(problem, model, drawn, method)
         upper = max(0.0, estimate.squared + self.errors * estimate.error)
         done = upper <= epsilon**2

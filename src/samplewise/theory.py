@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError
-from samplewise.estimates import estimate_smoothness, sample_gradients
+from samplewise.gradients import estimate_smoothness, sample_gradients
 from samplewise.penalties import Quadratic
 
 __all__ = [
@@ -55,15 +55,16 @@ def smoothness(
         >>> smoothness(1.0, slopes=[1.0, 2.0], violations=[0.5, 0.0], constraints=2.0, tau=10.0)
         61.0
     """
-    first, second, third = (torch.as_tensor(value, dtype=torch.float64) for value in (slopes, violations, constraints))
-    for name, value in (("slopes", first), ("violations", second), ("constraints", third)):
+    given = {"objective": objective, "slopes": slopes, "violations": violations, "constraints": constraints, "tau": tau}
+    tensors = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
+    for name, value in tensors.items():
         if not bool(((value >= 0) & value.isfinite()).all()):
-            raise ConfigurationError(f"expected {name} >= 0 and finite: they bound absolute values")
-    if not (objective >= 0 and tau >= 0 and samples >= 1):
-        raise ConfigurationError(
-            f"expected objective >= 0, tau >= 0 and samples >= 1, got {objective}, {tau} and {samples}"
-        )
-    first, second, third = torch.broadcast_tensors(first, second, third)
+            raise ConfigurationError(
+                f"expected {name} >= 0 and finite, since it bounds absolute values, got {given[name]}"
+            )
+    if not samples >= 1:
+        raise ConfigurationError(f"expected samples >= 1, got {samples}")
+    first, second, third = torch.broadcast_tensors(*(tensors[name] for name in ("slopes", "violations", "constraints")))
     return float(objective + tau / samples * (first.square() + second * third).sum())
 
 
@@ -73,9 +74,8 @@ def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
     ``mean_j ||grad P^j||^2 / ||grad P||^2``, the largest over the points: the smallest rho that is right at all of
     them. It is infinite where the mean vanishes and its parts do not: there the condition cannot hold.
 
-    Args:
-        gradients: of all samples at one point, shape ``(N, n)``, as :func:`sample_gradients` gives them; or such
-            tensors for several points.
+    ``gradients`` are those of all samples at one point, ``(N, n)``, as :func:`sample_gradients` gives them; or such
+    tensors for several points.
 
     Example:
         >>> import torch
@@ -98,28 +98,21 @@ def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
 def iteration_bound(*, growth: float, smoothness: float, gap: float, epsilon: float) -> int:
     """T_k of Theorem 2: after so many SGD steps ``E||grad P(x)|| <= epsilon`` for the uniformly drawn output.
 
-    ``T = 2 rho L (P(z0) - P*) / epsilon^2``, rounded up, and at least one.
-
-    Args:
-        growth: rho of the strong growth condition.
-        smoothness: L of the penalty function.
-        gap: ``P(z0) - P*``; any lower bound of P, such as that of f, may stand for P*.
-        epsilon: eps_k, the accuracy.
+    ``T = 2 rho L (P(z0) - P*) / epsilon^2``, rounded up, and at least one; ``growth`` is rho of the strong growth
+    condition, ``smoothness`` L of the penalty function, ``gap`` the difference. Any lower bound of P, such as that of
+    f, may stand for P*.
 
     Example:
         >>> iteration_bound(growth=2.0, smoothness=3.0, gap=1.0, epsilon=0.1)
         1200
     """
     for name, value in (("growth", growth), ("smoothness", smoothness), ("epsilon", epsilon)):
-        if not (value > 0 and math.isfinite(value)):
+        if not 0 < value < math.inf:
             raise ConfigurationError(f"expected a finite {name} > 0, got {value}")
-    if not (gap >= 0 and math.isfinite(gap)):
+    if not 0 <= gap < math.inf:
         raise ConfigurationError(f"expected a finite gap >= 0, got {gap}: P* is not above P(z0)")
     # The quotient of 1200 may round to 1200.0000000000002, which is no reason for a step more.
     return max(1, math.ceil(2 * growth * smoothness * gap / epsilon**2 * (1 - 1e-12)))
-
-
-Part = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -132,8 +125,8 @@ class FiniteSum:
         samples: N.
     """
 
-    f: Part
-    g: Part
+    f: Callable[[Tensor, Tensor], Tensor]
+    g: Callable[[Tensor, Tensor], Tensor]
     samples: int
 
     def penalty(self, x: Tensor, tau: float, j: Tensor | None = None) -> Tensor:
@@ -159,16 +152,9 @@ def sgd(
 ) -> tuple[Tensor, Tensor]:
     """SGD with a constant step and an output drawn uniformly from its iterates (Theorem 2).
 
-    Iterate t replaces the output with probability 1/(t+1), so at every moment the output is uniform on
-    ``z^0 ... z^t`` and only one of them is kept (Vitter's reservoir).
-
-    Args:
-        gradient: ``gradient(z, j)`` of the sample number j ``(1,)``: an unbiased estimate of the full gradient.
-        start: z^0.
-        samples: N; j is uniform on 0 ... N-1.
-        step: eta = 1 / (rho L).
-        iterations: T.
-        generator: of both draws.
+    ``gradient(z, j)`` of a sample number j ``(1,)``, drawn uniformly from 0 ... N-1, is an unbiased estimate of the
+    full gradient; the ``step`` of the theorem is 1 / (rho L). Iterate t replaces the output with probability 1/(t+1),
+    so at every moment the output is uniform on ``z^0 ... z^t`` and only one of them is kept (Vitter's reservoir).
 
     Returns:
         The drawn output from ``z^0 ... z^(T-1)``, and the last iterate ``z^T``.
@@ -181,10 +167,8 @@ def sgd(
         >>> bool((last - 1).abs() < 1e-6)
         True
     """
-    if not step > 0 or iterations < 1 or samples < 1:
-        raise ConfigurationError(
-            f"expected step > 0, iterations >= 1 and samples >= 1, got {step}, {iterations} and {samples}"
-        )
+    if not (step > 0 and iterations >= 1 and samples >= 1):
+        raise ConfigurationError(f"expected step > 0, iterations and samples >= 1, got {step}, {iterations}, {samples}")
     z = output = start.detach().clone()
     for t in range(iterations):
         if torch.rand((), generator=generator) * (t + 1) < 1:
@@ -233,16 +217,8 @@ def sequential_penalty(
 ) -> list[TheoremRound]:
     """The outer loop of Theorem 3 with the inner solver of Theorem 2: tau_k grows, eps_k falls, warm start.
 
-    Round k runs :func:`sgd` for T_k steps from where round k-1 ended. If rho and L are right,
-    ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for.
-
-    Args:
-        problem: the finite sum.
-        x0: where to start.
-        taus: tau_k, growing.
-        epsilons: eps_k, falling.
-        constants: rho, L and P* of the subproblem, as a function of tau.
-        generator: of all draws.
+    Round k runs :func:`sgd` for T_k steps from where round k-1 ended. If ``constants``, a function of tau, gives the
+    right rho and L, ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for.
 
     Example:
         >>> import torch

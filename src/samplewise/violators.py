@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from samplewise.audit import Audit
-from samplewise.errors import ConfigurationError
-
-__all__ = ["PersistentViolators", "Streaks"]
+from samplewise.errors import CheckpointError, ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,13 @@ class Streaks:
         order = violation.argsort(descending=True, stable=True)
         return PersistentViolators(rounds, index[order], violation[order])
 
-    def state_dict(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""
         return {"lengths": dict(self._lengths), "excess": dict(self._excess), "audits": self.audits}
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Take back what :meth:`state_dict` gave."""
-        lengths, excess, audits = state["lengths"], state["excess"], state["audits"]
-        assert isinstance(lengths, dict)
-        assert isinstance(excess, dict)
-        assert isinstance(audits, int)
-        self._lengths, self._excess, self.audits = lengths, excess, audits
+    def load_state_dict(self, state: Mapping[str, Any], samples: int) -> None:
+        """Take back what :meth:`state_dict` gave, of a data set of so many samples."""
+        for kept in (*state["lengths"].values(), *state["excess"].values()):
+            if kept.shape != (samples,):
+                raise CheckpointError(f"has streaks of {len(kept)} samples, expected {samples}")
+        self._lengths, self._excess, self.audits = dict(state["lengths"]), dict(state["excess"]), int(state["audits"])

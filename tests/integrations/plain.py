@@ -1,6 +1,5 @@
-"""The loop that the integrations are compared with, and how."""
+"""What the integrations are compared with: the loop of the README, and how."""
 
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,31 +12,32 @@ from small import evaluate, make_data, make_method, make_model
 
 
 def plain(
-    kind: str, *, epochs: int, epochs_per_round: int = 1, accumulate: int = 1, exact_last_step: bool = False
+    kind: str, *, steps: int, steps_per_round: int | None = None, accumulate: int = 1, exact_last_step: bool = False
 ) -> tuple[list[sw.Round], sw.Method, nn.Module]:
-    """The loop of the README over batches of forty: what each epoch ended with, method and model.
+    """The loop of the README over five batches of forty, again and again: what the rounds ended with, method, model.
 
     Args:
         kind: of method.
-        epochs: passes over the data.
-        epochs_per_round: epochs at one tau.
-        accumulate: batches in a step; of five in an epoch.
-        exact_last_step: divide the last step's loss by the batches it has, as Hugging Face does and Lightning does not.
+        steps: of the optimiser.
+        steps_per_round: an epoch if not given.
+        accumulate: batches in a step; the last one of an epoch has what is left.
+        exact_last_step: divide that one's loss by the batches it has, as Hugging Face does and Lightning does not.
     """
     model, method = make_model(dropout=0.0), make_method(kind)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    batches: list[Any] = list(DataLoader(Indexed(make_data()), batch_size=40))
+    epoch = [batches[first : first + accumulate] for first in range(0, len(batches), accumulate)]
     rounds = []
-    for epoch in range(epochs):
-        batches: list[Any] = list(DataLoader(Indexed(make_data()), batch_size=40))
-        for first in range(0, len(batches), accumulate):
-            step = batches[first : first + accumulate]
-            for x, y, index in step:
-                objective, measures = evaluate(model, (x, y))
-                loss = method(objective, index=index, **measures)
-                (loss / (len(step) if exact_last_step else accumulate)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        rounds.append(method.step() if (epoch + 1) % epochs_per_round == 0 else method.summary())
+    for done in range(steps):
+        step = epoch[done % len(epoch)]
+        for x, y, index in step:
+            objective, measures = evaluate(model, (x, y))
+            loss = method(objective, index=index, **measures)
+            (loss / (len(step) if exact_last_step else accumulate)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if (done + 1) % (steps_per_round or len(epoch)) == 0:
+            rounds.append(method.step())
     return rounds, method, model
 
 
@@ -51,9 +51,8 @@ def row(found: sw.Round) -> dict[str, float]:
     """A round under the names that are logged."""
     logged = {"running/objective": found.objective}
     for name, part in found.constraints.items():
-        numbers = asdict(part)
-        logged[f"tau/{name}"] = numbers["tau"]
-        logged[f"running/{name}/satisfied"] = numbers["satisfied"]
-        logged[f"running/{name}/violation"] = numbers["mean_violation"]
-        logged[f"running/{name}/worst"] = numbers["worst"]
+        logged[f"tau/{name}"] = found.taus[name]
+        logged[f"running/{name}/satisfied"] = 1 - part.violated / part.samples
+        logged[f"running/{name}/violation"] = part.total / part.samples
+        logged[f"running/{name}/worst"] = part.worst
     return logged

@@ -1,25 +1,18 @@
-"""Trainings on two processes, started by the tests; the second process is started by Lightning from this file.
+"""Trainings on two processes, started by the tests: python run_lightning.py FOLDER."""
 
-python run_lightning.py FOLDER
-"""
-
-import sys
 from pathlib import Path
 from typing import Any
 
-import torch
+import pytest
+import two_processes
 from lightning.pytorch.callbacks import ModelCheckpoint
-from small_lightning import Module, make_audits, trainer
+from small_lightning import Module, Resumable, make_audits, trainer
 from torch.utils.data import DataLoader, DistributedSampler
 
-from samplewise import distributed
-from samplewise.checkpoint import save_state
 from samplewise.integrations import Indexed
 from samplewise.integrations.lightning import Rounds
-from samplewise.methods import checks
+from samplewise.methods import base
 from small import make_data
-
-EPOCHS = 3
 
 
 class Halves(Module):
@@ -27,32 +20,31 @@ class Halves(Module):
 
     def train_dataloader(self) -> DataLoader[Any]:
         dataset = Indexed(make_data())
-        return DataLoader(dataset, batch_size=20, sampler=DistributedSampler(dataset, shuffle=False))
+        return Resumable(dataset, batch_size=20, sampler=DistributedSampler(dataset, shuffle=False))
 
 
-def run(folder: Path, module: Halves, *, resume: Path | None = None) -> dict[str, Any]:
-    """Train and audit; what the process ends with."""
+def train(folder: Path, module: Halves, *, resume: Path | None = None) -> dict[str, Any]:
+    """Train two epochs and two batches, and audit; what the process ends with."""
     audits = make_audits(batch_size=7)
-    saved = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=5, save_top_k=-1)
-    trainer(folder, Rounds(2), audits, saved, epochs=EPOCHS, strategy="ddp", devices=2).fit(module, ckpt_path=resume)
+    saved = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    run = trainer(folder, Rounds(), audits, saved, epochs=3, max_steps=12, strategy="ddp", devices=2)
+    run.fit(module, ckpt_path=resume)
     return {
         "model": dict(module.model.state_dict()),
-        "method": dict(module.method.state_dict()),
         "samples": audits.latest["val"].samples,
         "objective": audits.latest["val"].objective,
     }
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    torch.set_num_threads(1)
-    results = {kind: run(folder / kind, Halves(kind)) for kind in ("sequential", "lagrangian")}
-    results["resumed"] = run(folder / "resumed", Halves("sequential"), resume=folder / "sequential" / "step=5.ckpt")
-    results["norm"] = run(folder / "norm", Halves("sequential", norm=True))
-    checks.can_look = lambda values: False  # statistics in buffers, as on an accelerator
-    results["buffers"] = run(folder / "buffers", Halves("sequential"))
-    save_state(folder / f"{distributed.rank()}.safetensors", results)
+def work(folder: Path) -> dict[str, Any]:
+    results = {kind: train(folder / kind, Halves(kind)) for kind in ("sequential", "lagrangian")}
+    results["resumed"] = train(folder / "resumed", Halves("sequential"), resume=folder / "sequential" / "step=4.ckpt")
+    results["norm"] = train(folder / "norm", Halves("sequential", norm=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "can_look", lambda values: False)  # statistics in buffers, as on an accelerator
+        results["buffers"] = train(folder / "buffers", Halves("sequential"))
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    two_processes.run(work)

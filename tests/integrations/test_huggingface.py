@@ -1,8 +1,5 @@
 """The Hugging Face Trainer gives the numbers of the plain loop, also with accumulation and after a resume."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +8,11 @@ import torch
 from plain import plain, row, same_state
 from small_huggingface import Dictionaries, arguments, make_trainer
 from transformers import BertConfig, BertForSequenceClassification
+from two_processes import results_of
 
 import samplewise as sw
 from samplewise.checkpoint import load_state
-from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, NotFiniteError
 from samplewise.integrations.huggingface import ConstrainedTrainer
 from small import make_data, make_method, make_problem, same_weights
 
@@ -25,22 +23,25 @@ def logged(trainer: Any) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "epochs_per_round", "accumulate"), [("sequential", 1, 1), ("sequential", 2, 3), ("lagrangian", 1, 2)]
+    ("kind", "steps_per_round", "accumulate"), [("sequential", None, 1), ("sequential", 4, 3), ("lagrangian", None, 2)]
 )
 def test_the_numbers_are_those_of_the_plain_loop(
-    kind: str, epochs_per_round: int, accumulate: int, tmp_path: Path
+    kind: str, steps_per_round: int | None, accumulate: int, tmp_path: Path
 ) -> None:
+    epoch = -(-5 // accumulate)
     rounds, method, model = plain(
-        kind, epochs=4, epochs_per_round=epochs_per_round, accumulate=accumulate, exact_last_step=True
+        kind, steps=4 * epoch, steps_per_round=steps_per_round, accumulate=accumulate, exact_last_step=True
     )
     args = arguments(tmp_path, gradient_accumulation_steps=accumulate, eval_strategy="epoch")
-    trainer = make_trainer(args, kind, epochs_per_round=epochs_per_round)
+    trainer = make_trainer(args, kind, steps_per_round=steps_per_round)
     trainer.train()
     assert same_weights(trainer.model, model)
     assert same_state(trainer.method, method)
-    ended = rounds[epochs_per_round - 1 :: epochs_per_round]
-    assert [{name: entry[name] for name in row(ended[0])} for entry in logged(trainer)] == [row(r) for r in ended]
-    assert [entry["epoch"] for entry in logged(trainer)] == list(range(epochs_per_round, 5, epochs_per_round))
+    assert [{name: entry[name] for name in row(rounds[0])} for entry in logged(trainer)] == [
+        pytest.approx(row(found)) for found in rounds
+    ]
+    length = steps_per_round or epoch
+    assert [entry["step"] for entry in logged(trainer)] == list(range(length, 4 * epoch + 1, length))
 
 
 def test_rounds_may_last_steps(tmp_path: Path) -> None:
@@ -53,11 +54,12 @@ def test_rounds_may_last_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sequential", "lagrangian"])
 def test_a_resumed_run_ends_as_one_that_went_through(kind: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"train_sampling_strategy": "random", "save_strategy": "steps", "save_steps": 1}
-    whole = make_trainer(arguments(tmp_path, epochs=3, **options), kind, dropout=0.2, epochs_per_round=2)
+    options: dict[str, Any] = {"train_sampling_strategy": "random"}
+    saving = arguments(tmp_path, epochs=3, save_strategy="steps", save_steps=2, **options)
+    whole = make_trainer(saving, kind, dropout=0.2, steps_per_round=8)
     whole.train()
-    for step in (5, 8, 10):  # at the end of an epoch, within one, and at the end of a round
-        resumed = make_trainer(arguments(tmp_path, epochs=3, **options), kind, dropout=0.2, epochs_per_round=2)
+    for step in (6, 8, 10):  # within an epoch and a round, at the end of a round, at the end of an epoch
+        resumed = make_trainer(arguments(tmp_path, epochs=3, **options), kind, dropout=0.2, steps_per_round=8)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert same_weights(resumed.model, whole.model)
         assert same_state(resumed.method, whole.method)
@@ -117,32 +119,56 @@ def test_what_is_not_finite_in_an_evaluation_is_an_error_and_not_satisfied(tmp_p
         trainer.evaluate(data)
 
 
+def make_own(folder: Path, measure: Any) -> Any:
+    """A trainer whose problem bounds ``measure(inputs, prediction)``, of a prediction (B, 1)."""
+
+    def evaluate(model: Any, inputs: Any) -> Any:
+        prediction = model(inputs["x"])[0][:, :1]
+        return prediction.square().sum(1), {"size": measure(inputs, prediction)}
+
+    problem = sw.Problem(evaluate, [sw.AtMost("size", 1.0)])
+    method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
+    return make_trainer(arguments(folder, epochs=1), problem=problem, method=method)
+
+
+def test_a_measure_that_was_broadcast_is_refused(tmp_path: Path) -> None:
+    trainer = make_own(tmp_path, lambda inputs, prediction: (prediction - inputs["labels"]).abs())  # (B, 1) - (B,)
+    with pytest.raises(MeasureError, match=r"got \(B, B\) with B = 40"):
+        trainer.train()
+    with pytest.raises(MeasureError, match=r"got \(B, B\) with B = 20"):
+        trainer.evaluate()
+
+
+def test_as_many_values_as_samples_are_no_slip(tmp_path: Path) -> None:
+    trainer = make_own(tmp_path, lambda inputs, prediction: prediction * inputs["x"][0, :1].expand(40))
+    trainer.train()
+    assert trainer.method.rounds == 1
+
+
+def test_measures_that_change_their_shape_in_an_evaluation_are_refused(tmp_path: Path) -> None:
+    trainer = make_own(tmp_path, lambda inputs, prediction: prediction.expand(-1, 3 if len(prediction) == 20 else 2))
+    with pytest.raises(MeasureError, match=r"got {'size': \(3,\)} and then {'size': \(2,\)}: the Trainer would fill"):
+        trainer.evaluate()
+    assert trainer.evaluate(Dictionaries(20, 1))["eval_size"] == pytest.approx(trainer.audits["eval"].means["size"])
+    trainer.evaluate(Dictionaries(11, 1))  # another evaluation may have another shape
+
+
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder of a few trainings on two processes, and what each process ended with."""
-    folder, script = tmp_path_factory.mktemp("processes"), Path(__file__).parent / "run_huggingface.py"
-    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = os.environ | {"PYTHONPATH": str(script.parent.parent), "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", *launcher, str(script), str(folder)],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=environment,
-    )
-    return folder, [load_state(folder / f"{rank}.safetensors") for rank in range(2)]
+    folder = tmp_path_factory.mktemp("processes")
+    return folder, results_of(Path(__file__).parent / "run_huggingface.py", folder)
 
 
 @pytest.mark.parametrize("case", ["sequential", "lagrangian", "resumed"])
 def test_two_processes_end_where_one_does(case: str, processes: tuple[Path, list[dict[str, Any]]]) -> None:
     kind = "lagrangian" if case == "lagrangian" else "sequential"
-    rounds, method, model = plain(kind, epochs=3, epochs_per_round=2)
+    rounds, method, model = plain(kind, steps=15, steps_per_round=10)
     folder, results = processes
     for result in results:
         torch.testing.assert_close(result[case]["model"], dict(model.state_dict()), rtol=1e-4, atol=1e-5)
         assert result[case]["samples"] == 51, "each sample is counted once"
-        assert result[case]["round"] == pytest.approx(row(rounds[1]), rel=1e-4)
+        assert result[case]["round"] == pytest.approx(row(rounds[0]), rel=1e-4)
     saved = make_method(kind)
     saved.load_state_dict(load_state(folder / case / "checkpoint-15" / "method.safetensors"))
     assert saved.summary().samples == 200, "the checkpoint has the statistics of both processes"
@@ -185,8 +211,7 @@ def test_a_transformer_under_a_bound_on_every_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"epochs_per_round": 0}, "expected a whole number >= 1"),
-        ({"epochs_per_round": 1, "steps_per_round": 1}, "both given"),
+        ({"steps_per_round": 0}, "expected steps_per_round as a whole number >= 1"),
         ({"method": sw.Unconstrained()}, "are not the problem's"),
         ({"compute_loss_func": print}, "compute_loss_func is given, but the problem and the method say the loss"),
     ],

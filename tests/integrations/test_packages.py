@@ -23,7 +23,8 @@ def test_the_libraries_wait_until_they_are_asked_for_and_may_be_missing() -> Non
         [sys.executable, "-W", "error", "-c", PROBE], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.returncode == 0, ran.stderr
+    where = "in a checkout of samplewise: pip install -c constraints.txt -e"
     assert ran.stdout.splitlines() == [
-        "Lightning is not installed: pip install 'samplewise[lightning]'",
-        "transformers is not installed: pip install 'samplewise[huggingface]'",
+        f"Lightning is not installed; {where} '.[lightning]'",
+        f"transformers is not installed; {where} '.[huggingface]'",
     ]

@@ -1,10 +1,13 @@
 """Bad input: one clear error that says what was expected, what was found and what to do, and nothing is lost."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from method_cases import METHODS, SAMPLES, Make, batch
 
 import samplewise as sw
@@ -70,7 +73,7 @@ INDEX = torch.arange(4)
             "objective of floating point type, got torch.int32",
         ),
         (
-            {"objective": torch.zeros(4, device="meta")},
+            {name: torch.zeros(4, device="meta") for name in ("objective", "reconstruction")},
             MeasureError,
             r"the objective is on meta, the method on cpu: call method\.to\('meta'\)",
         ),
@@ -196,8 +199,8 @@ def augmented(**options: Any) -> sw.Method:
         (lambda: sw.FixedPenalty(BOUNDED, 0.0), "expected weight > 0, got 0.0; for the objective alone use Uncons"),
         (lambda: sw.FixedPenalty(BOUNDED, torch.nan), "expected a finite number for weight"),
         (lambda: sw.FixedPenalty(BOUNDED, {"x": 1.0}), "given for 'x', which no constraint is called"),
-        (lambda: augmented(samples=0), "expected samples as the length of the training set.*got 0"),
-        (lambda: augmented(samples=1.5), "expected samples as the length of the training set.*got 1.5"),
+        (lambda: augmented(samples=0), "expected samples, the length of the training set, .*got 0"),
+        (lambda: augmented(samples=1.5), "expected samples, the length of the training set, .*got 1.5"),
         (lambda: augmented(multiplier_step=0), "expected multiplier_step > 0, got 0"),
         (lambda: augmented(maximum=0), "expected maximum > 0, got 0"),
         (
@@ -242,3 +245,50 @@ def test_a_missing_index() -> None:
     method = METHODS["lagrangian"](BOUNDED, TAU)
     with pytest.raises(SampleIndexError, match=r"keeps a multiplier for each sample: give index=\.\.\."):
         method(GOOD, reconstruction=GOOD)
+
+
+def batches_of(method: sw.Method, *shapes: tuple[int, ...]) -> None:
+    for shape in shapes:
+        method(torch.zeros(shape[0]), reconstruction=torch.zeros(*shape), index=torch.arange(shape[0]))
+
+
+@every_method
+def test_the_usual_slip_of_broadcasting_is_said_in_an_own_loop(make: Make) -> None:
+    method = make(BOUNDED, TAU)
+    slip = r"'reconstruction' of shape \(B,\), got \(B, B\) with B = {}.*squeeze\(1\)"
+    batches_of(method, (4, 4))  # once it may be chance: warnings are errors here
+    with pytest.warns(UserWarning, match=f"{slip.format(4)}, unless each sample has 4 values"):
+        batches_of(method, (4, 4))
+    batches_of(method, (4, 4))  # it is said once
+    with pytest.raises(MeasureError, match=slip.format(3)):
+        batches_of(method, (3, 3))
+
+
+@every_method
+def test_a_last_batch_of_as_many_samples_as_values_is_no_slip(make: Make) -> None:
+    batches_of(make(BOUNDED, TAU), (7, 3), (7, 3), (3, 3))  # in silence
+    method = make(BOUNDED, TAU)
+    batches_of(method, (3, 3), (5, 3), (3, 3), (1, 3))
+
+
+@given(st.integers(1, 6), st.lists(st.integers(1, 6), min_size=1, max_size=6))
+def test_a_measure_of_several_values_is_never_refused_and_a_slip_at_its_second_size(
+    values: int, sizes: list[int]
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        batches_of(make_linear(), *((size, values) for size in sizes))
+    assert len(warned) <= 1, "at most once"
+    square = {size for size in sizes if size > 1}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        if len(square) > 1:
+            with pytest.raises(MeasureError, match=r"got \(B, B\)"):
+                batches_of(make_linear(), *((size, size) for size in sizes))
+        else:
+            batches_of(make_linear(), *((size, size) for size in sizes))
+    assert len(warned) <= bool(square)
+
+
+def make_linear() -> sw.Method:
+    return METHODS["linear"](BOUNDED, TAU)

@@ -17,6 +17,7 @@ every_method = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS.key
 
 
 @every_method
+@pytest.mark.filterwarnings("ignore:expected the measure")  # as many values as samples, here by chance
 @given(sizes=st.lists(st.integers(1, 20), min_size=1, max_size=5), seed=st.integers(0, 1000))
 def test_a_round_agrees_with_numpy(make: Make, sizes: list[int], seed: int) -> None:
     constraints = [sw.AtMost("x", 1.0, margin=0.2, scale=0.1), sw.AtLeast("y", 0.7)]
@@ -35,7 +36,7 @@ def test_a_round_agrees_with_numpy(make: Make, sizes: list[int], seed: int) -> N
         assert found[name].satisfied == (excess <= 0).mean()
         assert found[name].mean_violation == pytest.approx(np.maximum(excess, 0).mean(), rel=1e-5)
         assert found[name].worst == pytest.approx(max(excess.max(), 0), rel=1e-6)
-        assert found[name].tau == method.taus[name]
+        assert found.taus[name] == method.taus[name]
 
 
 def test_a_step_starts_new_statistics_and_a_summary_does_not() -> None:
@@ -116,6 +117,28 @@ def test_feasibility_driven_looks_at_the_true_bound() -> None:
     assert method.tau == 1.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Recorded(sw.Schedule):
+    """Keeps what it is told."""
+
+    told: list[tuple[sw.Fared, sw.Fared | None]] = dataclasses.field(default_factory=list)
+
+    def following(self, tau: float, completed: int, now: sw.Fared, before: sw.Fared | None) -> float:
+        self.told.append((now, before))
+        return tau
+
+
+def test_a_schedule_is_told_exactly_how_the_round_before_fared() -> None:
+    schedule = Recorded(1.0)
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=schedule)
+    for seed in range(3):
+        objective, x, _ = batch(7, seed=seed)
+        method(objective.double(), x=x.double() / 0.9)  # not a number of float32
+        method.step()
+    (first, nothing), (second, before), (_, last) = schedule.told
+    assert (nothing, before, last) == (None, first, second)
+
+
 def test_one_tau_for_all_or_one_for_each() -> None:
     constraints = [sw.AtMost("x", 1.0), sw.AtMost("y", 1.0)]
     same = sw.SequentialPenalty(constraints, schedule=sw.Constant(4.0))
@@ -132,8 +155,9 @@ def test_rounds_are_frozen_values_in_plain_numbers() -> None:
     method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.Constant(1.0))
     method(objective, x=x)
     found = dataclasses.asdict(method.step())
-    constraints = found.pop("constraints")
-    assert {type(value) for value in [*found.values(), *constraints["x"].values()]} == {int, float}
+    constraints, taus = found.pop("constraints"), found.pop("taus")
+    plain = [*found.values(), *constraints["x"].values(), *taus.values()]
+    assert {type(value) for value in plain} == {int, float}
 
 
 def test_an_unknown_constraint_of_a_round_gets_the_near_name() -> None:

@@ -73,6 +73,30 @@ def test_more_patience_lets_an_ended_run_go_on(tmp_path: Path) -> None:
     assert (whole.selected.epoch, whole.status) == (9, sw.Status.FEASIBLE)
 
 
+def test_patience_is_not_reported_as_the_target_though_the_best_epoch_meets_it() -> None:
+    def only_warm_up_satisfies(model: Counting, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        objective, _ = evaluate(model, batch)
+        return objective, {"size": torch.full_like(batch[0], float(model.epochs > 2)) + 0 * model.weight}
+
+    model, problem = Counting(), sw.Problem(only_warm_up_satisfies, [sw.AtMost("size", 0.5)])
+    solution = sw.fit(
+        problem,
+        model,
+        DATA,
+        method=sw.FixedPenalty(problem.constraints, 1.0),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        batch_size=4,
+        epochs=6,
+        warmup_epochs=2,
+        audit_on={"validation": DATA},
+        stop_at_target=True,
+        patience=2,
+    )
+    assert (solution.selected.epoch, solution.selected.feasible) == (2, True)
+    assert len(solution.history.rows) == 4
+    assert solution.status is sw.Status.NO_LONGER_BETTER
+
+
 def test_warm_up_does_not_try_patience() -> None:
     assert len(run(patience=1, warmup_epochs=5, epochs=4).history.rows) == 6
 

@@ -1,11 +1,13 @@
+from dataclasses import replace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
-from samplewise.batches import source_of
-from samplewise.training.plan import MicroBatch, epoch_order, plan_epoch
+from samplewise.samples import source_of
+from samplewise.training.step import MicroBatch, epoch_order, plan_epoch
 
 
 def present(part: MicroBatch) -> Tensor:
@@ -49,18 +51,18 @@ def test_drop_last_leaves_out_only_a_smaller_step() -> None:
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     feed = source_of(TensorDataset(torch.arange(50.0)))
-    first = epoch_order(feed, shuffle=True, seed=0, epoch=0)
+    first = epoch_order(replace(feed, shuffle=True), seed=0, epoch=0)
     torch.manual_seed(1)
-    assert torch.equal(first, epoch_order(feed, shuffle=True, seed=0, epoch=0))
-    assert not torch.equal(first, epoch_order(feed, shuffle=True, seed=0, epoch=1))
-    assert not torch.equal(first, epoch_order(feed, shuffle=True, seed=1, epoch=0))
-    assert torch.equal(epoch_order(feed, shuffle=False, seed=0, epoch=0), torch.arange(50))
+    assert torch.equal(first, epoch_order(replace(feed, shuffle=True), seed=0, epoch=0))
+    assert not torch.equal(first, epoch_order(replace(feed, shuffle=True), seed=0, epoch=1))
+    assert not torch.equal(first, epoch_order(replace(feed, shuffle=True), seed=1, epoch=0))
+    assert torch.equal(epoch_order(feed, seed=0, epoch=0), torch.arange(50))
 
 
 def test_a_sampler_of_ones_own_draws_the_same_again() -> None:
     sampler = WeightedRandomSampler([0.0, 1.0, 3.0], num_samples=20)
     feed = source_of(DataLoader(TensorDataset(torch.arange(3.0)), batch_size=2, sampler=sampler))
-    first = epoch_order(feed, shuffle=False, seed=0, epoch=0)
-    assert torch.equal(first, epoch_order(feed, shuffle=False, seed=0, epoch=0))
-    assert not torch.equal(first, epoch_order(feed, shuffle=False, seed=0, epoch=1))
+    first = epoch_order(feed, seed=0, epoch=0)
+    assert torch.equal(first, epoch_order(feed, seed=0, epoch=0))
+    assert not torch.equal(first, epoch_order(feed, seed=0, epoch=1))
     assert set(first.tolist()) == {1, 2}

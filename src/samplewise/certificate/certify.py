@@ -7,20 +7,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from samplewise.batches import Data, Feed, source_of, to_device
-from samplewise.certificate.lagrangian import LagrangianSums, lagrangian_pass
-from samplewise.certificate.licq import Licq, Rows, best_multipliers, independence
-from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError
-from samplewise.gradients import trainable
+from samplewise import distributed
+from samplewise.audit import evaluate_all
+from samplewise.certificate.licq import ActiveGradients, ConstraintCertificate, Licq
+from samplewise.constraints import Fared
+from samplewise.errors import ConfigurationError, finite_number, whole_number
+from samplewise.evaluation import Evaluation
+from samplewise.gradients import gradient_of, trainable
 from samplewise.methods import Method
-from samplewise.penalties import Linear
-from samplewise.problem import Problem, check_same_constraints, evaluation_mode
-
-__all__ = ["Certificate", "ConstraintCertificate", "Cost", "certify"]
-
-ACTIVE = 1e-3  # a constraint is active where |g| is below this share of its measure's root mean square
-ROWS = 2**26  # entries of the matrix of per-sample gradients at most, 256 MB in float32
+from samplewise.problem import Problem, evaluation_mode
+from samplewise.samples import Data, Feed, source_of, to_device
 
 
 class Cost(NamedTuple):
@@ -33,43 +29,6 @@ class Cost(NamedTuple):
     price: float
     """How much the mean objective falls, to first order, for each unit of the measure that this sample's bound is
     relaxed: ``lambda_ij / (N scale)``."""
-
-
-@dataclass(frozen=True)
-class ConstraintCertificate:
-    """The part of one constraint. Feasibility is by the true bound, in the measure's units."""
-
-    constraint: Constraint
-    violated: int
-    """Samples beyond the true bound."""
-    active: int
-    """Samples whose g, as training sees it, is zero up to ``tolerance``."""
-    tolerance: float
-    satisfied: float
-    """Share of the samples within the true bound."""
-    mean_violation: float
-    worst: float
-    complementarity: float
-    """Mean of ``|lambda_j g_j|``."""
-    largest_complementarity: float
-    multipliers: Tensor
-    """lambda_j of every sample, ``(N,)`` or ``(N, m)``."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers as plain values, without those of each sample."""
-        return {
-            "constraint": str(self.constraint),
-            "violated": self.violated,
-            "active": self.active,
-            "tolerance": self.tolerance,
-            "satisfied": self.satisfied,
-            "mean_violation": self.mean_violation,
-            "worst": self.worst,
-            "complementarity": self.complementarity,
-            "largest_complementarity": self.largest_complementarity,
-            "largest_multiplier": float(self.multipliers.max()),
-            "mean_multiplier": float(self.multipliers.double().mean()),
-        }
 
 
 @dataclass(frozen=True)
@@ -122,53 +81,37 @@ class Certificate:
         parts = [f"Stationary to {self.relative:.2g} relative"]
         for name, part in self.constraints.items():
             of = f" of {name}" if len(self.constraints) > 1 else ""
-            if part.violated:
-                parts.append(f"{part.violated:,} of {self.samples:,} samples violated{of}, worst by {part.worst:.2g}")
-            else:
-                parts.append(f"all {self.samples:,} samples satisfied{of}")
+            broken = f"{part.violated:,} of {self.samples:,} samples violated{of}, worst by {part.worst:.2g}"
+            parts.append(broken if part.violated else f"all {self.samples:,} samples satisfied{of}")
         return ", ".join(parts) + "."
 
     def top(self, k: int = 10, name: str | None = None) -> list[Cost]:
         """The ``k`` samples whose constraints cost the objective most, by multiplier, largest first.
 
-        Args:
-            k: how many.
-            name: only this constraint; multipliers of different constraints compare only if their scales do.
+        With ``name`` only of this constraint: multipliers of different ones compare only if their scales do.
         """
         if name is not None and name not in self.constraints:
             raise ConfigurationError(f"no constraint is called {name!r}, only {list(self.constraints)}")
         costs: list[Cost] = []
         for key, part in self.constraints.items():
-            if name not in (None, key):
-                continue
-            each = part.multipliers if part.multipliers.ndim == 1 else part.multipliers.sum(1)
-            for sample in each.argsort(descending=True, stable=True)[:k].tolist():
-                value = float(each[sample])
-                costs.append(Cost(sample, key, value, value / (self.samples * part.constraint.scale)))
+            if name in (None, key):
+                values, samples = part.multipliers.reshape(self.samples, -1).sum(1).sort(descending=True, stable=True)
+                for sample, value in zip(samples[:k].tolist(), values[:k].tolist(), strict=True):
+                    costs.append(Cost(sample, key, value, value / (self.samples * part.constraint.scale)))
         return sorted(costs, key=lambda cost: -cost.multiplier)[:k]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values for strict JSON (an infinite ratio is None), without those of each sample."""
-        return {
-            "samples": self.samples,
-            "parameters": self.parameters,
-            "objective": self.objective,
-            "stationarity": self.stationarity,
-            "own_stationarity": self.own_stationarity,
-            "gradient": self.gradient,
+        scalars = ("samples", "parameters", "objective", "stationarity", "own_stationarity", "gradient", "relative")
+        sums = ("feasibility", "complementarity", "free", "sentence")
+        return {name: getattr(self, name) for name in scalars + sums} | {
             "relative": self.relative if math.isfinite(self.relative) else None,
-            "feasibility": self.feasibility,
-            "complementarity": self.complementarity,
-            "free": self.free,
             "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
             "licq": self.licq.to_dict(),
-            "sentence": self.sentence,
         }
 
     def __str__(self) -> str:
-        rows = [
-            ("stationarity", f"{self.stationarity:.3g}  ({self.relative:.3g} of |grad f| = {self.gradient:.3g})"),
-        ]
+        rows = [("stationarity", f"{self.stationarity:.3g}  ({self.relative:.3g} of |grad f| = {self.gradient:.3g})")]
         if self.free:
             rows.append(("", f"{self.own_stationarity:.3g} before {self.free:,} multipliers were chosen in [0, tau]"))
         for name, part in self.constraints.items():
@@ -190,7 +133,7 @@ def certify(
     *,
     batch_size: int = 512,
     device: torch.device | None = None,
-    active: float = ACTIVE,
+    active: float = 1e-3,
     subset: int = 128,
     seed: int = 0,
 ) -> Certificate:
@@ -198,13 +141,12 @@ def certify(
 
     One pass over the data in eval mode (what ships), with one forward and at most two backward passes a batch, gives
     the full-data gradients of the objective and of the Lagrangian. The multipliers are the method's estimates. Memory
-    grows with the data by g and lambda of each sample alone, 8 bytes for each value.
+    grows with the data by the measures, g and lambda of each sample alone. Under several processes every one must call.
 
     With the linear penalty every multiplier in [0, tau] is right where g = 0, and the estimate, 0 or tau, is only one
     choice. So up to ``subset`` of the active samples, drawn at random, get the multipliers of least residual (a bounded
-    least-squares problem); samples clearly violated keep tau, samples clearly satisfied 0.
-
-    E-LICQ (Definition 3) is looked at on the active and violated samples, at most ``subset`` of them.
+    least-squares problem); samples clearly violated keep tau, samples clearly satisfied 0. E-LICQ (Definition 3) is
+    looked at on the active and violated samples, at most ``subset`` of them.
 
     Args:
         problem: what to minimise and what must hold.
@@ -231,58 +173,64 @@ def certify(
         >>> print(certificate.sentence)
         Stationary to 9.6e-07 relative, 4 of 4 samples violated, worst by 0.01.
     """
-    check_same_constraints(problem, method.constraints)
-    if batch_size < 1 or subset < 1:
-        raise ConfigurationError(f"expected batch_size and subset >= 1, got {batch_size} and {subset}")
-    if not (active > 0 and math.isfinite(active)):
+    problem.check_method_over(method.constraints)
+    whole_number(batch_size, "batch_size", 1)
+    whole_number(subset, "subset", 1)
+    if not finite_number(active, "active") > 0:
         raise ConfigurationError(f"expected active > 0, got {active}: in floating point g is never exactly 0")
-    weights = trainable(model)
-    device = device or next(iter(weights.values())).device
-    feed = data if isinstance(data, Feed) else source_of(data)
-    method.check_samples(feed.source.length)
-    count = sum(weight.numel() for weight in weights.values())
+    weights = list(trainable(model).values())
+    device = device or weights[0].device
+    feed = source_of(data)
+    length, parameters = feed.source.length, sum(weight.numel() for weight in weights)
+    method.check_samples(length)
+
+    def fetch(index: Tensor) -> Any:
+        return to_device(next(feed.source.batches([index])), device)
+
     with evaluation_mode(model):
-        sums = lagrangian_pass(problem, model, feed, method, batch_size=batch_size, device=device)
-        tolerances = [active * size for size in sums.sizes]
-        rows = Rows(problem, model, lambda index: to_device(next(feed.source.batches([index])), device), seed)
-        limit = max(1, min(subset, ROWS // count))
-        residual, free = sums.lagrangian, 0
-        if isinstance(getattr(method, "penalty", None), Linear):
-            residual, free = best_multipliers(rows, sums.g, sums.multipliers, tolerances, method, residual, limit)
-        licq = independence(rows, sums.g, tolerances, count, limit)
+        columns, gradient, lagrangian = _gradients(problem, model, feed, method, batch_size, device)
+        parts = []
+        for constraint in problem.constraints:
+            values = columns[constraint.measure]
+            fared, g = Fared.sums_of(constraint.worst_excess(values)), constraint.g(values)
+            tolerance = active * float(values.double().square().mean().sqrt()) / constraint.scale
+            multipliers = method.multipliers(constraint.name, g, torch.arange(length))
+            parts.append(ConstraintCertificate(length, *fared, constraint, g, tolerance, multipliers))
+        limit = max(1, min(subset, 2**26 // parameters))  # rows of 256 MB in float32
+        rows = ActiveGradients(problem, model, fetch, limit, torch.Generator().manual_seed(seed))
+        parts, residual, free = rows.best_multipliers(parts, method, lagrangian)
+        licq = rows.licq(parts, parameters)
     return Certificate(
-        samples=feed.source.length,
-        parameters=count,
-        objective=sums.objective,
+        samples=length,
+        parameters=parameters,
+        objective=float(columns[""].double().mean()),
         stationarity=float(residual.norm()),
-        own_stationarity=float(sums.lagrangian.norm()),
-        gradient=float(sums.gradient.norm()),
+        own_stationarity=float(lagrangian.norm()),
+        gradient=float(gradient.norm()),
         free=free,
-        constraints={
-            constraint.name: _constraint(constraint, sums, i, tolerances[i], feed.source.length)
-            for i, constraint in enumerate(problem.constraints)
-        },
+        constraints={part.constraint.name: part for part in parts},
         licq=licq,
     )
 
 
-def _constraint(
-    constraint: Constraint, sums: LagrangianSums, i: int, tolerance: float, samples: int
-) -> ConstraintCertificate:
-    g, multipliers, fared = sums.g[i], sums.multipliers[i], sums.violations[i]
-    near = g.abs() <= tolerance
-    products = (multipliers.double() * g).abs()
-    if g.ndim > 1:
-        near, products = near.any(1), products.amax(1)
-    return ConstraintCertificate(
-        constraint=constraint,
-        violated=fared.violated,
-        active=int(near.sum()),
-        tolerance=tolerance,
-        satisfied=(samples - fared.violated) / samples,
-        mean_violation=fared.total / samples,
-        worst=fared.worst,
-        complementarity=float(products.mean()),
-        largest_complementarity=float(products.max()),
-        multipliers=multipliers,
-    )
+def _gradients(
+    problem: Problem, model: nn.Module, feed: Feed, method: Method, batch_size: int, device: torch.device
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """What :func:`evaluate_all` gives, and the gradients of the mean of f and of the Lagrangian, in the same pass."""
+    length, weights = feed.source.length, list(trainable(model).values())
+    objective, priced = (gradient_of(torch.zeros(()), weights) for _ in range(2))  # zeros, to be added to
+
+    def add(evaluation: Evaluation) -> None:
+        terms = []
+        for constraint in problem.constraints:
+            g = constraint.g(evaluation.measures[constraint.measure])
+            prices = method.multipliers(constraint.name, g.detach(), evaluation.index).detach()
+            if prices.any():
+                terms.append((g * prices).sum())
+        objective.add_(gradient_of(evaluation.objective.sum() / length, weights, retain_graph=bool(terms)))
+        if terms:
+            priced.add_(gradient_of(torch.stack(terms).sum() / length, weights))
+
+    columns = evaluate_all(problem, model, feed, batch_size, device, add)
+    # Each process added up its own samples.
+    return columns, distributed.all_sum_(objective), objective + distributed.all_sum_(priced)

@@ -1,22 +1,19 @@
-"""Gradients of the active constraints: are they independent, and which multipliers fit them best?"""
+"""How each constraint fares in a certificate: are the active ones independent, which multipliers fit them best?"""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import Constraint
-from samplewise.gradients import Fetch, per_sample_gradients
+from samplewise.constraints import Constraint, Fared
+from samplewise.evaluation import Evaluation
+from samplewise.gradients import per_sample_gradients
 from samplewise.methods import Method
-from samplewise.problem import Evaluation, Problem
-
-__all__ = ["Entry", "Licq", "Rows", "best_multipliers", "independence"]
-
-# A singular value of rows of length one below this is zero: rounding of the rows, and of their products, is smaller.
-DEPENDENT = {torch.float64: 1e-7}
-DEPENDENT_SINGLE = 1e-5
+from samplewise.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -29,22 +26,18 @@ class Licq:
     constraints: int
     """``|I_+|``: pairs of constraint and sample that are active or violated."""
     parameters: int
-    checked: int
+    checked: int = 0
     """How many of them, drawn at random, were checked."""
-    rank: int | None
+    rank: int | None = None
     """Rank of their gradients; None where nothing was checked."""
-    smallest: float | None
+    smallest: float | None = None
     """Smallest singular value of their gradients, each divided by its length."""
-    largest: float | None
+    largest: float | None = None
 
     @property
     def holds(self) -> bool | None:
         """Whether it holds; None where the subset is independent but does not hold all of them."""
-        if self.constraints > self.parameters:
-            return False
-        if self.rank is None:
-            return True
-        if self.rank < self.checked:
+        if self.constraints > self.parameters or (self.rank is not None and self.rank < self.checked):
             return False
         return True if self.checked == self.constraints else None
 
@@ -61,102 +54,139 @@ class Licq:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
+        return {**asdict(self), "holds": self.holds}
+
+
+@dataclass(frozen=True)
+class ConstraintCertificate(Fared):
+    """The part of one constraint. Feasibility is by the true bound, in the measure's units."""
+
+    constraint: Constraint
+    g: Tensor
+    """g_j of every sample as training sees it, ``(N,)`` or ``(N, m)``."""
+    tolerance: float
+    multipliers: Tensor
+    """lambda_j of every sample, of the shape of g."""
+
+    @property
+    def active(self) -> int:
+        """Samples whose g is zero up to ``tolerance``."""
+        return int((self.g.abs() <= self.tolerance).view(self.samples, -1).any(1).sum())
+
+    @cached_property
+    def _products(self) -> Tensor:
+        return (self.multipliers.double() * self.g).abs().view(self.samples, -1).amax(1)
+
+    @property
+    def complementarity(self) -> float:
+        """Mean of ``|lambda_j g_j|``."""
+        return float(self._products.mean())
+
+    @property
+    def largest_complementarity(self) -> float:
+        """Largest ``|lambda_j g_j|``."""
+        return float(self._products.max())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values, without those of each sample."""
+        fared = ("violated", "active", "tolerance", "satisfied", "mean_violation", "worst")
         return {
-            "constraints": self.constraints,
-            "parameters": self.parameters,
-            "checked": self.checked,
-            "rank": self.rank,
-            "smallest": self.smallest,
-            "largest": self.largest,
-            "holds": self.holds,
+            "constraint": str(self.constraint),
+            **{name: getattr(self, name) for name in (*fared, "complementarity", "largest_complementarity")},
+            "largest_multiplier": float(self.multipliers.max()),
+            "mean_multiplier": float(self.multipliers.double().mean()),
         }
 
 
-class Entry(NamedTuple):
-    """One value of one constraint of one sample."""
+@dataclass(frozen=True)
+class ActiveGradients:
+    """Gradients of single values of g, at most ``limit`` of them, drawn at random.
 
-    constraint: int
-    sample: int
-    column: int
-
-
-class Rows:
-    """Gradients of chosen entries of g, one row each.
-
-    Args:
-        problem: gives the measures.
-        model: in evaluation mode.
-        fetch: gives the samples of the given numbers as one batch.
-        seed: of the random choice.
+    The model is in evaluation mode; ``fetch`` gives the samples of given numbers as one batch.
     """
 
-    def __init__(self, problem: Problem, model: nn.Module, fetch: Fetch, seed: int) -> None:
-        self.problem = problem
-        self.model = model
-        self.fetch = fetch
-        self.generator = torch.Generator().manual_seed(seed)
+    problem: Problem
+    model: nn.Module
+    fetch: Callable[[Tensor], Any]
+    limit: int
+    generator: torch.Generator
 
-    def choose(self, masks: list[Tensor], limit: int) -> list[Entry]:
-        """At most ``limit`` of the entries where the masks are true, at random, in order."""
-        where = [mask.reshape(len(mask), -1).nonzero() for mask in masks]
-        total = sum(len(rows) for rows in where)
-        picked = torch.randperm(total, generator=self.generator)[:limit].sort().values if total else torch.zeros(0)
-        entries: list[Entry] = []
-        first = 0
-        for i, rows in enumerate(where):
-            inside = picked[(picked >= first) & (picked < first + len(rows))].long() - first
-            entries += [Entry(i, int(sample), int(column)) for sample, column in rows[inside].tolist()]
-            first += len(rows)
-        return entries
+    def of(self, parts: Sequence[ConstraintCertificate], masks: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Places in each flattened g, drawn where the masks are true, and the gradients there, ``(K, n)``."""
+        where = torch.cat([mask.flatten() for mask in masks])
+        found = where.nonzero().flatten()
+        where[found[torch.randperm(len(found), generator=self.generator)[self.limit :]]] = False
+        places = [own.nonzero().flatten() for own in where.split([mask.numel() for mask in masks])]
+        rows = []
+        for part, own in zip(parts, places, strict=True):
+            if len(own):
+                samples, columns = own // part.g[0].numel(), own % part.g[0].numel()
+                value = partial(_value, part.constraint)
+                rows.append(per_sample_gradients(self.problem, self.model, self.fetch, samples, columns, value))
+        return places, torch.cat(rows)
 
-    def gradients(self, entries: list[Entry]) -> Tensor:
-        """The gradient of g at each entry, ``(K, n)``."""
-        parts = []
-        for i, constraint in enumerate(self.problem.constraints):
-            own = [entry for entry in entries if entry.constraint == i]
-            if own:
-                parts.append(
-                    per_sample_gradients(
-                        self.problem,
-                        self.model,
-                        self.fetch,
-                        torch.tensor([entry.sample for entry in own]),
-                        torch.tensor([entry.column for entry in own]),
-                        _entry_of(constraint),
-                    )
-                )
-        return torch.cat(parts)
+    def licq(self, parts: Sequence[ConstraintCertificate], parameters: int) -> Licq:
+        """Check E-LICQ on the active and violated constraints, by the Gram matrix of their gradients."""
+        masks = [part.g >= -part.tolerance for part in parts]
+        total = sum(int(mask.sum()) for mask in masks)
+        if not total or total > parameters:
+            return Licq(total, parameters)
+        _, gradients = self.of(parts, masks)
+        gram = _gram(gradients)
+        norms = gram.diagonal().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+        singular = torch.linalg.eigvalsh(gram / norms.outer(norms)).clamp_min(0.0).sqrt()
+        # A smaller one is zero: rounding of the rows, and of their products, is below this.
+        rank = int((singular > (1e-7 if gradients.dtype is torch.float64 else 1e-5)).sum())
+        return Licq(total, parameters, len(gradients), rank, float(singular.min()), float(singular.max()))
+
+    def best_multipliers(
+        self, parts: list[ConstraintCertificate], method: Method, residual: Tensor
+    ) -> tuple[list[ConstraintCertificate], Tensor, int]:
+        """Choose multipliers in [0, tau] at the kink of the linear penalty so that the residual is least.
+
+        ``min ||r + 1/N sum_e (lambda_e - lambda0_e) grad g_e||`` over ``0 <= lambda_e <= tau_e`` for drawn values of g
+        with ``|g_e|`` below the tolerance, by scipy's bounded least squares; r, the residual, is the gradient of the
+        Lagrangian with the estimates lambda0. With K values the problem is reduced to K x K by the eigenvalues of the
+        Gram matrix of the gradients. Without a kink nothing is chosen: the estimates are the multipliers.
+
+        Returns:
+            The parts with these multipliers, the new residual and the number of multipliers chosen.
+        """
+        masks = [part.g.abs() <= part.tolerance for part in parts]
+        if not (method.kink and any(bool(mask.any()) for mask in masks)):
+            return parts, residual, 0
+        from scipy.optimize import lsq_linear  # here, so that importing the library stays quick
+
+        places, gradients = self.of(parts, masks)
+        samples, counts = parts[0].samples, [len(own) for own in places]
+        upper = np.repeat(list(method.prices.values()), counts)
+        estimates = [part.multipliers.flatten()[own].double() for part, own in zip(parts, places, strict=True)]
+        before = np.clip(torch.cat(estimates).numpy(), 0.0, upper)
+        slope = (gradients @ residual).cpu().double().numpy() / samples
+        # With G = V S V', ||r + A d||^2 = ||S^(1/2) V' d + S^(-1/2) V' A'r||^2 + a constant, A the columns grad g / N.
+        values, vectors = np.linalg.eigh(_gram(gradients).numpy() / samples**2)
+        kept = values > max(values.max(), 0.0) * 1e-12
+        if not kept.any():
+            return parts, residual, 0
+        root = np.sqrt(values[kept])
+        left = root[:, None] * vectors[:, kept].T
+        right = left @ before - (vectors[:, kept].T @ slope) / root
+        found = lsq_linear(left, right, bounds=(np.zeros_like(upper), upper)).x
+        better = residual + torch.from_numpy(found - before).to(gradients) @ gradients / samples
+        if float(better.norm()) >= float(residual.norm()):
+            return parts, residual, 0  # the estimates were the best already
+        chosen = []
+        for part, own, new in zip(parts, places, torch.from_numpy(found).split(counts), strict=True):
+            multipliers = part.multipliers.clone()
+            multipliers.view(-1)[own] = new.to(multipliers)
+            chosen.append(replace(part, multipliers=multipliers))
+        return chosen, better, len(found)
 
 
-def _entry_of(constraint: Constraint) -> Any:
-    def value(evaluation: Evaluation, column: Tensor) -> Tensor:
-        g = constraint.g(evaluation.measures[constraint.measure]).flatten()
-        # Not g[column]: an index that differs by sample would be a branch on a value.
-        return (g * (torch.arange(len(g), device=g.device) == column.to(g.device))).sum()
-
-    return value
-
-
-def independence(rows: Rows, gs: list[Tensor], tolerances: list[float], parameters: int, limit: int) -> Licq:
-    """Check E-LICQ on at most ``limit`` of the active and violated constraints, by their gradients' Gram matrix."""
-    masks = [g >= -tolerance for g, tolerance in zip(gs, tolerances, strict=True)]
-    total = sum(int(mask.sum()) for mask in masks)
-    if not total or total > parameters:
-        return Licq(total, parameters, 0, None, None, None)
-    entries = rows.choose(masks, limit)
-    gradients = rows.gradients(entries)
-    norms = torch.stack([row.cpu().double().norm() for row in gradients])
-    unit = gradients / norms.clamp_min(torch.finfo(torch.float32).tiny).to(gradients)[:, None]
-    singular = torch.linalg.eigvalsh(_gram(unit)).clamp_min(0.0).sqrt()
-    threshold = DEPENDENT.get(gradients.dtype, DEPENDENT_SINGLE)
-    return Licq(
-        constraints=total,
-        parameters=parameters,
-        checked=len(entries),
-        rank=int((singular > threshold).sum()),
-        smallest=float(singular.min()),
-        largest=float(singular.max()),
-    )
+def _value(constraint: Constraint, evaluation: Evaluation, column: Tensor) -> Tensor:
+    g = constraint.g(evaluation.measures[constraint.measure]).flatten()
+    # Not g[column]: an index that differs by sample would be a branch on a value.
+    return (g * (torch.arange(len(g), device=g.device) == column.to(g.device))).sum()
 
 
 def _gram(rows: Tensor) -> Tensor:
@@ -166,62 +196,3 @@ def _gram(rows: Tensor) -> Tensor:
         wide = piece.cpu().double()  # in this order: not every device has float64
         gram += wide @ wide.T
     return gram
-
-
-def best_multipliers(
-    rows: Rows,
-    gs: list[Tensor],
-    multipliers: list[Tensor],
-    tolerances: list[float],
-    method: Method,
-    residual: Tensor,
-    limit: int,
-) -> tuple[Tensor, int]:
-    """Choose multipliers in [0, tau] at the kink of the linear penalty so that the residual is least.
-
-    ``min ||r + 1/N sum_e (lambda_e - lambda0_e) grad g_e||`` over ``0 <= lambda_e <= tau_e`` for at most ``limit`` of
-    the entries with ``|g_e|`` below the tolerance, by scipy's bounded least squares. With K entries the problem is
-    reduced to K x K by the eigenvalues of the Gram matrix of the gradients.
-
-    Args:
-        rows: gives the gradients.
-        gs: g of every sample, by constraint.
-        multipliers: the method's estimates, changed in place.
-        tolerances: by constraint.
-        method: gives the weight by constraint.
-        residual: r, the gradient of the Lagrangian with the method's estimates.
-        limit: how many at most.
-
-    Returns:
-        The new residual and the number of multipliers chosen.
-    """
-    from scipy.optimize import lsq_linear  # here, so that importing the library stays quick
-
-    entries = rows.choose([g.abs() <= tolerance for g, tolerance in zip(gs, tolerances, strict=True)], limit)
-    if not entries:
-        return residual, 0
-    gradients = rows.gradients(entries)
-    taus = list(method.prices.values())
-    samples = len(gs[0])
-    flat = [table.view(samples, -1) for table in multipliers]
-    upper = np.array([taus[entry.constraint] for entry in entries])
-    before = np.array([float(flat[entry.constraint][entry.sample, entry.column]) for entry in entries])
-    before = np.clip(before, 0.0, upper)
-    gram = _gram(gradients).numpy() / samples**2
-    slope = (gradients @ residual).cpu().double().numpy() / samples
-    # With G = V S V', ||r + A d||^2 = ||S^(1/2) V' d + S^(-1/2) V' A'r||^2 + a constant, A the columns grad g / N.
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > max(values.max(), 0.0) * 1e-12
-    root = np.sqrt(values[kept])
-    left = root[:, None] * vectors[:, kept].T
-    right = left @ before - (vectors[:, kept].T @ slope) / root
-    if not kept.any():
-        return residual, 0
-    found = lsq_linear(left, right, bounds=(np.zeros_like(upper), upper)).x
-    change = torch.from_numpy(found - before)
-    better = residual + (change.to(gradients) @ gradients) / samples
-    if float(better.norm()) >= float(residual.norm()):
-        return residual, 0  # the estimates were the best already
-    for entry, value in zip(entries, found, strict=True):
-        flat[entry.constraint][entry.sample, entry.column] = float(value)
-    return better, len(entries)

@@ -7,20 +7,27 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.checkpoint import load_state, save_state
-from samplewise.errors import CheckpointError, ConfigurationError, MissingPackageError
+from samplewise.errors import (
+    CheckpointError,
+    ConfigurationError,
+    MeasureError,
+    MissingPackageError,
+    install,
+    whole_number,
+)
+from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
-from samplewise.problem import Evaluation, Problem, check_same_constraints
-from samplewise.training.loop import CHECK_EVERY
+from samplewise.methods.base import CHECK_EVERY
+from samplewise.problem import Problem, evaluation_mode
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, get_last_checkpoint
 except ImportError as error:
-    raise MissingPackageError("transformers is not installed: pip install 'samplewise[huggingface]'") from error
+    raise MissingPackageError(f"transformers is not installed; {install('huggingface')}") from error
 
 __all__ = ["ConstrainedMixin", "ConstrainedTrainer"]
 
@@ -40,28 +47,18 @@ class ConstrainedMixin(Base):
         arguments: the Trainer's own, by name.
         problem: what to minimise and what must hold; its ``evaluate`` gets the model and the Trainer's inputs.
         method: over the problem's constraints.
-        epochs_per_round: epochs at one tau; 1 if neither is given.
-        steps_per_round: optimiser steps at one tau, instead, where epochs are long or have no end.
+        steps_per_round: optimiser steps in a round where epochs are long or have no end; one epoch if not given.
     """
 
     # The method's loss is the mean over a batch, so the Trainer has to divide by the number of batches in a step.
     loss_is_scaled_for_ga = False
 
     def __init__(
-        self,
-        *,
-        problem: Problem,
-        method: Method,
-        epochs_per_round: int | None = None,
-        steps_per_round: int | None = None,
-        **arguments: Any,
+        self, *, problem: Problem, method: Method, steps_per_round: int | None = None, **arguments: Any
     ) -> None:
-        if epochs_per_round is not None and steps_per_round is not None:
-            raise ConfigurationError("epochs_per_round and steps_per_round are both given: give one of them")
-        every = epochs_per_round if epochs_per_round is not None else steps_per_round
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise ConfigurationError(f"expected a whole number >= 1 of epochs or steps in a round, got {every!r}")
-        check_same_constraints(problem, method.constraints)
+        if steps_per_round is not None:
+            whole_number(steps_per_round, "steps_per_round", 1)
+        problem.check_method_over(method.constraints)
         super().__init__(**arguments)
         for option, given in {
             "compute_loss_func": self.compute_loss_func is not None,
@@ -80,13 +77,21 @@ class ConstrainedMixin(Base):
         self.method = method.to(self.args.device)
         self.audits: dict[str, Audit] = {}
         """The last audits by the prefix of their metrics, such as ``eval``."""
-        self._measures: list[str] = []
-        self.add_callback(_Rounds(self, every or 1, in_steps=steps_per_round is not None))
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of a sample's measures in the present evaluation
+        self.add_callback(_Rounds(self, steps_per_round))
 
     def evaluation_of(self, model: nn.Module, inputs: dict[str, Any]) -> Evaluation:
         """Objective and measures of a batch as the Trainer hands it on; its ``index`` is for the method."""
         rest = {name: value for name, value in inputs.items() if name != INDEX}
-        return self.problem.evaluate(model, rest, inputs.get(INDEX))
+        found = self.problem.evaluate(model, rest, inputs.get(INDEX))
+        refuse_broadcast(found, lambda: self._first(model, rest, found.objective.shape))
+        return found
+
+    def _first(self, model: nn.Module, inputs: dict[str, Any], batch: torch.Size) -> Evaluation:
+        """Objective and measures of the first sample alone."""
+        one = {name: value[:1] if getattr(value, "shape", ())[:1] == batch else value for name, value in inputs.items()}
+        with evaluation_mode(model):
+            return self.problem.evaluate(model, one)
 
     def compute_loss(
         self,
@@ -97,21 +102,24 @@ class ConstrainedMixin(Base):
     ) -> Any:
         """The method's loss. Outputs are the measures of each sample."""
         found = self.evaluation_of(model, inputs)
-        loss = self.method(found.objective, index=found.index, **found.measures)
+        loss = self.method.loss(found)
         return (loss, dict(found.measures)) if return_outputs else loss
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
         """Objective and measures of each sample, ``(B,)`` or ``(B, m)``, in the place of logits."""
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             found = self.evaluation_of(model, inputs)
-        self._measures = list(found.measures)
+        shapes = {name: tuple(values.shape[1:]) for name, values in found.measures.items()}
+        if self._shapes not in ({}, shapes):
+            raise MeasureError(
+                "expected the same measures, of the same shape for a sample, in every batch of an evaluation, got "
+                f"{self._shapes} and then {shapes}: the Trainer would fill the smaller up with -100. Fill it up in "
+                "evaluate, with values within the bound"
+            )
+        self._shapes = shapes
         return found.objective.mean(), (found.objective, *found.measures.values()), inputs.get("labels")
 
     def evaluation_loop(
@@ -123,9 +131,9 @@ class ConstrainedMixin(Base):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """The Trainer's loop over a data set; its metrics also say what holds there."""
+        self._shapes = {}
         output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
-        columns = [torch.as_tensor(values) for values in output.predictions]
-        names = self._measures
+        names, columns = list(self._shapes), [torch.as_tensor(values) for values in output.predictions]
         recorded = Problem(
             lambda _, batch: (batch[0], dict(zip(names, batch[1:], strict=True))), self.problem.constraints
         )
@@ -140,19 +148,14 @@ class ConstrainedMixin(Base):
         path = resume_from_checkpoint
         if path is True:
             path = get_last_checkpoint(self.args.output_dir)  # type: ignore[no-untyped-call]  # it has no types
-        if path:
-            self._resume(Path(path))
-        return super().train(resume_from_checkpoint, *arguments, **options)
-
-    def _resume(self, checkpoint: Path) -> None:
-        if not (checkpoint / FILE).exists():
+        if path and not (Path(path) / FILE).exists():
             raise CheckpointError(
-                f"{checkpoint} has no {FILE}, the state of the method: it was cut off, or another Trainer's. Resume "
-                "from another checkpoint"
+                f"{path} has no {FILE}, the state of the method: it was cut off, or another Trainer's. Resume from "
+                "another checkpoint"
             )
-        self.method.load_state_dict(load_state(checkpoint / FILE))
-        if distributed.rank() > 0:
-            self.method.tally.reset_()  # the saved statistics are those of all processes: only the first keeps them
+        if path:
+            self.method.load_state_dict(load_state(Path(path) / FILE))
+        return super().train(resume_from_checkpoint, *arguments, **options)
 
 
 class ConstrainedTrainer(ConstrainedMixin, Trainer):
@@ -170,21 +173,17 @@ class ConstrainedTrainer(ConstrainedMixin, Trainer):
         method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(1.0, growth=1.1))
         ConstrainedTrainer(model=model, args=args, train_dataset=data, problem=problem, method=method).train()
 
+    Rounds end after each epoch, or after so many steps, before the checkpoint of that step. Each is logged under the
+    names of :func:`samplewise.fit`'s history: ``tau/NAME``, ``running/objective``, ``running/NAME/satisfied`` and so
+    on. The method's state is ``method.safetensors`` in each checkpoint; ``train(resume_from_checkpoint=...)`` goes on
+    from it, also within a round. Under several processes the numbers are those of all together.
+
     A method with a multiplier for each sample needs the samples' numbers: train on ``Indexed(dataset)``
     (:class:`samplewise.integrations.Indexed`), which puts them under ``index``, where they are found.
 
-    Rounds end after a whole number of epochs or steps, before the checkpoint of that step. Each is logged under the
-    names of :func:`samplewise.fit`'s history: ``tau/NAME``, ``running/objective`` and ``running/NAME/satisfied``,
-    ``/violation`` and ``/worst`` for each constraint. The method's state is ``method.safetensors`` in each checkpoint;
-    ``train(resume_from_checkpoint=...)`` goes on from it, also within a round.
-
-    With ``gradient_accumulation_steps=n`` a step's loss is the mean of its batches' losses, each a mean over samples,
-    so tau means what it means without. Under several processes the numbers are those of all together; a sample that
-    is repeated to fill the last batch counts twice in them, in an evaluation once.
-
-    An evaluation is an audit: ``eval_satisfied`` is the share of the samples that meet all constraints, so
-    ``metric_for_best_model="satisfied"`` keeps the best model; ``eval_NAME/worst`` and so on follow, and
-    ``trainer.audits["eval"]`` is the audit itself. ``eval_loss`` is the mean objective: with the penalties it could
+    An evaluation is an audit, each sample once: ``eval_satisfied`` is the share of the samples that meet all
+    constraints, so ``metric_for_best_model="satisfied"`` keeps the best model; ``eval_NAME/worst`` and so on follow,
+    and ``trainer.audits["eval"]`` is the audit itself. ``eval_loss`` is the mean objective: with the penalties it could
     not be compared between rounds, since tau grows. Predictions are the objective and the measures of each sample.
     """
 
@@ -192,16 +191,14 @@ class ConstrainedTrainer(ConstrainedMixin, Trainer):
 class _Rounds(TrainerCallback):
     """Ends the rounds of a trainer's method and saves its state with the checkpoints."""
 
-    def __init__(self, trainer: ConstrainedMixin, every: int, *, in_steps: bool) -> None:
+    def __init__(self, trainer: ConstrainedMixin, steps: int | None) -> None:
         self.trainer = trainer
-        self.every = every
-        self.in_steps = in_steps
+        self.steps = steps
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         method = self.trainer.method
-        # A fraction within an epoch, and exactly whole at its end.
-        passed = state.global_step if self.in_steps else state.epoch
-        if passed % self.every == 0:
+        # The epoch is a fraction within itself, and exactly whole at its end.
+        if state.epoch % 1 == 0 if self.steps is None else state.global_step % self.steps == 0:
             self.trainer.log(round_row(method.step()))
         elif state.global_step % CHECK_EVERY == 0:
             method.check()

@@ -3,11 +3,10 @@
 from samplewise.methods.base import Method
 from samplewise.methods.lagrangian import AugmentedLagrangian
 from samplewise.methods.penalty import FixedPenalty, SequentialPenalty, Unconstrained
-from samplewise.methods.tally import ConstraintRound, Round
+from samplewise.methods.tally import Round
 
 __all__ = [
     "AugmentedLagrangian",
-    "ConstraintRound",
     "FixedPenalty",
     "Method",
     "Round",

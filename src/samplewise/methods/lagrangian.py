@@ -1,30 +1,21 @@
 """The augmented Lagrangian with one multiplier for each sample and constraint."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.constraints import Constraint
-from samplewise.errors import (
-    CheckpointError,
-    ConfigurationError,
-    MeasureError,
-    SampleIndexError,
-    SamplewiseError,
-    finite_number,
-)
-from samplewise.methods import checks
-from samplewise.methods.base import Method, Rows
-from samplewise.methods.tally import Fault
+from samplewise.errors import ConfigurationError, SampleIndexError, SamplewiseError, finite_number, whole_number
+from samplewise.evaluation import Fault, can_look, check_index, measure_of
+from samplewise.methods.base import Method, Places
+from samplewise.methods.multipliers import MultiplierTable
 from samplewise.schedules import Schedule
 
-__all__ = ["AugmentedLagrangian"]
-
-OUTSIDE, REPEATED = 0, 1  # what can be wrong with a sample index
+OUTSIDE, REPEATED = -2, -1  # what can be wrong with a sample index: the last two things that are watched
 
 
 class AugmentedLagrangian(Method):
@@ -32,8 +23,8 @@ class AugmentedLagrangian(Method):
 
     The loss is the mean over the batch of ``f_j + sum_i (max(0, lambda_ij + tau g_ij)^2 - lambda_ij^2) / (2 tau)``.
     Whenever a sample is seen, its multiplier moves to ``max(0, lambda_ij + multiplier_step * g_ij)``; the others are
-    not touched, so a step costs the same whatever the number of samples. Multipliers take 4 bytes each. With all
-    multipliers zero the method is :class:`SequentialPenalty` with a quadratic penalty.
+    not touched, so a step costs the same whatever the number of samples. With all multipliers zero the method is
+    :class:`SequentialPenalty` with a quadratic penalty.
 
     Under several processes the multipliers of the batch are exchanged at every step, so all processes hold the same.
 
@@ -67,33 +58,22 @@ class AugmentedLagrangian(Method):
         maximum: float = math.inf,
     ) -> None:
         super().__init__(constraints, schedule)
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise ConfigurationError(
-                f"expected samples as the length of the training set, a whole number >= 1, got {samples!r}"
-            )
+        self.samples = whole_number(samples, "samples, the length of the training set,", 1)
         if multiplier_step is not None and not finite_number(multiplier_step, "multiplier_step") > 0:
             raise ConfigurationError(f"expected multiplier_step > 0, got {multiplier_step}; leave it out for tau")
         if isinstance(maximum, bool) or not maximum > 0:
             raise ConfigurationError(f"expected maximum > 0, got {maximum}; leave it out for no limit")
-        self.samples = samples
         self.multiplier_step = multiplier_step
         self.maximum = maximum
-        for i in range(len(self.constraints)):
-            self._allocate(i, ())
+        self._tables = nn.ModuleList(MultiplierTable(samples, measure_of(each)) for each in self.constraints)
 
-    def _allocate(self, i: int, width: tuple[int, ...]) -> None:
-        # One row more than samples: padding is sent there, so that it needs no branch. It stays zero.
-        self.register_buffer(f"multipliers_{i}", torch.zeros(self.samples + 1, *width, device=self.weights.device))
-
-    def _table(self, i: int) -> Tensor:
-        table = getattr(self, f"multipliers_{i}")
-        assert isinstance(table, Tensor)
-        return table
+    def _table(self, i: int) -> MultiplierTable:
+        return cast(MultiplierTable, self._tables[i])
 
     @property
     def tables(self) -> dict[str, Tensor]:
         """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
-        return {constraint.name: self._table(i)[: self.samples] for i, constraint in enumerate(self.constraints)}
+        return {each.name: self._table(i).values[: self.samples] for i, each in enumerate(self.constraints)}
 
     def check_samples(self, count: int) -> None:
         if count != self.samples:
@@ -102,59 +82,17 @@ class AugmentedLagrangian(Method):
                 f"{count}: build the method with samples={count}, or give the data set it was built for"
             )
 
-    def locate(self, index: Tensor | None, present: Tensor | None) -> Rows:
-        rows = self._rows(index, present)
-        return Rows(rows, self._everyone(rows) if self._counts() else rows)
+    def locate(self, index: Tensor | None, present: Tensor | None) -> Places:
+        own = everyone = self._rows(index, present)
+        if self.counts:
+            everyone = distributed.all_gather(own)
+            ordered = everyone.sort().values
+            repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
+            self._refuse(REPEATED, repeated, ordered[1:])
+        return Places(own, present, everyone)
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
-        assert rows is not None  # since locate always gives them
-        counts = self._counts()
-        for i, g in enumerate(gs):
-            known, tau = self._known(i, g, rows.own, counts=counts), self._tau(i)
-            shifted = torch.relu(known + tau * g)
-            term = (shifted.square() - known.square()) * (0.5 / tau)
-            total = total + (term if term.ndim == 1 else term.sum(1))
-            if counts:
-                moved = self._moved(known, g.detach(), shifted.detach(), present)
-                self._table(i).index_copy_(0, rows.everyone, distributed.all_gather(moved))
-        return total
-
-    def _moved(self, known: Tensor, g: Tensor, shifted: Tensor, present: Tensor | None) -> Tensor:
-        """The batch's new multipliers, float32; zero for padding."""
-        # With tau as the step the new multiplier is what the loss has computed already.
-        moved = shifted if self.multiplier_step is None else torch.relu(known + self.multiplier_step * g)
-        if self.maximum < math.inf:
-            moved = moved.clamp_max(self.maximum)
-        if present is not None:
-            moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
-        return moved.float()
-
-    def _known(self, i: int, g: Tensor, rows: Tensor, *, counts: bool) -> Tensor:
-        """The multipliers before this call, of the shape of ``g``; the first batch of training says that shape.
-
-        Args:
-            i: number of the constraint.
-            g: its values.
-            rows: where the samples are.
-            counts: whether this call is counted, and so makes room.
-        """
-        table, width = self._table(i), g.shape[1:]
-        if table.shape[1:] != width:
-            # A call that counts is in the tally already. The table may also have been filled by hand.
-            if self.tally.calls > counts or bool(table.any()):
-                raise MeasureError(
-                    f"{checks.measure_of(self.constraints[i])} had values of shape {tuple(table.shape[1:])} for each "
-                    f"sample before and has {tuple(width)} now: expected the same in every batch. Give this method "
-                    "the measure it was trained on"
-                )
-            if not counts:
-                return torch.zeros_like(g)
-            self._allocate(i, tuple(width))
-            table = self._table(i)
-        return table.index_select(0, rows)
-
-    def _rows(self, index: Tensor | None, present: Tensor | None) -> Tensor:
-        """Rows of the tables that belong to the batch, in range; padding gets the spare last row."""
+    def _rows(self, index: Tensor | None, present: Tensor | None = None) -> Tensor:
+        """The rows of the tables that belong to the sample indices, in range; padding gets the spare last row."""
         if index is None:
             raise SampleIndexError(
                 "the augmented Lagrangian keeps a multiplier for each sample: give index=..., the sample's number in "
@@ -167,64 +105,47 @@ class AugmentedLagrangian(Method):
         if present is not None:
             index = torch.where(present, index, self.samples)
         # Where the error is only noted, a wild index would end the process with no word of why.
-        return index if checks.can_look(index) else torch.where(outside, self.samples, index)
-
-    def _everyone(self, rows: Tensor) -> Tensor:
-        """The rows of all processes' batches; no sample may stand in two places."""
-        everyone = distributed.all_gather(rows)
-        ordered = everyone.sort().values
-        repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
-        self._refuse(REPEATED, repeated, ordered[1:])
-        return everyone
+        return index if can_look(index) else torch.where(outside, self.samples, index)
 
     def _refuse(self, kind: int, bad: Tensor, index: Tensor) -> None:
         """Raise for the sample indices that are ``bad``, at once or later."""
-        if not checks.can_look(bad):
-            if len(bad):
-                self.tally.note_(1 + len(self.constraints) + kind, bad.unsqueeze(0), index)
-        elif bool(bad.any()):
-            raise self._index_error(kind, sorted(set(index[bad].tolist())))
+        if can_look(bad):
+            if bool(bad.any()):
+                wrong = sorted(set(index[bad].tolist()))
+                raise self._watched()[kind](Fault(wrong, len(wrong), step=None))
+        elif len(bad):
+            self.tally.note_(kind, bad.unsqueeze(0), index)
 
-    def _watched(self) -> list[str]:
-        return [*super()._watched(), "sample indices out of range", "sample indices given twice"]
+    def _watched(self) -> list[Callable[[Fault], SamplewiseError]]:
+        return [*super()._watched(), self._outside, self._repeated]
 
-    def _error(self, fault: Fault) -> SamplewiseError:
-        kind = fault.row - 1 - len(self.constraints)
-        return super()._error(fault) if kind < 0 else self._index_error(kind, [fault.sample], fault.step)
-
-    def _index_error(self, kind: int, wrong: list[int], step: int | None = None) -> SampleIndexError:
-        when = "" if step is None else f" at step {step}"
-        listed = ", ".join(map(str, wrong[: checks.SHOWN])) + (", ..." if len(wrong) > checks.SHOWN else "")
-        if kind == OUTSIDE:
-            return SampleIndexError(
-                f"expected sample indices from 0 to {self.samples - 1}, got {listed}{when}; samples={self.samples} "
-                "must be the length of the training set"
-            )
+    def _outside(self, fault: Fault) -> SampleIndexError:
         return SampleIndexError(
-            f"expected each sample once in a batch, got the sample index {listed} twice{when}: its multiplier would "
-            "follow only one of them. Sample without replacement, or give padding sample_weight 0"
+            f"expected sample indices from 0 to {self.samples - 1}, got {fault}{fault.when}; samples={self.samples} "
+            "must be the length of the training set"
         )
+
+    def _repeated(self, fault: Fault) -> SampleIndexError:
+        return SampleIndexError(
+            f"expected each sample once in a batch, got the sample index {fault} twice{fault.when}: its multiplier "
+            "would follow only one of them. Sample without replacement, or give padding sample_weight 0"
+        )
+
+    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+        assert places is not None  # since locate always gives them
+        table, tau = self._table(i), self.weights[i].to(g.dtype)
+        known = table.known(places.own, g, make_room=self.counts)
+        shifted = torch.relu(known + tau * g)
+        if self.counts:
+            # With tau as the step the new multiplier is what the loss has computed already.
+            step = self.multiplier_step
+            moved = shifted.detach() if step is None else torch.relu(known + step * g.detach())
+            table.move_(places, moved.clamp_max(self.maximum) if self.maximum < math.inf else moved)
+        return (shifted.square() - known.square()) * (0.5 / tau)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``max(0, lambda_j + tau g_j)``, the first-order estimate, for the samples ``index``."""
-        i = self._position(name)
-        rows = self._rows(None if index is None else checks.check_index(index, g[:, 0] if g.ndim > 1 else g), None)
-        known = self._known(i, g, rows.to(self.weights.device), counts=False).to(g)
-        return torch.relu(known + self.prices[name] * g)
-
-    def _fits(self, key: str, own: Tensor, saved: Any) -> bool:
-        if not key.startswith("multipliers_") or not isinstance(saved, Tensor):
-            return super()._fits(key, own, saved)
-        if len(saved) != len(own):
-            raise CheckpointError(
-                f"this state has multipliers for {len(saved) - 1} samples, expected {self.samples}: the data set "
-                "changed its length. Give the data set of the saved run"
-            )
-        return True  # how many values a sample has may not be known here yet
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
-        for i in range(len(self.constraints)):
-            saved = state_dict.get(f"{prefix}multipliers_{i}")
-            if isinstance(saved, Tensor) and saved.shape[1:] != self._table(i).shape[1:]:
-                self._allocate(i, tuple(saved.shape[1:]))
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        tau, table = self.price(name), self._table(list(self.taus).index(name))
+        rows = self._rows(None if index is None else check_index(index, g[:, 0] if g.ndim > 1 else g))
+        known = table.known(rows.to(self.weights.device), g, make_room=False).to(g)
+        return torch.relu(known + tau * g)

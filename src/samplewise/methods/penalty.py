@@ -1,6 +1,6 @@
 """The sequential penalty method of the paper, its fixed-weight baseline, and no constraint at all."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import torch
@@ -8,11 +8,9 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number
-from samplewise.methods.base import Method, Rows
+from samplewise.methods.base import Method, Places
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
-
-__all__ = ["FixedPenalty", "SequentialPenalty", "Unconstrained"]
 
 
 class SequentialPenalty(Method):
@@ -47,16 +45,14 @@ class SequentialPenalty(Method):
         if penalty is not None and not isinstance(penalty, Penalty):
             raise ConfigurationError(f"expected a penalty such as Linear() or Quadratic(), got {penalty!r}")
         self.penalty = penalty or Linear()
+        self.kink = self.penalty.kink
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
-        for i, g in enumerate(gs):
-            total = self._plus(total, i, self.penalty(g))
-        return total
+    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+        return self.weights[i] * self.penalty.value(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
-        self._position(name)
-        return self.penalty.multiplier(g, self.prices[name])
+        return self.penalty.multiplier(g, self.price(name))
 
 
 class FixedPenalty(Method):
@@ -84,15 +80,12 @@ class FixedPenalty(Method):
             {name: _fixed(each) for name, each in weight.items()} if isinstance(weight, Mapping) else _fixed(weight),
         )
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
-        for i, g in enumerate(gs):
-            total = self._plus(total, i, g if g.ndim == 1 else g.sum(1))
-        return total
+    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+        return self.weights[i] * g
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
-        self._position(name)
-        return torch.full_like(g, self.prices[name])
+        return torch.full_like(g, self.price(name))
 
 
 def _fixed(weight: float) -> Constant:
@@ -116,10 +109,9 @@ class Unconstrained(Method):
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())
 
-    def add_terms(self, total: Tensor, gs: Sequence[Tensor], rows: Rows | None, present: Tensor | None) -> Tensor:
-        return total
+    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+        return torch.zeros_like(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """Zero: nothing is enforced."""
-        self._position(name)
-        return torch.zeros_like(g)
+        return torch.full_like(g, self.price(name))

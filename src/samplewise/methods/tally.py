@@ -1,266 +1,182 @@
 """A round's statistics and the notes of bad values, kept on the device so that no step waits for it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
+from samplewise.constraints import Fared
 from samplewise.errors import did_you_mean
+from samplewise.evaluation import Fault
 
-__all__ = ["ConstraintRound", "Fault", "Round", "Tally", "Totals"]
-
-PENDING = 2**13  # how many samples wait until their violations are counted
+PENDING = 2**13  # how many samples wait until they are added up
 
 
-@dataclass(frozen=True)
-class ConstraintRound:
-    """How one constraint fared in a round, by its true bound, in the measure's units.
+class FullPrecision(nn.Module):
+    """A module whose state follows a move to another device, but no cast: sums and multipliers need their precision."""
 
-    The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
-    """
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def move(tensor: Tensor) -> Tensor:
+            device = fn(tensor.new_empty(0, dtype=torch.float32)).device
+            # The one kind of device without float64 makes do with what it has.
+            return (tensor.float() if device.type == "mps" and tensor.dtype is torch.float64 else tensor).to(device)
 
-    tau: float
-    satisfied: float
-    """Share of the samples that met the bound; a sample with several values meets it with all of them."""
-    mean_violation: float
-    """Mean of ``max(0, excess)``; of a sample with several values the largest counts."""
-    worst: float
-    """Largest violation, 0 if there was none."""
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]  # torch leaves it without types
+        return self
 
 
 @dataclass(frozen=True)
 class Round:
-    """Summary of outer iteration k: what :meth:`Method.step` returns."""
+    """Summary of outer iteration k: what :meth:`Method.step` returns.
+
+    The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
+    """
 
     number: int
     """k, from 0."""
     samples: int
     objective: float
     """Mean objective over the samples."""
-    constraints: dict[str, ConstraintRound]
+    taus: Mapping[str, float]
+    """tau_k by constraint."""
+    constraints: Mapping[str, Fared]
 
-    def __getitem__(self, name: str) -> ConstraintRound:
+    def __getitem__(self, name: str) -> Fared:
         try:
             return self.constraints[name]
         except KeyError:
             raise KeyError(f"no constraint is called {name!r}.{did_you_mean(name, self.constraints)}") from None
 
 
-class Totals(NamedTuple):
-    """Sums over the samples of a round; by constraint where it is a list."""
+class Tally(FullPrecision):
+    """Sums over the samples of a round, for so many constraints, and the first fault of each value that is watched.
 
-    samples: int
-    objective: float
-    violation: list[float]
-    violated: list[int]
-    worst: list[float]
-
-    def round(self, number: int, taus: Mapping[str, float]) -> Round:
-        """The sums as a summary; ``taus`` are those of the round by constraint, in order."""
-
-        def share(part: float) -> float:
-            return part / self.samples if self.samples else math.nan
-
-        return Round(
-            number=number,
-            samples=self.samples,
-            objective=share(self.objective),
-            constraints={
-                name: ConstraintRound(
-                    tau=tau,
-                    satisfied=share(self.samples - self.violated[i]),
-                    mean_violation=share(self.violation[i]),
-                    worst=self.worst[i],
-                )
-                for i, (name, tau) in enumerate(taus.items())
-            },
-        )
-
-
-class Fault(NamedTuple):
-    """The first batch in which a value could not be used."""
-
-    row: int
-    """Which value, by its number among those that are watched."""
-    affected: int
-    """How many samples of the batch had it."""
-    step: int
-    sample: int
-    numbered: bool
-    """Whether ``sample`` is the sample's index, or only its position in the batch."""
-
-
-class Tally(nn.Module):
-    """Sums over the samples of a round.
-
-    Where values can be read at once they are added up in Python, in double precision and with few operations;
-    elsewhere in buffers on the device. The round's totals are both together.
-
-    Args:
-        constraints: how many there are.
-        watched: how many values are looked at for faults.
+    Where values can be read at once, batches wait and are added up many at a time, since each operation costs more than
+    its work; elsewhere they are added up on the device. A batch comes as ``values``, shape ``(1 + constraints, B)``:
+    the objective and each constraint's worst excess, zero where a sample is absent. They are kept and overwritten.
     """
-
-    sums: Tensor
-    counts: Tensor
-    worst: Tensor
-    noted_calls: Tensor
-    faults: Tensor
 
     def __init__(self, constraints: int, watched: int) -> None:
         super().__init__()
-        # Calls in all rounds; then of this one samples, objective, violations, numbers of violated samples.
-        self._read = [0.0] * (3 + 2 * constraints)
-        self._read_worst = [0.0] * constraints
-        self._pending: list[Tensor] = []  # batches whose violations are not yet in _read
-        self.register_buffer("sums", torch.zeros(1 + constraints))  # objective, violations
-        self.register_buffer("counts", torch.zeros(1 + constraints, dtype=torch.int64))  # samples, violated samples
-        self.register_buffer("worst", torch.zeros(constraints))
-        # A tensor, since a compiled graph would be rebuilt for each new number.
-        self.register_buffer("noted_calls", torch.zeros((), dtype=torch.int64))
-        # One line for each watched value: the fields of a fault after its row.
-        self.register_buffer("faults", torch.zeros(watched, 4, dtype=torch.int64), persistent=False)
+        self._pending: list[tuple[Tensor, int]] = []
+        self.read = nn.Buffer(torch.zeros((), dtype=torch.int64))  # batches of all rounds, added up here,
+        self.noted = nn.Buffer(torch.zeros((), dtype=torch.int64))  # and on the device
+        self.begun = nn.Buffer(torch.zeros((), dtype=torch.bool))  # this round, in whatever process
+        # Samples, the objective, how many violate each constraint, and by how much in all.
+        self.sums = nn.Buffer(torch.zeros(2 + 2 * constraints, dtype=torch.float64))
+        self.worst = nn.Buffer(torch.zeros(constraints, dtype=torch.float64))
+        # One line for each watched value: how many samples, the step, one of them, and whether that is its index.
+        self.faults = nn.Buffer(torch.zeros(watched, 4, dtype=torch.int64), persistent=False)
+        self.register_state_dict_pre_hook(lambda *_: self._digest_())  # type: ignore[no-untyped-call]
 
     @property
     def calls(self) -> int:
         """How many batches were counted, in all rounds."""
-        return int(self._read[0]) + int(self.noted_calls)
+        return int(self.read) + int(self.noted) + len(self._pending)
 
     @property
-    def begun(self) -> bool:
-        """Whether a sample was counted in this process since the round began."""
-        return self._read[1] > 0 or int(self.counts[0]) > 0
+    def open(self) -> bool:
+        """Whether a batch was counted since the round began."""
+        return bool(self._pending) or bool(self.begun)
 
     def read_(self, values: Tensor, samples: int) -> bool:
-        """Count a batch now and return True, or return False if some value is not finite.
-
-        Args:
-            values: shape ``(1 + constraints, B)``, the objective and each constraint's worst excess, zero where a
-                sample is absent. Kept, so do not change it.
-            samples: how many are present.
-        """
-        sums = values.sum(1).tolist()
-        if not math.isfinite(sum(sums)):
+        """Count a batch, of which ``samples`` are present, and return True, or False if some value is not finite."""
+        if not math.isfinite(values.sum().item()):
             values = values.double()  # where finite values cannot add up to infinity
-            sums = values.sum(1).tolist()
-            if not math.isfinite(sum(sums)):
+            if not math.isfinite(values.sum().item()):
                 return False
-        read, pending = self._read, self._pending
-        read[0] += 1
-        read[1] += samples
-        read[2] += sums[0]
-        pending.append(values)
-        if len(pending) * (1 + samples) >= PENDING:
+        self._pending.append((values, samples))
+        if len(self._pending) * (1 + samples) >= PENDING:
             self._digest_()
         return True
 
-    def _digest_(self) -> None:
-        """Count the violations of the batches that were read, many at once: each operation costs more than its work."""
-        for _, batches in groupby(self._pending, key=lambda values: values.shape):
-            excess = torch.stack(list(batches), 1)[1:]
-            worst = excess.amax((1, 2)).tolist()
-            if max(worst, default=0.0) <= 0:
-                continue
-            excess.relu_()
-            violated = torch.linalg.vector_norm(excess, 0, (1, 2)).tolist()  # counts those that are not zero
-            # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
-            for i, violations in enumerate(excess.sum(2, dtype=torch.float64).tolist()):
-                for violation in violations:
-                    self._read[3 + i] += violation
-                self._read[3 + len(worst) + i] += violated[i]
-                self._read_worst[i] = max(self._read_worst[i], worst[i])
-        self._pending.clear()
-
     def add_(self, values: Tensor, present: Tensor | None) -> None:
-        """Count a batch on the device, which may still be at work; ``values`` as in :meth:`read_`.
+        """Count a batch on the device, which may still be at work; ``present`` masks the samples, all if None."""
+        samples = values.new_full((1,), values.shape[1]) if present is None else present.sum().view(1)
+        self.sums.add_(self._sums_(values.unsqueeze(0), samples)[0])
+        self.noted.add_(1)
+        self.begun.fill_(True)
 
-        Args:
-            values: shape ``(1 + constraints, B)``. Overwritten.
-            present: mask ``(B,)`` of the samples that count; all if None.
-        """
-        excess = values[1:]
-        self.counts[1:].add_((excess > 0).sum(1))
-        self.counts[0].add_(values.shape[1] if present is None else present.sum())
-        excess.relu_()
-        self.sums.add_(values.sum(1))
-        self.worst.copy_(torch.maximum(self.worst, excess.amax(1)))
-        self.noted_calls.add_(1)
+    def _digest_(self) -> None:
+        """Count the batches that wait."""
+        for _, group in groupby(self._pending, key=lambda entry: (entry[0].shape, entry[0].dtype)):
+            batches, samples = zip(*group, strict=True)
+            more = self._sums_(torch.stack(batches), torch.tensor(samples))
+            # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
+            self.sums.copy_(torch.cat([self.sums.unsqueeze(0), more]).cumsum(0)[-1])
+        if self._pending:
+            self.read.add_(len(self._pending))
+            self.begun.fill_(True)
+            self._pending.clear()
+
+    def _sums_(self, batches: Tensor, samples: Tensor) -> Tensor:
+        """What each of the batches ``(N, 1 + constraints, B)`` adds to the sums; the worst violations are taken in."""
+        excess = batches[:, 1:].relu_()
+        self.worst.copy_(torch.maximum(self.worst, excess.amax((0, 2))))
+        objective, violations = batches.sum(2, dtype=self.sums.dtype).split([1, len(self.worst)], 1)
+        return torch.cat([samples.unsqueeze(1), objective, (excess > 0).sum(2), violations], 1)
 
     def note_(self, first_row: int, bad: Tensor, samples: Tensor | None) -> None:
-        """Note where values cannot be used, unless something was noted before; waits for nothing.
+        """Note which samples of the watched values from ``first_row`` on are ``bad``, a mask ``(rows, B)``.
 
-        Args:
-            first_row: number of the first of the watched values.
-            bad: mask ``(rows, B)``.
-            samples: sample indices ``(B,)``, if known.
+        A value for which something was noted before keeps that note. Waits for nothing; ``samples`` are indices.
         """
         where = bad.int().argmax(1)
         sample = where if samples is None else samples[where]
         known = torch.full_like(sample, samples is not None)
-        note = torch.stack([bad.sum(1), self.noted_calls.expand_as(sample), sample, known], dim=1)
-        rows = self.faults[first_row : first_row + len(bad)]
+        note = torch.stack([bad.sum(1), self.noted.expand_as(sample), sample, known], dim=1)
+        rows = self.faults[first_row:][: len(bad)]
         rows.copy_(torch.where(rows[:, :1] > 0, rows, note))
 
-    def first_fault_(self, *, everywhere: bool) -> Fault | None:
-        """The first fault noted, here or in any process, and forget all of them."""
-        noted = distributed.all_gather(self.faults) if everywhere else self.faults
-        found = [
-            Fault(i % len(self.faults), affected, int(self._read[0]) + step, sample, bool(numbered))
-            for i, (affected, step, sample, numbered) in enumerate(noted.tolist())
-            if affected
-        ]
+    def first_fault_(self, *, everywhere: bool) -> tuple[int, Fault] | None:
+        """The first fault noted, here or in any process, after the row it has, and forget all of them."""
+        noted = (distributed.all_gather(self.faults) if everywhere else self.faults).tolist()
+        found = [(step, row % len(self.faults), row) for row, (count, step, *_) in enumerate(noted) if count]
         if not found:
             return None
         self.faults.zero_()
-        return min(found, key=lambda fault: (fault.step, fault.row))
+        _, watched, row = min(found)
+        count, step, sample, numbered = noted[row]
+        return watched, Fault([sample], count, int(self.read) + len(self._pending) + step, bool(numbered))
 
-    def _whole(self) -> tuple[Tensor, Tensor]:
-        """The round's sums in the order of ``_read`` and worst violations, over all processes, float64."""
+    def _joined(self) -> tuple[Tensor, Tensor]:
+        """The sums and worst violations over all processes."""
         self._digest_()
-        counts = self.counts.cpu()
-        sums = torch.tensor(self._read[1:], dtype=torch.float64) + torch.cat([counts[:1], self.sums.cpu(), counts[1:]])
-        worst = torch.tensor(self._read_worst, dtype=torch.float64).maximum(self.worst.cpu().double())
-        if distributed.world_size() == 1:
-            return sums, worst
-        device = self.sums.device
-        return distributed.all_sum_(sums.to(device)).cpu(), distributed.all_max_(worst.to(device)).cpu()
+        return distributed.all_sum_(self.sums.clone()), distributed.all_max_(self.worst.clone())
 
-    def totals(self) -> Totals:
-        """The round so far, over all processes; nothing changes."""
-        sums, worst = self._whole()
-        count = len(worst)
-        samples, objective, *rest = sums.tolist()
-        return Totals(int(samples), objective, rest[:count], [int(v) for v in rest[count:]], worst.tolist())
+    def round(self, number: int, taus: Mapping[str, float]) -> Round:
+        """The round so far, over all processes; nothing changes. ``taus`` are its weights by constraint, in order."""
+        sums, worst = self._joined()
+        count, objective, *rest = sums.tolist()
+        samples = int(count)
+        each = zip(taus, rest[: len(worst)], rest[len(worst) :], worst.tolist(), strict=True)
+        fared = {name: Fared(samples, int(violated), total, most) for name, violated, total, most in each}
+        return Round(number, samples, objective / samples if samples else math.nan, taus, fared)
 
     def gather_(self) -> None:
-        """Move all processes' sums to the first one."""
-        if distributed.world_size() == 1:
-            return
-        sums, worst = self._whole()
-        self.reset_()
-        if distributed.rank() == 0:
-            self._read[1:], self._read_worst[:] = sums.tolist(), worst.tolist()
+        """Move all processes' sums to the first one, whose state is then that of the whole run."""
+        sums, worst = self._joined()
+        self.sums.copy_(sums)
+        self.worst.copy_(worst)
+        self._leave_to_first_()
 
-    def reset_(self) -> None:
+    def _leave_to_first_(self) -> None:
+        if distributed.rank() > 0:
+            self.sums.zero_()
+            self.worst.zero_()
+
+    def start_(self) -> None:
         """Start a new round."""
         self._pending.clear()
-        self._read[1:] = [0.0] * (len(self._read) - 1)
-        self._read_worst[:] = [0.0] * len(self._read_worst)
-        for buffer in (self.sums, self.counts, self.worst):
+        for buffer in (self.sums, self.worst, self.begun):
             buffer.zero_()
 
-    def get_extra_state(self) -> Tensor:
-        """What was added up in Python, exactly."""
-        self._digest_()
-        return torch.tensor([*self._read, *self._read_worst], dtype=torch.float64)
-
-    def set_extra_state(self, state: Any) -> None:
-        """Take back what :meth:`get_extra_state` gave."""
-        values = state.tolist()
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         self._pending.clear()
-        self._read, self._read_worst = values[: len(self._read)], values[len(self._read) :]
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._leave_to_first_()  # the saved sums are those of all processes

@@ -1,77 +1,134 @@
-"""What is asked of a run as a whole: whether it fits together, and what makes it this run and no other."""
+"""What was asked of a run, checked together before anything is started or written."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from samplewise.batches import Feed, check_whole
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import Method
-from samplewise.problem import Problem, check_same_constraints
-from samplewise.training.loop import Training
-from samplewise.training.settings import Settings
+from samplewise.problem import Problem
+from samplewise.samples import Feed, check_whole
+from samplewise.stopping import GradientRule
 
-__all__ = ["check_together", "checkpoint_bytes", "identity"]
+if TYPE_CHECKING:
+    from samplewise.training.step import Auxiliary
 
-
-def check_together(
-    settings: Settings,
-    problem: Problem,
-    model: nn.Module,
-    method: Method,
-    optimizer: torch.optim.Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler | None,
-    feed: Feed,
-    splits: Mapping[str, Feed],
-) -> None:
-    """Say what does not fit together before anything is started or written."""
-    for name, value, kind in (("method", method, Method), ("optimizer", optimizer, torch.optim.Optimizer)):
-        if not isinstance(value, kind):
-            raise ConfigurationError(f"expected {name} as a {kind.__name__}, made and ready, got {value!r}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigurationError("LBFGS evaluates the loss several times a step, which fit does not: use Adam or SGD")
-    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise ConfigurationError("ReduceLROnPlateau needs a number at each step: use a schedule of the epoch or of tau")
-    if settings.select_on not in splits:
-        raise ConfigurationError(f"select_on={settings.select_on!r} is none of the data sets given: {list(splits)}")
-    for split in splits.values():
-        check_whole(split)
-    check_same_constraints(problem, method.constraints)
-    method.check_samples(feed.source.length)
-    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if not trained & {id(parameter) for parameter in model.parameters()}:
-        raise ConfigurationError("the optimizer holds none of the model's parameters: build it from model.parameters()")
-    if scheduler is not None and scheduler.optimizer is not optimizer:
-        raise ConfigurationError("the scheduler drives another optimizer than the one given")
+LEAST = {0: ("warmup_epochs", "audit_every"), 1: ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps")}
 
 
-def identity(training: Training, problem: Problem, model: nn.Module) -> dict[str, Any]:
-    """What makes a run this run and no other."""
-    method, optimizer = training.method, training.engine.raw_optimizer
-    described = {
-        key: repr(value) for key, value in vars(method).items() if not key.startswith("_") and key != "training"
-    }
-    return {
-        "samples": training.feed.source.length,
-        "constraints": [repr(constraint) for constraint in problem.constraints],
-        "method": {"type": type(method).__name__, **described},
-        "model": {name: list(value.shape) for name, value in model.state_dict().items()},
-        "optimizer": {"type": type(optimizer).__name__, **{k: repr(v) for k, v in optimizer.defaults.items()}},
-        "scheduler": _kind(training.scheduler),
-        "auxiliary": _kind(training.engine.auxiliary),
-        "audited": {name: split.source.length for name, split in training.splits.items()},
-        **training.settings.identity(),
-    }
+@dataclass(frozen=True)
+class Request:
+    """The arguments of :func:`samplewise.fit`, which says what each means, as the run understands them."""
 
+    problem: Problem
+    model: nn.Module
+    feed: Feed
+    method: Method
+    optimizer: torch.optim.Optimizer
+    epochs: int
+    batch_size: int
+    seed: int
+    warmup_epochs: int
+    round_rule: GradientRule | None
+    scheduler: LRScheduler | None
+    scheduled_by: str
+    """Whether the scheduler is stepped after each ``epoch`` or each ``step``."""
+    clip_norm: float | None
+    accumulate: int
+    auxiliary: Auxiliary | None
+    splits: Mapping[str, Feed]
+    """Data sets to audit; the first one's audits select the model."""
+    audit_every: int
+    """0: after the last epoch only."""
+    target: float
+    stop_at_target: bool
+    patience: int | None
+    checkpoint_steps: int | None
 
-def _kind(value: object) -> str | None:
-    return None if value is None else type(value).__name__
+    def __post_init__(self) -> None:
+        for least, name in ((least, name) for least, names in LEAST.items() for name in names):
+            if getattr(self, name) is not None:
+                whole_number(getattr(self, name), name, least)
+        if self.clip_norm is not None and not finite_number(self.clip_norm, "clip_norm") > 0:
+            raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
+        if not 0 < finite_number(self.target, "target") <= 1:
+            raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}")
+        if self.stop_at_target and not self.audit_every:
+            raise ConfigurationError("stop_at_target=True needs audit_on={...}: only an audit can meet the target")
+        if self.patience is not None and not self.audit_every:
+            raise ConfigurationError("patience needs audit_on={...}: only an audit can find a better model")
+        self._check_parts()
 
+    def _check_parts(self) -> None:
+        scheduler, optimizer = self.scheduler, self.optimizer
+        for name, value, kind in (
+            ("method", self.method, Method),
+            ("optimizer", optimizer, torch.optim.Optimizer),
+            ("scheduler", scheduler, LRScheduler | None),
+        ):
+            if not isinstance(value, kind):
+                raise ConfigurationError(f"expected {name} made and ready, a {kind}, got {value!r}")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigurationError("LBFGS evaluates the loss several times a step, fit does it once: use Adam or SGD")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise ConfigurationError("ReduceLROnPlateau needs a number at each step: use a schedule of epoch or tau")
+        if self.scheduled_by not in ("epoch", "step"):
+            raise ConfigurationError(f"expected scheduler=(scheduler, 'step') or 'epoch', got {self.scheduled_by!r}")
+        advice = () if self.audit_every else ("give audit_on={'train': dataset}, the data to audit",)
+        for split in self.splits.values():
+            check_whole(split, *advice)
+        self.problem.check_method_over(self.method.constraints)
+        self.method.check_samples(self.feed.source.length)
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if trained.isdisjoint(map(id, self.model.parameters())):
+            raise ConfigurationError(
+                "the optimizer holds none of the model's parameters: make it of model.parameters()"
+            )
+        if scheduler is not None and scheduler.optimizer is not optimizer:
+            raise ConfigurationError("the scheduler drives another optimizer than the one given")
 
-def checkpoint_bytes(model: nn.Module, method: Method) -> int:
-    """About what a checkpoint takes: the weights, two moments of them, the best weights, and the method's state."""
-    weights = sum(value.numel() * value.element_size() for value in model.parameters())
-    kept: int = sum(value.numel() * value.element_size() for value in method.state_dict().values())
-    return 4 * weights + kept
+    @property
+    def last_epoch(self) -> int:
+        """Number of epochs in all."""
+        return self.warmup_epochs + self.epochs
+
+    @property
+    def select_on(self) -> str:
+        """Name of the data set whose audits select the model."""
+        return next(iter(self.splits))
+
+    @property
+    def trained_on(self) -> str | None:
+        """Name of the audited data set that is the training data, if there is one."""
+        split = self.splits.get("train")
+        return "train" if split is not None and split.source.length == self.feed.source.length else None
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a run this run and no other: not its length, since a finished one may be continued."""
+        method, optimizer = self.method, self.optimizer
+        described = {key: repr(value) for key, value in vars(method).items() if key[0] != "_" and key != "training"}
+        plain = ("batch_size", "seed", "warmup_epochs", "clip_norm", "accumulate", "audit_every", "target")
+        return {
+            "samples": self.feed.source.length,
+            "constraints": [repr(constraint) for constraint in self.problem.constraints],
+            "method": {"type": type(method).__name__, **described},
+            "model": {name: list(value.shape) for name, value in self.model.state_dict().items()},
+            "optimizer": {"type": type(optimizer).__name__, **{k: repr(v) for k, v in optimizer.defaults.items()}},
+            "scheduler": None if self.scheduler is None else [type(self.scheduler).__name__, self.scheduled_by],
+            "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
+            "audited": {name: split.source.length for name, split in self.splits.items()},
+            "shuffle": self.feed.shuffle,
+            "round_rule": None if self.round_rule is None else repr(self.round_rule),
+            **{name: getattr(self, name) for name in (*plain, "stop_at_target")},
+        }
+
+    def checkpoint_bytes(self) -> int:
+        """About what a checkpoint takes: the weights, two moments of them, and the method's state."""
+        kept: int = sum(value.nbytes for value in self.method.state_dict().values())
+        return 3 * sum(value.nbytes for value in self.model.parameters()) + kept

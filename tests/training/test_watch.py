@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
-from samplewise.training.live import in_lines
+from samplewise.training.watch import in_lines
 from small import make_data, make_method, make_model, make_problem, same_weights
 
 
@@ -20,6 +22,9 @@ def run(folder: Path | None, **options: Any) -> tuple[nn.Module, sw.Solution]:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     method = make_method("sequential")
     options = {"audit_on": {"test": make_data(seed=1)}, "progress": False, **options}
+    if options.pop("tensorboard", False):
+        logger = TensorBoardLogger(root_dir=folder or "", name="tensorboard", version="")
+        options["fabric"] = Fabric(accelerator="cpu", devices=1, loggers=logger)
     solution = sw.fit(
         make_problem(),
         model,

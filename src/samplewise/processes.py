@@ -1,0 +1,122 @@
+"""Work side by side, in processes of its own that end with the one that started them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from samplewise.errors import ProcessLostError
+
+__all__ = ["LOST", "Workers", "side_by_side"]
+
+LOST = "a process was ended from outside, perhaps for want of memory"
+QUEUED = 4
+"""Items in the hands of each process, so that none waits and none piles up."""
+
+Kept = TypeVar("Kept")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Workers(Generic[Kept]):
+    """Processes at work, each of which keeps something that all its work needs.
+
+    Args:
+        pool: of the processes.
+        count: how many they are.
+    """
+
+    def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
+        self.pool = pool
+        self.count = count
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Have ``function(kept, *arguments)`` called in one of the processes."""
+        return self.pool.submit(_call, function, *arguments)
+
+    def map(self, function: Callable[[Kept, Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """``function(kept, item)`` of each item, in order; only a few items are under way at any moment.
+
+        Raises:
+            ProcessLostError: a process was killed; it says how many items were done.
+        """
+        left = iter(items)
+        waiting: deque[Future[Result]] = deque()
+        done = 0
+
+        def hand_out(count: int) -> None:
+            with suppress(BrokenProcessPool):  # what was done before is still given
+                waiting.extend(self.submit(function, item) for item in islice(left, count))
+
+        hand_out(QUEUED * self.count)
+        with suppress(BrokenProcessPool):
+            while waiting:
+                result = waiting.popleft().result()
+                hand_out(1)
+                done += 1
+                yield result
+        if done < len(items):
+            raise ProcessLostError(
+                f"{LOST}, when {done:,} of {len(items):,} were done: use fewer processes, and go on with resume"
+            )
+
+
+@contextmanager
+def side_by_side(
+    count: int, keep: Callable[[], Kept], *, threads: int | None = None, end_at_once: bool = False
+) -> Iterator[Workers[Kept]]:
+    """Start processes: fresh ones, not forks, since a fork may hang in the locks of PyTorch's threads.
+
+    Args:
+        count: how many.
+        keep: gives what each process keeps; called once in each, so it must be picklable.
+        threads: of each process; PyTorch's choice if not given.
+        end_at_once: whether an error or an interrupt ends work in the middle, or only what has not begun.
+    """
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(keep, threads))
+    try:
+        yield Workers(pool, count)
+    except BaseException:
+        if end_at_once:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_kept: Any = None
+"""Of this process."""
+
+
+def _begin(keep: Callable[[], object], threads: int | None) -> None:
+    global _kept
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted too, and decides what that means
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    _kept = keep()
+
+
+def _end_with_parent() -> None:
+    """Leave no process behind when the first one is killed: nobody would collect what it goes on to write."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _call(function: Callable[..., Result], *arguments: Any) -> Result:
+    return function(_kept, *arguments)

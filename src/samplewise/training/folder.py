@@ -1,0 +1,182 @@
+"""The folder of a run: what was asked, where it stands, and its best model. Everything needed to go on or to report."""
+
+import contextlib
+import errno
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from samplewise import distributed
+from samplewise.audit import Audit
+from samplewise.checkpoint import Checkpoints, load_state, save_state
+from samplewise.disk import alone, atomic, cannot_write, clear_partial, ensure_writable, write_json, write_tensors
+from samplewise.errors import CheckpointError, DataError, SamplewiseError
+from samplewise.history import History
+from samplewise.provenance import provenance
+from samplewise.training.position import Selection
+from samplewise.training.request import Request
+
+IDENTITY = "run.json"
+MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"
+NEXT = "best.next"  # the best model before the checkpoint that knows it is written
+WORST = 20  # violators named for each constraint and data set
+KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
+
+
+@dataclass(frozen=True)
+class Best:
+    """The selected model's weights and the method's state when it was selected, on the CPU."""
+
+    weights: dict[str, Tensor]
+    method: dict[str, Tensor]
+
+
+class RunFolder:
+    """One run on disk.
+
+    ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
+    each epoch, ``checkpoints/`` the state to go on from. Of the selected model, ``best.safetensors`` has the weights,
+    ``best-method.safetensors`` the method's state of that moment, ``audit.json`` what holds for it, and
+    ``audit.safetensors`` every measure of every sample that was audited.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = Checkpoints(path / "checkpoints", keep=KEEP)
+        self._writes = distributed.rank() == 0
+
+    def begin(self, request: Request, device: torch.device) -> None:
+        """Make this the folder of the run that was asked for, or refuse it if it is another's."""
+        clear_partial(self.path)
+        identity, asked = self.path / IDENTITY, request.identity()
+        if identity.exists():
+            self._compare(identity, asked)
+        elif (self.path / MODEL).exists() or len(self.checkpoints):
+            raise CheckpointError(f"{self.path} holds checkpoints but no {IDENTITY}: it is not a run of this library")
+        # Room for one more checkpoint while it is written.
+        ensure_writable(self.path, needed=request.checkpoint_bytes() * max(1, KEEP + 1 - len(self.checkpoints)))
+        if not identity.exists():
+            write_json(identity, {"asked": asked, "provenance": provenance(seed=request.seed, device=str(device))})
+
+    def _compare(self, identity: Path, asked: dict[str, Any]) -> None:
+        try:
+            known = {**json.loads(identity.read_text(encoding="utf-8"))["asked"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{identity} cannot be read as the description of a run: {error!r}") from error
+        wanted = json.loads(json.dumps(asked))
+        for key in {**wanted, **known}:
+            if wanted.get(key) != known.get(key):
+                raise CheckpointError(
+                    f"{self.path} holds another run: its {key} is {known.get(key)!r}, now it is {wanted.get(key)!r}. "
+                    "Choose another folder, or ask for the same"
+                )
+
+    def history(self, epochs: int) -> History:
+        """The history of the first ``epochs`` epochs; what was written after the checkpoint will be made again."""
+        try:
+            rows = [row for row in History.read(self.path).rows if row["epoch"] <= epochs]
+            found = "" if rows or not epochs else f"{self.path} has no history"
+        except (DataError, KeyError, TypeError) as error:
+            rows, found = [], str(error)
+        if found:
+            warnings.warn(f"{found}; going on without the rows of the {epochs} epochs before", stacklevel=2)
+        return History(self.path if self._writes else None, rows)
+
+    def save(self, step: int, state: dict[str, Any], selection: Selection | None) -> None:
+        """Write a checkpoint; the best model that it knows of, if new, takes the place of the one before."""
+        if self._writes:
+            if not (self.path / IDENTITY).exists():  # else the folder would be made anew, without what was asked
+                raise cannot_write(self.path, FileNotFoundError(errno.ENOENT, "gone"))
+            self.checkpoints.save(step, state)
+            self._settle(selection)
+
+    def tidy(self, selection: Selection | None) -> None:
+        """Finish, or undo, what a kill left half done: ``selection`` is what the last checkpoint knows."""
+        if self._writes:
+            self.checkpoints.prune()
+            self._settle(selection)
+
+    def stage(self, best: Best, selection: Selection, audits: Mapping[str, Audit], request: Request) -> None:
+        """Write the model that was just selected, to take the place of the one before with the next checkpoint."""
+        if self._writes:
+            with atomic(self.path / NEXT) as folder:
+                write_tensors(folder / MODEL, best.weights)
+                save_state(folder / METHOD, best.method)
+                write_tensors(folder / VALUES, _audited_values(audits, request))
+                write_json(folder / AUDIT, _findings(audits, selection, request.trained_on))
+
+    def _settle(self, selection: Selection | None) -> None:
+        """Put a best model that waits in its place, if it is the last checkpoint's ``selection``; else drop it."""
+        staged = self.path / NEXT
+        if not staged.exists():
+            return
+        # A kill may come between two files. The description goes last: where it is gone, so are the others.
+        epoch = json.loads((staged / AUDIT).read_text())["selected"]["epoch"] if (staged / AUDIT).exists() else None
+        for path in (staged / name for name in (MODEL, METHOD, VALUES, AUDIT)):
+            if selection is None or epoch != selection.epoch:
+                path.unlink(missing_ok=True)
+            elif path.exists():
+                path.replace(self.path / path.name)
+        staged.rmdir()
+
+    def best(self) -> Best | None:
+        """The selected model, or None, with a warning, if its files are gone or damaged."""
+        try:
+            return Best(load_file(self.path / MODEL), load_state(self.path / METHOD))
+        except (OSError, SafetensorError, CheckpointError) as error:
+            warnings.warn(f"the best model so far cannot be read ({error}); choosing anew from here", stacklevel=2)
+            return None
+
+
+@contextlib.contextmanager
+def open_folder(path: Path, request: Request, device: torch.device) -> Iterator[RunFolder]:
+    """The folder of the run that was asked for, and for it alone; nothing is written before that is sure."""
+    folder, problem = RunFolder(path), None
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone(path, "run"))
+            if distributed.rank() == 0:
+                folder.begin(request, device)
+        except SamplewiseError as error:
+            problem = error
+        # All processes stop together: if only the first did, the others would wait for it.
+        failed = distributed.from_first_(torch.tensor(float(problem is not None), device=device))
+        if problem is not None:
+            raise problem
+        if failed:
+            raise CheckpointError(f"{path}: the first process could not open it; its own message says why")
+        yield folder
+
+
+def _findings(audits: Mapping[str, Audit], selection: Selection, trained_on: str | None) -> dict[str, Any]:
+    """What the audits of the selected epoch found, by data set, for strict JSON."""
+    bounds = {name: part.constraint for name, part in audits[selection.split].items()}
+    worst = {
+        split: {name: part.worst_violators(WORST) for name, part in found.items()} for split, found in audits.items()
+    }
+    return {
+        "format": "samplewise-audit-2",
+        "selected": selection.to_dict(),
+        "trained_on": trained_on,
+        "constraints": {name: {**asdict(bound), "formula": str(bound)} for name, bound in bounds.items()},
+        "splits": {split: {**found.to_dict(), "violators": worst[split]} for split, found in audits.items()},
+    }
+
+
+def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, Tensor]:
+    """Every measure of every audited sample, ``SPLIT/MEASURE``, and the training data's ``multipliers/CONSTRAINT``."""
+    values = {f"{split}/{name}": each for split, found in audits.items() for name, each in found.measures.items()}
+    if request.trained_on is not None:
+        index = torch.arange(audits[request.trained_on].samples)
+        for name, part in audits[request.trained_on].items():
+            values[f"multipliers/{name}"] = request.method.multipliers(name, part.constraint.g(part.values), index)
+    # Copies, since a file cannot hold two names of one tensor.
+    return {name: each.detach().cpu().clone() for name, each in values.items()}

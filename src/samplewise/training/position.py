@@ -1,0 +1,118 @@
+"""Where a run stands, which epoch's model is the best so far, and why a run ends."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from samplewise.audit import Audit
+from samplewise.errors import CheckpointError
+
+
+class Status(enum.Enum):
+    """How a run ended; the value is the message."""
+
+    FEASIBLE = "every epoch was run; the selected model meets the feasibility target"
+    TARGET_REACHED = "stopped early: the feasibility target is met"
+    NO_LONGER_BETTER = "stopped early: the patience ended without a better model"
+    INFEASIBLE = "every epoch was run; no audited model meets the feasibility target"
+
+    @property
+    def message(self) -> str:
+        """The status in words."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The audited epoch whose model is kept.
+
+    Among the epochs that meet the feasibility target the one of the best objective; if none does, the most feasible.
+    """
+
+    epoch: int
+    """Counted from 1; 0 stands for the model before any epoch."""
+    split: str
+    """Name of the data set whose audits decide."""
+    target: float
+    satisfied: float
+    mean_violation: float
+    objective: float
+
+    @classmethod
+    def of(cls, audit: Audit, *, epoch: int, split: str, target: float) -> "Selection":
+        """The candidate that an audit makes of its epoch."""
+        return cls(epoch, split, target, audit.satisfied, audit.mean_violation, audit.objective)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the target share is met."""
+        return self.satisfied >= self.target
+
+    @property
+    def reason(self) -> str:
+        """The choice in one sentence."""
+        if self.feasible:
+            return (
+                f"epoch {self.epoch}: best objective on {self.split} ({self.objective:.6g}) among the audited epochs "
+                f"with at least {self.target:.2%} satisfied (it has {self.satisfied:.2%})"
+            )
+        return (
+            f"epoch {self.epoch}: most samples of {self.split} satisfied ({self.satisfied:.2%}); "
+            f"no audited epoch reached the target of {self.target:.2%}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {**asdict(self), "feasible": self.feasible, "reason": self.reason}
+
+
+def better(candidate: Selection, best: Selection | None) -> bool:
+    """Whether ``candidate`` takes the place of ``best``; the earlier epoch stays on a tie."""
+    if best is None or candidate.feasible != best.feasible:
+        return best is None or candidate.feasible
+    if candidate.feasible:
+        return candidate.objective < best.objective
+    return (-candidate.satisfied, candidate.mean_violation) < (-best.satisfied, best.mean_violation)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: beside the states of what it trains, all that a checkpoint holds."""
+
+    planned: int
+    """Epochs in all that the run was begun for; a learning rate may have been planned for them."""
+    epoch: int = 0
+    """Epochs complete."""
+    step: int = 0
+    """Steps complete in the present epoch."""
+    steps: int = 0
+    """Steps complete in all."""
+    round_epochs: int = 0
+    """Epochs complete in the present round."""
+    reached: bool = False
+    """Whether the last audit, warm-up aside, met the target."""
+    best: Selection | None = None
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> "Position":
+        """The position whose ``asdict`` a checkpoint holds."""
+        try:
+            best = stored["best"]
+            return cls(**{**stored, "best": None if best is None else Selection(**best)})
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(f"is of another version of this library: {error}") from error
+
+
+def terminate(
+    position: Position, *, epochs: int, warmup: int, stop_at_target: bool, patience: int | None
+) -> Status | None:
+    """Why a run of ``epochs`` in all ends here, at the end of one, or None if it goes on; warm-up costs no patience."""
+    best = position.best
+    if position.epoch >= epochs:
+        return Status.FEASIBLE if best is not None and best.feasible else Status.INFEASIBLE
+    if stop_at_target and position.reached:
+        return Status.TARGET_REACHED
+    if patience is not None and best is not None and position.epoch - max(best.epoch, warmup) >= patience:
+        return Status.NO_LONGER_BETTER
+    return None

@@ -1,0 +1,190 @@
+"""Whole runs: the paper's outer loop around any PyTorch optimiser (section III)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from samplewise.audit import Audit
+from samplewise.errors import ConfigurationError
+from samplewise.history import History
+from samplewise.methods import Method
+from samplewise.problem import Problem
+from samplewise.samples import Data, source_of
+from samplewise.stopping import GradientRule
+from samplewise.training.folder import open_folder
+from samplewise.training.loop import Training
+from samplewise.training.position import Selection, Status
+from samplewise.training.request import Request
+from samplewise.training.step import Auxiliary, Stepper, single_device
+from samplewise.training.watch import Pictures, Watch
+from samplewise.violators import Streaks
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a run found."""
+
+    model: nn.Module
+    """The selected model. The model given to ``fit`` has the weights of the last epoch."""
+    method: Method
+    """The method as it was when that model was selected; a certificate of the model needs it."""
+    status: Status
+    selected: Selection
+    """Which epoch was selected, and why."""
+    history: History
+    audits: dict[str, Audit]
+    """The audits of the last epoch by data set."""
+    streaks: Streaks
+    """Which samples of the deciding data set stayed violated, audit after audit."""
+
+
+def fit(
+    problem: Problem,
+    model: nn.Module,
+    train_data: Data,
+    *,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    batch_size: int | None = None,
+    seed: int = 0,
+    warmup_epochs: int = 0,
+    round_rule: GradientRule | None = None,
+    scheduler: LRScheduler | tuple[LRScheduler, str] | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    auxiliary: Auxiliary | None = None,
+    audit_on: Mapping[str, Data] | None = None,
+    audit_every: int = 1,
+    target: float = 1.0,
+    stop_at_target: bool = False,
+    patience: int | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_steps: int | None = None,
+    fabric: Fabric | None = None,
+    pictures: Pictures | None = None,
+    progress: bool | None = None,
+) -> Solution:
+    """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
+
+    With a checkpoint folder the run can be killed at any moment; the same call goes on from the last checkpoint and
+    ends with bit-identical weights (on a CPU). PyTorch's randomness in training is a function of ``seed`` and the
+    position in the run; so are NumPy's and Python's in loading the data.
+
+    Args:
+        problem: what to minimise and what must hold.
+        model: trained in place.
+        train_data: a data set, in a new order each epoch, or a DataLoader, whose batch size, order, collation and
+            workers are taken over.
+        method: over the problem's constraints.
+        optimizer: over the model's parameters.
+        epochs: passes over the data under the method.
+        batch_size: samples in a step, over all devices and micro-batches together.
+        seed: of the order of samples and of everything random in model and data.
+        warmup_epochs: epochs before those, on the objective alone.
+        round_rule: end a round when the gradient is small enough, as the paper's theory asks, not after each epoch.
+        scheduler: a learning-rate schedule of PyTorch over ``optimizer``, stepped after each epoch; after each step
+            if given as ``(scheduler, "step")``.
+        clip_norm: the gradient's norm is cut to this.
+        accumulate: backward passes (micro-batches) in a step.
+        auxiliary: a step before each backward pass, such as a discriminator's.
+        audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
+            after the last epoch only, if not given. Audits of the first one select the best model.
+        audit_every: epochs between audits of ``audit_on``; the last epoch is always audited.
+        target: share of the first one's samples that must meet all constraints for an epoch to count as feasible.
+        stop_at_target: end the run at the first audit that meets the target.
+        patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
+        checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
+        checkpoint_steps: steps between further checkpoints within an epoch.
+        fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
+            DDP; FSDP needs GPUs and has not been run.
+        pictures: drawn at each audit for the fabric's loggers: from the model and a batch of the first samples of an
+            audited data set to images ``(H, W)`` or ``(C, H, W)`` by name, in [0, 1].
+        progress: show a progress bar; on a terminal only if not given.
+
+    Returns:
+        The selected model, the status, the history and the audits of the last epoch. In the history ``running/...`` is
+        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
+
+    Example:
+        >>> import torch
+        >>> from torch.utils.data import TensorDataset
+        >>> from samplewise import AtMost, Geometric, Problem, SequentialPenalty
+        >>> def evaluate_batch(model, batch):
+        ...     (x,) = batch
+        ...     y = model(x).squeeze(1)
+        ...     return (y - 3.0).square(), {"size": y.abs()}  # wants 3, may have at most 1
+        >>> problem = Problem(evaluate_batch, [AtMost("size", 1.0)])
+        >>> model = torch.nn.Linear(1, 1)
+        >>> solution = fit(
+        ...     problem,
+        ...     model,
+        ...     TensorDataset(torch.zeros(64, 1)),
+        ...     method=SequentialPenalty(problem.constraints, schedule=Geometric(5.0, growth=1.02)),
+        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        ...     epochs=50,
+        ...     batch_size=16,
+        ... )
+        >>> bool((solution.model.bias - 1.0).abs() < 0.2)
+        True
+    """
+    feed = source_of(train_data)
+    if audit_on is not None and (not isinstance(audit_on, Mapping) or not audit_on):
+        raise ConfigurationError(f"expected audit_on as data sets by name, {{'test': data}}, got {audit_on!r}")
+    size = feed.batch_size or batch_size
+    if size is None:
+        raise ConfigurationError("batch_size is missing: a data set, unlike a DataLoader, does not say it")
+    if batch_size not in (None, size):
+        raise ConfigurationError(f"batch_size={batch_size}, but the DataLoader has {size}: give one of them")
+    schedule, scheduled_by = scheduler if isinstance(scheduler, tuple) else (scheduler, "epoch")
+    request = Request(
+        problem=problem,
+        model=model,
+        feed=replace(feed, shuffle=True) if feed.shuffle is None else feed,
+        method=method,
+        optimizer=optimizer,
+        epochs=epochs,
+        batch_size=size,
+        seed=seed,
+        warmup_epochs=warmup_epochs,
+        round_rule=round_rule,
+        scheduler=schedule,
+        scheduled_by=scheduled_by,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        auxiliary=auxiliary,
+        splits={name: source_of(data) for name, data in (audit_on or {"train": train_data}).items()},
+        audit_every=0 if audit_on is None else audit_every,
+        target=target,
+        stop_at_target=stop_at_target,
+        patience=patience,
+        checkpoint_steps=checkpoint_steps,
+    )
+    fabric = fabric or single_device()
+    watch = Watch(fabric, pictures, progress)
+    training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm), watch)
+    training.try_out()
+    with contextlib.ExitStack() as stack:
+        if checkpoint is not None:
+            training.open(stack.enter_context(open_folder(Path(checkpoint), request, fabric.device)))
+        stack.enter_context(watch.bar(request.last_epoch, training.position.epoch))
+        status = training.loop()
+    selected, best = training.position.best, training.best
+    assert selected is not None, "the last epoch is always audited"
+    if selected.epoch != training.position.epoch and best is not None:
+        model, method = copy.deepcopy(model), copy.deepcopy(method)
+        model.load_state_dict(best.weights)
+        method.load_state_dict(best.method)
+    return Solution(model, method, status, selected, training.history, training.audits, training.streaks)

@@ -1,0 +1,66 @@
+"""The benchmarks run as they stand, in small, and keep what they find where the pages look for it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from natural_images import natural_image
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common"}
+SMALL = {
+    "certify_cost": "--samples 300 --memory-samples 100 200",
+    "epoch": "--samples 600 --repeats 2",
+    "hidden_step": "--turns 2 --large-turns 2",
+    "jobs_or_threads": "--epochs 1 --repeats 2",
+    "minimize_vs_scipy": "--problems hs1",
+    "prepare_speed": "--data {pictures} --size 32 --limit 4 --repeats 2 --large 2 --times 2",
+    "step": "--repeats 2 --steps 2",
+    "stopping_rule": "--epochs 1",
+    "theorem2_bound": "--iterations 300 --runs 2 --figures {pictures}/figures",
+    "watermark_peers": "--data {pictures} --split {split} --images 2",
+    "watermark_scale": "--data {pictures} --split {split} --images 1",
+    "watermark_tool": "--data {pictures} --split {split} --images 3 --large 1 --unmarked 2 --memory 2 3",
+}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    for seed in range(4):
+        Image.fromarray(natural_image(height=256, width=256, seed=seed)).save(folder / f"{seed}.png")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_a_benchmark_runs_in_small(name: str, pictures: Path, tmp_path: Path) -> None:
+    split = tmp_path / "split.json"
+    split.write_text(json.dumps({"train": ["0.png"]}))
+    out = tmp_path / "out"
+    given = SMALL[name].format(pictures=pictures, split=split).split()
+    call = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *given, "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads((out / f"{name}.json").read_text())
+    assert found["provenance"]["command"].startswith(f"python benchmarks/{name}.py")
+    page = out / f"{name}.md"
+    assert page.exists() == (ROOT / "results" / "benchmarks" / page.name).exists()
+    assert not page.exists() or "python benchmarks/" in page.read_text().splitlines()[-1]
+
+
+def test_every_benchmark_is_tried_and_has_a_committed_result() -> None:
+    assert set(SMALL) == SCRIPTS
+    committed = {path.stem for path in (ROOT / "results" / "benchmarks").iterdir()}
+    assert committed == SCRIPTS
+
+
+def test_make_bench_runs_every_benchmark() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert {name for name in SCRIPTS if f"benchmarks/{name}.py" in makefile} == SCRIPTS

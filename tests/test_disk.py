@@ -1,0 +1,161 @@
+"""Files that are written whole or not at all, folders for one process, and errors that say what to do."""
+
+import errno
+import json
+import math
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from samplewise.disk import (
+    alone,
+    atomic,
+    cannot_write,
+    clear_partial,
+    ensure_writable,
+    lock,
+    strict_json,
+    write_json,
+    write_tensors,
+)
+from samplewise.errors import CheckpointError, OutputError
+from samplewise.history import History
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ZeroDivisionError), atomic(path) as temporary:
+        temporary.write_text(f"half {1 / 0}")
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from samplewise.disk import atomic
+with atomic(Path(sys.argv[1])) as first, atomic(Path(sys.argv[2])) as second:
+    first.write_bytes(b"half")
+    second.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "whole").touch()
+    places = [tmp_path / "half", tmp_path / "folder" / "half"]
+    process = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, *map(str, places)], check=False)
+    assert process.returncode == -signal.SIGKILL
+    assert not any(place.exists() for place in places)
+    assert len(list(tmp_path.rglob("*"))) == 6, "a folder for each half, and the half in it"
+    clear_partial(tmp_path)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["folder", "whole"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write .*: a part of its path is a file"):
+        ensure_writable(tmp_path / "file" / "run")
+    with pytest.raises(OutputError, match=r"MB free, but checkpoints will need"):
+        ensure_writable(tmp_path, needed=10**18)
+    assert ensure_writable(tmp_path / "new" / "run").is_dir()
+    assert [path.name for path in (tmp_path / "new" / "run").iterdir()] == [], "trying it leaves nothing"
+
+
+def test_strict_json_has_no_nan(tmp_path: Path) -> None:
+    assert strict_json({"a": [math.nan, 1.0], "b": (math.inf,)}) == {"a": [None, 1.0], "b": [None]}
+    write_json(tmp_path / "a.json", {"a": math.nan})
+    assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {"a": None}
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "the disk is full. Free some space and resume"),
+        (errno.EDQUOT, "the quota is used up. Free some space and resume"),
+        (errno.ENOENT, "its folder is gone. Was it moved or removed?"),
+        (errno.ENOTDIR, "a part of its path is a file. Choose another folder"),
+        (errno.EACCES, "Permission denied. Choose another folder"),
+    ],
+)
+def test_the_advice_fits_the_cause(number: int, message: str) -> None:
+    error = cannot_write(Path("run"), OSError(number, os.strerror(number)))
+    assert str(error) == f"cannot write run: {message}"
+
+
+def test_a_full_disk_is_said_where_json_or_tensors_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "a.json", {"a": 1})
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write .*a\.json: the disk is full"):
+        write_json(tmp_path / "a.json", {"a": 2})
+    with pytest.raises(OutputError, match=r"cannot write .*a\.safetensors: the disk is full"):
+        write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_json_that_may_not_grow_any_further_is_one_clear_error(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write .*a\.json: File too large"):
+            write_json(tmp_path / "a.json", {"a": "long" * 10_000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_said_where_the_history_grows(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.append({"epoch": 1})
+    (tmp_path / "history.jsonl").unlink()
+    (tmp_path / "history.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OutputError, match="the disk is full"):
+        history.append({"epoch": 2})
+
+
+def test_a_folder_that_vanished_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(OutputError, match="its folder is gone"), atomic(folder / "a.json"):
+        shutil.rmtree(folder)
+    history = History(folder)
+    history.append({"epoch": 1})
+    shutil.rmtree(folder)
+    with pytest.raises(OutputError, match="its folder is gone"):
+        history.append({"epoch": 2})
+
+
+def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
+    with alone(tmp_path / "run", "run"):
+        with pytest.raises(CheckpointError, match="busy"):
+            lock(tmp_path / "run" / ".lock", "busy")
+        with pytest.raises(CheckpointError, match="another process is working on this run; wait for it or end it"):
+            alone(tmp_path / "run", "run").__enter__()
+    with alone(tmp_path / "run", "run"):
+        """The first has ended."""
+
+
+def test_the_lock_touches_neither_what_a_link_leads_to_nor_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("someone's work")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(OutputError, match=r"cannot write .*\.lock: .*link"), alone(tmp_path / "run", "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "someone's work"
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").write_text("not ours")
+    with alone(tmp_path / "run", "run"):
+        assert (tmp_path / "run" / ".lock").read_text() == "not ours"
