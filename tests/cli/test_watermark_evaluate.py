@@ -11,7 +11,7 @@ from PIL import Image
 from samplewise.cli.outcome import run
 from samplewise.cli.watermark_evaluate import EPILOG, evaluate
 from samplewise.data.pictures import Store, prepare
-from samplewise.watermark.evaluation.runs import read_runs
+from samplewise.watermark.judging.runs import read_trained
 from samplewise.watermark.recipe import Recipe
 from samplewise.watermark.training import train
 
@@ -94,9 +94,36 @@ def test_runs_of_one_name_are_told_apart(place: Path, tmp_path: Path) -> None:
     folders = [tmp_path / "x" / "a", tmp_path / "y" / "a", tmp_path / "z" / "a-2"]
     for folder in folders:
         shutil.copytree(place / "one", folder)
-    names = [run.name for run in read_runs(folders)]
+    names = [run.name for run in read_trained(folders)]
     assert names == ["a", "a-3", "a-2"]
-    assert len({run.label for run in read_runs(folders)}) == 3
+    assert len({run.label for run in read_trained(folders)}) == 3
+
+
+def test_a_baseline_keeps_the_columns_of_a_floor_that_is_asked_for(place: Path, tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline"
+    shutil.copytree(place / "one", baseline)
+    recipe = json.loads((baseline / "recipe.json").read_text())
+    recipe["settings"]["image_loss"] = 0.7
+    (baseline / "recipe.json").write_text(json.dumps(recipe))
+    options = (baseline, "--data", place / "store", "--attacks", "none", "--out", tmp_path / "out")
+    for psnr, expected in (((), ""), (("--psnr", 20), "20.0"), (("--psnr", 12), "12.0")):  # 20 is the recipe's
+        assert main(*options, *psnr) == 0
+        with (tmp_path / "out/table.csv").open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert row["floor"] == expected
+        assert (row["satisfied"] != "") == (row["satisfied_at_least"] != "") == (expected != "")
+        report = json.loads((tmp_path / "out/report.json").read_text())["runs"][0]
+        assert report["floor"] == (float(expected) if expected else None)
+
+
+def test_names_cannot_move_the_cursor(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = tmp_path / "\x1b[31mred\u202eder"
+    shutil.copytree(place / "one", strange)
+    assert main(strange, "--data", place / "store", "--attacks", "none", "--out", tmp_path / "\x1b[2Jout") == 0
+    shown = capsys.readouterr()
+    assert "\\x1b[31mred\\u202eder" in shown.out
+    assert "\\x1b[2Jout" in shown.err
+    assert not {"\x1b", "\u202e"} & set(shown.out + shown.err)
 
 
 def test_kept_images_of_an_earlier_evaluation_are_gone(place: Path, tmp_path: Path) -> None:

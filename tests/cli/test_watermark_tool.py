@@ -11,7 +11,7 @@ from PIL import Image
 from natural_images import natural_image
 from samplewise.cli import watermark
 from samplewise.cli.outcome import run
-from samplewise.cli.watermark_tool import printable
+from samplewise.errors import printable
 
 SECRET = "correct horse battery staple"
 GREY = natural_image(height=256, width=264)
@@ -196,7 +196,7 @@ def test_a_folder(capsys: pytest.CaptureFixture[str], xrays: Path, tmp_path: Pat
     assert main(*common) == 0
     told, progress = capsys.readouterr()
     assert told.startswith("3 written; lowest PSNR 38.0")
-    assert "1 of 3 images\n2 of 3 images\n3 of 3 images\n" in progress
+    assert "marking: 1 of 3 images\nmarking: 2 of 3 images\nmarking: 3 of 3 images\n" in progress
     assert "1 left alone, as links, hidden and other files are: link.png" in progress
     assert "note: palette turned into RGB, 8 bits (1 images)" in progress
     assert shown(capsys, "extract", out) == "a.png: all\npalette.png: all\nsub/b.png: all\n"

@@ -8,7 +8,7 @@ from PIL import Image
 from samplewise.checkpoint import load_state
 from samplewise.cli import main
 
-SHORT = ("--size", "32", "--bits", "4", "--steps", "100", "--message-steps", "50", "--batch-size", "2")
+SHORT = "message_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n"
 
 
 @pytest.fixture
@@ -33,7 +33,10 @@ def test_a_run_from_a_folder_of_images_and_its_continuation(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    command = ["watermark", "train", "--data", str(folder), *SHORT, "--out", str(out)]
+    recipe = tmp_path / "short.toml"
+    recipe.write_text(SHORT)
+    short = ("--recipe", str(recipe), "--bits", "4")  # what the command line says goes before the file
+    command = ["watermark", "train", "--data", str(folder), *short, "--out", str(out)]
     assert main([*command, "--json"]) == 0
     ended = json.loads(capsys.readouterr().out)
     assert ended["status"] in ("FEASIBLE", "INFEASIBLE")
@@ -44,14 +47,25 @@ def test_a_run_from_a_folder_of_images_and_its_continuation(
     assert main([*command, "--resume"]) == 0
     assert "not learned" in capsys.readouterr().err
     # The prepared images of one run serve another.
-    assert main([*command[:2], "--data", str(out / "store"), *SHORT, "--out", str(tmp_path / "other")]) == 0
+    assert main([*command[:2], "--data", str(out / "store"), *short, "--out", str(tmp_path / "other")]) == 0
     assert not (tmp_path / "other" / "store").exists()
+    # So does its recipe.
+    text = (out / "recipe.toml").read_text()
+    assert "bits = 4\n" in text
+    assert "data = " not in text
+    again = ("--data", str(out / "store"), "--recipe", str(out / "recipe.toml"), "--out", str(tmp_path / "again"))
+    assert main(["watermark", "train", *again]) == 0
+    recipes = [json.loads((tmp_path / name / "recipe.json").read_text()) for name in ("other", "again")]
+    assert recipes[0] == recipes[1]
+    assert (tmp_path / "again" / "recipe.toml").read_text() == text
 
 
 def test_hidden_in_small_with_a_falling_rate(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("--network", "hidden", "--size", "16", "--bits", "3", "--width", "4", "--batch-size", "4", "--anneal")
+    (tmp_path / "small.toml").write_text('network = "hidden"\nwidth = 4\nbatch_size = 4\nanneal = true\n')
+    small = ("--recipe", str(tmp_path / "small.toml"), "--size", "16", "--bits", "3", "--epochs", "2")
     out = tmp_path / "run"
-    assert main(["watermark", "train", "--data", str(folder), *small, "--epochs", "2", "--out", str(out)]) == 0
+    assert main(["watermark", "train", "--data", str(folder), *small, "--tensorboard", "--out", str(out)]) == 0
+    assert list((out / "fit" / "tensorboard").glob("events.*"))
     state = load_state(out / "model.safetensors")
     assert state["arguments"]["width"] == 4
     rates = [json.loads(line)["lr"] for line in (out / "fit" / "history.jsonl").read_text().splitlines()]
@@ -68,11 +82,25 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "no pictures" in error(capsys, "--data", str(tmp_path / "empty"), *out)
     assert "hold 1 to 64 bits, got 65" in error(capsys, *data, "--size", "32", "--bits", "65")
     assert "multiple of 8 pixels" in error(capsys, *data, "--size", "33")
-    assert "multiple of 8 channels" in error(capsys, *data, "--width", "12")
     assert "one of hidden, swift" in error(capsys, *data, "--network", "unet")
     assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
     assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")
     assert "give --steps" in error(capsys, *data, "--epochs", "3")
     assert "leave none for the constraint" in error(capsys, *data, "--steps", "100")
+    assert "No such option: --tau" in error(capsys, *data, "--tau", "3")
+    recipe = tmp_path / "recipe.toml"
+    for text, complaint in (
+        ("width = 12", "multiple of 8 channels"),
+        ("grwoth = 2.0", "recipe.toml: unknown key 'grwoth'. Did you mean 'growth'?"),
+        ('data = "x"', "recipe.toml: unknown key 'data'"),
+        ("rate = 0", "recipe.toml: expected a rate above 0, got 0"),
+        ("rounds = 2.5", "recipe.toml: expected a whole number as rounds, got 2.5"),
+        ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
+        ('network = "swft"', "recipe.toml: expected network as one of hidden, swift, got 'swft' Did you mean 'swift'?"),
+        ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
+        ("rounds = ", "recipe.toml: is not TOML"),
+    ):
+        recipe.write_text(text)
+        assert complaint in error(capsys, *data, "--recipe", str(recipe))
     assert "do not work here" in error(capsys, *data, "--accelerator", "cuda")
     assert not (tmp_path / "run").exists()

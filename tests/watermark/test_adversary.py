@@ -1,5 +1,6 @@
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
-from samplewise.batches import mix, source_of
 from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError
 from samplewise.measures import psnr
-from samplewise.training.plan import epoch_order
+from samplewise.samples import mix, source_of
+from samplewise.training.step import epoch_order
 from samplewise.watermark.adversary import Adversary, Discriminator
-from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.networks.hidden import Hidden
+from samplewise.watermark.pipeline import MarkedBatch
 
 BITS, SAMPLES, BATCH = 4, 10, 4  # the last step of an epoch has two samples
 FLOOR, TAU, WEIGHT = 30.0, 0.1, 0.5  # a weight at which the discriminator matters
@@ -41,7 +42,7 @@ def make_data() -> TensorDataset:
     return TensorDataset(torch.rand(SAMPLES, 1, 6, 6, generator=generator, dtype=torch.float64), torch.arange(SAMPLES))
 
 
-def embed(model: nn.Module, batch: Any) -> Embedding:
+def embed(model: nn.Module, batch: Any) -> MarkedBatch:
     """Random messages in training; in audits those of the samples' numbers."""
     assert isinstance(model, Hidden)
     images, number = batch
@@ -49,16 +50,16 @@ def embed(model: nn.Module, batch: Any) -> Embedding:
     drawn = torch.randint(2, (len(images), BITS))
     messages = drawn if model.training else (number[:, None] >> torch.arange(BITS)) & 1
     marked = model.embed(images, messages)
-    return Embedding(images, messages.to(images.dtype), marked, model.extract(marked))
+    return MarkedBatch(images, messages.to(images.dtype), marked, model.extract(marked))
 
 
 def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
     assert isinstance(model, Hidden)
-    made = batch if isinstance(batch, Embedding) else embed(model, batch)
+    made = batch if isinstance(batch, MarkedBatch) else embed(model, batch)
     objective = model.message_loss(made.logits, made.messages)
     if made.adversarial is not None:
         objective = objective + WEIGHT * made.adversarial
-    return objective, {"psnr": psnr(made.marked, made.images)}
+    return objective, {"psnr": psnr(made.marked, made.covers)}
 
 
 def run(
@@ -90,7 +91,7 @@ def by_hand(model: Hidden, discriminator: Discriminator, *, epochs: int) -> None
     cross_entropy = nn.BCEWithLogitsLoss()
     data = make_data()
     for epoch in range(epochs):
-        order = epoch_order(source_of(data), shuffle=True, seed=7, epoch=epoch)
+        order = epoch_order(replace(source_of(data), shuffle=True), seed=7, epoch=epoch)
         for position, index in enumerate(torch.split(order, BATCH)):
             torch.manual_seed(mix(7, "step", epoch, position, 0))
             images = data.tensors[0][index].repeat(1, 3, 1, 1)
@@ -131,11 +132,11 @@ def test_fit_with_it_does_what_the_loop_written_by_hand_does() -> None:
     torch.testing.assert_close(found, expected_discriminator.state_dict(), rtol=1e-6, atol=1e-7)
 
 
-def interrupting(steps: int) -> Callable[[nn.Module, Any], Embedding]:
+def interrupting(steps: int) -> Callable[[nn.Module, Any], MarkedBatch]:
     """An embedding that ends the run after some steps, as a user's Ctrl-C does."""
     left = iter(range(steps))
 
-    def stop(model: nn.Module, batch: Any) -> Embedding:
+    def stop(model: nn.Module, batch: Any) -> MarkedBatch:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return embed(model, batch)
@@ -236,7 +237,7 @@ def test_processes_share_one_discriminator(tmp_path: Path) -> None:
         for rank in range(2):
             torch.manual_seed(step)
             made = embed(model, part(rank))
-            loss = functional.softplus(-discriminator(made.images)) + functional.softplus(
+            loss = functional.softplus(-discriminator(made.covers)) + functional.softplus(
                 discriminator(made.marked.detach())
             )
             (loss.mean() / 2).backward()

@@ -13,7 +13,7 @@ from natural_images import natural_image
 from samplewise.audit import audit
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import ConfigurationError
-from samplewise.watermark.evaluation.runs import read_runs
+from samplewise.watermark.judging.runs import read_trained
 from samplewise.watermark.pipeline import DIAGNOSIS, watermark_problem
 from samplewise.watermark.recipe import SWIFT
 from samplewise.watermark.training import make_network, make_pipeline, train
@@ -86,7 +86,7 @@ def test_training_with_it_keeps_the_diagnosis_and_without_it_does_not(store: Sto
         problem = watermark_problem(pipeline, None, diagnosis=0.02)
         changes[name] = audit(problem, solution.model, store.select())[DIAGNOSIS].values.amax(1).mean()
     assert changes["kept"] < 0.5 * changes["plain"]
-    assert [run.label for run in read_runs([tmp_path / "plain", tmp_path / "kept"])] == [
+    assert [run.label for run in read_trained([tmp_path / "plain", tmp_path / "kept"])] == [
         "swift, C = 30 dB",
         "swift, C = 30 dB, diagnosis 0.02",
     ]

@@ -17,7 +17,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, 
 
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.formats import read
-from samplewise.watermark.formats.dicom import DicomPicture
+from samplewise.watermark.formats.dicom import DicomImage
 
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 # What a derived instance changes, and what may change with the way pixels are stored.
@@ -203,7 +203,7 @@ def test_padding_of_the_other_sign_is_understood(tmp_path: Path) -> None:
     dataset.add_new("PixelPaddingValue", "US", 65536 - 2000)
     dataset.save_as(path)
     picture = read(path)
-    assert isinstance(picture, DicomPicture)
+    assert isinstance(picture, DicomImage)
     assert picture.padding_range == (-2000, -2000)
 
 
@@ -251,7 +251,7 @@ def test_loss_is_told_and_never_forgotten(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("ExplVR_BigEnd.dcm", "retired big endian"),
-        ("ExplVR_LitEndNoMeta.dcm", "expected a PNG, TIFF, BMP, JPEG or DICOM"),
+        ("ExplVR_LitEndNoMeta.dcm", "expected a PNG, TIFF, BMP, JPEG, WEBP or DICOM"),
         ("MR_truncated.dcm", "less than expected"),
         ("MR_small_jpeg_ls_lossless.dcm", "JPEG-LS Lossless Image Compression cannot be decoded"),
         ("JPEG-lossy.dcm", "12-bit"),
@@ -274,9 +274,10 @@ def test_real_files_that_cannot_be_marked_are_refused_in_one_line(name: str, mes
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"Rows": 0}, "pixels, got 0 x 2"),
+        ({"Rows": 0}, "pixels, got 2 x 0"),
         ({"Rows": 65535, "Columns": 65535}, "pixels, got 65535 x 65535"),
-        ({"Rows": 8000, "Columns": 8000}, "less than expected"),
+        ({"Rows": 3000, "Columns": 3000}, "less than expected"),
+        ({"Rows": 8000, "Columns": 8000}, "expected a file of at least 12,800,000 bytes for 8000 x 8000 pixels"),
         ({"Rows": None}, "Rows, got none"),
         ({"SOPInstanceUID": None}, "SOPInstanceUID, got none"),
         ({"BitsStored": 0}, "bits stored"),

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplewise.errors import ConfigurationError
-from samplewise.watermark.noise.grammar import OPERATORS, Chain, Limits, Step, format_chains, parse_chains
+from samplewise.watermark.noise.grammar import Chain, format_chains, parse_chains
+from samplewise.watermark.noise.operators import OPERATORS, Limits, Step
 
 
 def strengths(limits: Limits) -> st.SearchStrategy[float]:
@@ -16,8 +17,8 @@ def strengths(limits: Limits) -> st.SearchStrategy[float]:
 
 @st.composite
 def steps(draw: st.DrawFn) -> Step:
-    name = draw(st.sampled_from(sorted(OPERATORS)))
-    limits = OPERATORS[name]
+    name = draw(st.sampled_from(sorted(name for name, operator in OPERATORS.items() if operator.train)))
+    limits = OPERATORS[name].limits
     if limits is None:
         return Step(name)
     low, high = sorted(draw(st.tuples(strengths(limits), strengths(limits))))
@@ -43,6 +44,7 @@ def test_every_noise_can_be_written_and_read_back(written: tuple[Chain, ...]) ->
             "2*crop(0.7..1)+blur(0..1), identity",
             (Chain((Step("crop", 0.7, 1), Step("blur", 0, 1)), 2), Chain((Step("identity"),))),
         ),
+        ("blur(1e+0) + blur(1e-1)", (Chain((Step("blur", 1, 1), Step("blur", 0.1, 0.1))),)),
         ("gaussian(0...5)", (Chain((Step("gaussian", 0, 0.5),)),)),
         ("gaussian(1e-3..2E-2)", (Chain((Step("gaussian", 0.001, 0.02),)),)),
         (".5 * dropout(.3)", (Chain((Step("dropout", 0.3, 0.3),), 0.5),)),
@@ -55,32 +57,37 @@ def test_reads_what_is_meant(spec: str, expected: tuple[Chain, ...]) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("", "'': expected an operator at position 1, got the end."),
-        ("jpg(50)", "expected an operator at position 1, got 'jpg'. Did you mean 'jpeg'? The grammar: [WEIGHT*]STEP"),
-        ("identity, JPEG(50)", "expected an operator at position 11, got 'JPEG'. Did you mean 'jpeg'?"),
-        ("identity, ", "expected an operator at position 11, got the end."),
-        ("identity,,blur(1)", "expected an operator at position 10, got ','."),
-        ("jpeg", "expected '(' at position 5, got the end."),
-        ("jpeg()", "expected a whole number from 1 to 100 as the strength of jpeg at position 6, got ')'."),
-        ("jpeg(75.5)", "expected a whole number from 1 to 100 as the strength of jpeg at position 6, got '75.5'."),
-        ("jpeg(0..50)", "expected a whole number from 1 to 100 as the strength of jpeg at position 6, got '0'."),
-        ("jpeg(50", "expected ')' at position 8, got the end."),
-        ("jpeg(50..)", "as the strength of jpeg at position 10, got ')'."),
-        ("crop(1.5)", "expected a number from 0.05 to 1 as the strength of crop at position 6, got '1.5'."),
-        ("blur(-1)", "expected a number from 0 to 16 as the strength of blur at position 6, got '-1'."),
-        ("blur(1e999)", "got '1e999'."),
-        ("blur(2..1)", "expected at least the lower end 2 of the range at position 9, got '1'."),
-        ("identity(1)", "expected ',', '+' or the end at position 9, got '('."),
-        ("jpeg(50) blur(1)", "expected ',', '+' or the end at position 10, got 'blur'."),
-        ("blur(1) +", "expected an operator at position 10, got the end."),
-        ("blur(1) + 2*identity", "expected an operator at position 11, got '2'."),
-        ("0*blur(1)", "expected a number from 0.001 to 1000 as a weight at position 1, got '0'."),
-        ("2 blur(1)", "expected '*' at position 3, got 'blur'."),
-        ("blur(1); identity", "expected ',', '+' or the end at position 8, got ';'."),
-        ("blur(1.)", "expected ')' at position 7, got '.'."),
+        ("", "'': expected an operator and its strength, as in jpeg(75), got ''."),
+        ("jpg(50)", "expected an operator, got 'jpg(50)'. Did you mean 'jpeg'? The grammar: [WEIGHT*]STEP"),
+        ("identity, JPEG(50)", "expected an operator, got 'JPEG(50)'. Did you mean 'jpeg'?"),
+        ("identity, ", "expected an operator and its strength, as in jpeg(75), got ''."),
+        ("identity,,blur(1)", "expected an operator and its strength, as in jpeg(75), got ''."),
+        ("jpeg", "expected a whole number from 1 to 100 as the strength of jpeg, got 'jpeg'."),
+        ("jpeg()", "expected an operator and its strength, as in jpeg(75), got 'jpeg()'."),
+        ("jpeg(75.5)", "expected a whole number from 1 to 100 as the strength of jpeg, got 'jpeg(75.5)'."),
+        ("jpeg(0..50)", "expected a whole number from 1 to 100 as the strength of jpeg, got 'jpeg(0..50)'."),
+        ("jpeg(50", "as in jpeg(75), got 'jpeg(50'."),
+        ("jpeg(50..)", "as in jpeg(75), got 'jpeg(50..)'."),
+        ("crop(1.5)", "expected a number from 0.05 to 1 as the strength of crop, got 'crop(1.5)'."),
+        ("blur(-1)", "expected a number from 0 to 16 as the strength of blur, got 'blur(-1)'."),
+        ("blur(1e999)", "got 'blur(1e999)'."),
+        ("jpeg(1e999)", "got 'jpeg(1e999)'."),
+        ("blur(2..1)", "expected a range that begins with its lower end, got 'blur(2..1)'."),
+        ("identity(1)", "expected no strength for identity, got 'identity(1)'."),
+        ("jpeg(50) blur(1)", "as in jpeg(75), got 'jpeg(50) blur(1)'."),
+        ("blur(1) +", "expected an operator and its strength, as in jpeg(75), got ''."),
+        ("blur(1) + 2*identity", "a weight only before the first step of a chain, got 'blur(1) + 2*identity'."),
+        ("0*blur(1)", "expected a number from 0.001 to 1000 as a weight, got '0*blur(1)'."),
+        ("2 blur(1)", "as in jpeg(75), got '2 blur(1)'."),
+        ("blur(1); identity", "as in jpeg(75), got 'blur(1); identity'."),
+        ("blur(1.)", "as in jpeg(75), got 'blur(1.)'."),
+        (
+            "identity, webp(80)",
+            "expected an operator that can be trained for, got 'webp(80)'. webp is for attacks only.",
+        ),
     ],
 )
-def test_says_where_a_spec_is_wrong_what_it_found_and_the_grammar(spec: str, message: str) -> None:
+def test_says_which_step_is_wrong_what_was_expected_and_the_grammar(spec: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         parse_chains(spec)
     text = str(raised.value)
@@ -102,12 +109,15 @@ def test_any_text_is_either_read_or_refused_in_words(spec: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("jpeg(50..95)", "expected ')' at position 8, got '..'. The grammar: STEP[+STEP...][, ...] where STEP is"),
-        ("2*jpeg(50)", "expected an operator at position 1, got '2'."),
+        (
+            "jpeg(50..95)",
+            "one strength and no weight for an attack, got 'jpeg(50..95)'. The grammar: STEP[+STEP...][, ",
+        ),
+        ("2*jpeg(50)", "expected one strength and no weight for an attack, got '2*jpeg(50)'."),
     ],
 )
-def test_what_is_fixed_has_neither_ranges_nor_weights(spec: str, message: str) -> None:
-    assert parse_chains("jpeg(50) + crop(0.5), identity", fixed=True)
+def test_an_attack_has_neither_ranges_nor_weights(spec: str, message: str) -> None:
+    assert parse_chains("jpeg(50) + crop(0.5), identity", attack=True)
     with pytest.raises(ConfigurationError) as raised:
-        parse_chains(spec, fixed=True)
+        parse_chains(spec, attack=True)
     assert message in str(raised.value)

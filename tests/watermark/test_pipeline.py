@@ -7,11 +7,10 @@ from torch import Tensor, nn
 
 from natural_images import natural_batch
 from samplewise import audit
-from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.messages import fixed_messages
 from samplewise.watermark.networks import Swift
 from samplewise.watermark.noise import parse_noise
-from samplewise.watermark.pipeline import Pipeline, watermark_problem, written
+from samplewise.watermark.pipeline import MarkedBatch, Pipeline, watermark_problem, written
 
 
 def make(network: Swift, **arguments: object) -> Pipeline:
@@ -72,7 +71,7 @@ def test_the_objective_is_the_message_loss_and_what_is_asked_for_beside_it(
     plain, measures = make(network).evaluate(network, batch)
     torch.testing.assert_close(plain, measures["message_loss"])
     made = make(network).embed(network, batch)
-    error = (made.marked - made.images).square().mean((1, 2, 3))
+    error = (made.marked - made.covers).square().mean((1, 2, 3))
     weighted, _ = make(network, image_loss=0.7).evaluate(network, batch)
     torch.testing.assert_close(weighted, plain + 0.7 * error)
     adversarial = torch.tensor([1.0, 2.0, 3.0])
@@ -110,8 +109,8 @@ def test_an_audit_judges_what_ships(network: Swift, batch: tuple[Tensor, Tensor]
     problem = watermark_problem(make(network), 40.0, margin=1.0)
     found = audit(problem, network, torch.utils.data.TensorDataset(*batch))
     made = make(network).embed(network.eval(), batch)
-    assert isinstance(made, Embedding)
-    pixels = (made.marked * 255).round() - (made.images * 255).round()
+    assert isinstance(made, MarkedBatch)
+    pixels = (made.marked * 255).round() - (made.covers * 255).round()
     expected = 10 * (255**2 / pixels.square().mean((1, 2, 3))).log10()
     torch.testing.assert_close(found["psnr"].values.float(), expected.detach(), rtol=1e-4, atol=0)
     assert found["psnr"].satisfied == pytest.approx(float((expected >= 40.0).float().mean()))

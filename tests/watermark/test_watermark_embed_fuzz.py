@@ -15,7 +15,9 @@ from test_formats_fuzz import damaged
 from natural_images import natural_image
 from samplewise.errors import SamplewiseError
 from samplewise.watermark import Payload, Watermarker
-from samplewise.watermark.files import FileMarker, certificate_path, verify_files
+from samplewise.watermark.certificate import certificate_path
+from samplewise.watermark.marking import FileMarker
+from samplewise.watermark.verification import verify_files
 
 # As small as holds a message of one byte, so that thousands take minutes.
 GREY, COLOUR = (natural_image(channels, height=160, width=168)[30:, 40:] for channels in (1, 3))
@@ -58,7 +60,7 @@ def survives(name: str, mutants: int, folder: Path) -> int:
         certificate_path(target).unlink(missing_ok=True)
         told = ""
         try:
-            MARKER.embed(source, target)
+            MARKER.mark_file(source, target)
         except SamplewiseError as error:
             told = str(error)
         except Exception as error:

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from samplewise.data.pictures import PictureData
 from samplewise.watermark.attacks import parse_attacks
-from samplewise.watermark.evaluation import Evaluation, evaluate_network, summarise
-from samplewise.watermark.evaluation.judged import Judged
-from samplewise.watermark.evaluation.paper import published_median
-from samplewise.watermark.evaluation.runs import Run
-from samplewise.watermark.evaluation.table import table_rows, table_text
 from samplewise.watermark.figures import write_figures
 from samplewise.watermark.figures.pictures import chosen_images
+from samplewise.watermark.judging import Measured, measure, summarise
+from samplewise.watermark.judging.output import Judged, table_rows, table_text
+from samplewise.watermark.judging.published import published_median
+from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.messages import fixed_messages
 from samplewise.watermark.recipe import Recipe
 
@@ -33,10 +32,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
 
 
 def judge(data: PictureData, name: str, network: Plain, folder: Path, *, attacks: str = "") -> Judged:
-    evaluation = evaluate_network(network, data, attacks=parse_attacks(attacks) if attacks else ())
+    measured = measure(network, data, attacks=parse_attacks(attacks) if attacks else ())
     recipe = Recipe(network="swift", bits=network.bits, size=SIZE, floor=20.0)
     run = Run(folder, name, f"{name}, C = 20 dB", recipe, network, {})
-    return Judged(run, data, evaluation, summarise(evaluation, 20.0))
+    return Judged(run, data, measured, summarise(measured, 20.0))
 
 
 def names(paths: list[Path]) -> set[str]:
@@ -83,12 +82,12 @@ def test_one_run_of_one_perfect_image_can_be_drawn(data: PictureData, tmp_path: 
 
 
 def test_the_worst_images_are_shown() -> None:
-    measures = {
+    columns = {
         "grey/psnr": np.array([41.0, 39.0, 45.0, 42.0, 43.0]),
         "grey/bit_error": np.array([0.0, 0.1, 0.0, 0.3, 0.0]),
     }
-    evaluation = Evaluation(8, tuple("abcde"), tuple("abcde"), np.arange(5), measures, {})
-    assert chosen_images(evaluation) == {
+    measured = Measured(8, tuple("abcde"), tuple("abcde"), np.arange(5), columns)
+    assert chosen_images(measured) == {
         1: "lowest PSNR",
         3: "most bit errors",  # the median too, but shown once
         2: "highest PSNR",
@@ -104,11 +103,20 @@ def test_the_paper_has_a_median_for_its_own_configurations() -> None:
 def test_a_baseline_is_judged_by_a_floor_only_if_one_is_asked_for(data: PictureData, tmp_path: Path) -> None:
     one = judge(data, "one", Plain(), tmp_path)
     baseline = replace(one, run=replace(one.run, recipe=replace(one.run.recipe, image_loss=0.7)))
+    assert (one.run.recipe.own_floor, baseline.run.recipe.own_floor) == (20.0, None)
+    baseline = replace(baseline, summary=summarise(one.measured, baseline.run.recipe.own_floor))
     (row,) = table_rows([baseline])
     assert (row["floor"], row["satisfied"], row["satisfied_at_least"]) == (None, None, None)
     text = table_text([baseline])
     assert "meet the floor" not in text.splitlines()[0]
     assert "Trained without a floor, on a weighted image loss: one." in text
-    asked = replace(baseline, summary=summarise(one.evaluation, 25.0))
-    assert table_rows([asked])[0]["floor"] == 25.0
+    for floor in (20.0, 25.0):  # the first is the one that its recipe names and does not use
+        (row,) = table_rows([replace(baseline, summary=summarise(one.measured, floor))])
+        assert (row["floor"], row["satisfied"] is None) == (floor, False)
+    paths = write_figures(tmp_path / "figures", [baseline, replace(baseline, run=replace(baseline.run, name="two"))])
+    drawn = next(path for path in paths if path.name == "psnr.svg").read_text()
+    assert "no floor was asked for" in drawn
+    assert "<!-- floor 20 dB -->" not in drawn
+    asked = write_figures(tmp_path / "figures", [one])
+    assert "<!-- floor 20 dB -->" in next(path for path in asked if path.name == "psnr.svg").read_text()
     assert table_rows([one])[0]["floor"] == 20.0

@@ -1,6 +1,7 @@
 """Files marked and verified: what is certified is what lies on the disk."""
 
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from test_formats_dicom import make, opened
 from natural_images import natural_image
 from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
 from samplewise.watermark import Key, Payload, Watermarker
-from samplewise.watermark.certificate import Certificate, sha256
-from samplewise.watermark.files import FileMarker, certificate_path, verify_files
+from samplewise.watermark.certificate import Certificate, certificate_path, sha256
 from samplewise.watermark.formats import read
+from samplewise.watermark.marking import FileMarker
 from samplewise.watermark.region import Region
+from samplewise.watermark.verification import verify_files
+from samplewise.watermark.weights import SHIPPED_FILE
 
 MARKER = Watermarker.load()
+SHIPPED = Path(str(resources.files("samplewise.watermark") / SHIPPED_FILE))
 TEXT = Payload.from_text("patient 4711")
 GREY, COLOUR = natural_image(height=256, width=264), natural_image(3, height=264, width=256)
 DEEP = (GREY.astype(np.uint16) * 12 + np.random.default_rng(0).integers(0, 12, GREY.shape)).astype(np.uint16)
@@ -51,6 +55,7 @@ def names(folder: Path) -> set[str]:
         (DEEP, "a.png", "b.png"),
         (DEEP, "a.tif", "b.tiff"),
         (COLOUR, "a.bmp", "b.bmp"),
+        (COLOUR, "a.webp", "b.webp"),
         (COLOUR, "a.jpg", "b.png"),
     ],
 )
@@ -58,13 +63,13 @@ def test_files_keep_the_floor_and_carry_a_certificate(
     values: NDArray[Any], source: str, target: str, tmp_path: Path
 ) -> None:
     before, after = saved(tmp_path / source, values), tmp_path / target
-    written = file_marker().embed(before, after)
+    told, _ = file_marker().mark_file(before, after)
     with Image.open(before) as first, Image.open(after) as second:
         original, marked = np.array(first), np.array(second)
     assert psnr(original, marked, 65535 if values.dtype == np.uint16 else 255) >= 40
     assert MARKER.extract(read(after)).message == "patient 4711"
     certificate = Certificate.read(certificate_path(after))
-    assert certificate == written.certificate
+    assert certificate == told
     assert certificate.satisfied
     assert (certificate.original_sha256, certificate.result_sha256) == (sha256(before), sha256(after))
     assert names(tmp_path) == {source, target, f"{target}.json"}
@@ -74,9 +79,9 @@ def test_files_keep_the_floor_and_carry_a_certificate(
 def test_jpeg_is_written_only_if_asked_and_keeps_the_floor_too(tmp_path: Path) -> None:
     source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.jpg"
     with pytest.raises(ConfigurationError, match=r"JPEG changes the pixels.*write \.png, or allow it with lossy"):
-        file_marker().embed(source, target)
+        file_marker().mark_file(source, target)
     assert names(tmp_path) == {"a.png"}
-    file_marker(36.0, lossy=True).embed(source, target)
+    file_marker(36.0, lossy=True).mark_file(source, target)
     with Image.open(target) as image:
         assert 36 <= psnr(GREY, np.array(image), 255) < 37
     assert MARKER.extract(read(target)).message == "patient 4711"
@@ -86,58 +91,58 @@ def test_jpeg_is_written_only_if_asked_and_keeps_the_floor_too(tmp_path: Path) -
 def test_jpeg_that_cannot_keep_the_floor_is_refused(tmp_path: Path) -> None:
     source = saved(tmp_path / "a.png", GREY)  # compression alone takes it below 45 dB
     with pytest.raises(RefusedError, match=r"a\.png: compressed with loss it has .* dB, below the floor of 45"):
-        file_marker(45.0, lossy=True).embed(source, tmp_path / "b.jpg")
+        file_marker(45.0, lossy=True).mark_file(source, tmp_path / "b.jpg")
     region = Region.parse("0,0,8,8")
     with pytest.raises(ConfigurationError, match="JPEG changes protected pixels too"):
-        file_marker(30.0, lossy=True, protect=region).embed(source, tmp_path / "b.jpg")
+        file_marker(30.0, lossy=True, protect=region).mark_file(source, tmp_path / "b.jpg")
     assert names(tmp_path) == {"a.png"}
 
 
 def test_nothing_is_replaced_unless_forced_and_the_original_never(tmp_path: Path) -> None:
     source, target = saved(tmp_path / "a.png", GREY), saved(tmp_path / "b.png", COLOUR)
     with pytest.raises(ConfigurationError, match=r"b\.png: is there already"):
-        file_marker().embed(source, target)
+        file_marker().mark_file(source, target)
     (tmp_path / "c.png.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"c\.png\.json: is there already"):
-        file_marker().embed(source, tmp_path / "c.png")
+        file_marker().mark_file(source, tmp_path / "c.png")
     before = source.read_bytes()
     with pytest.raises(ConfigurationError, match="is the image that is read"):
-        file_marker(force=True).embed(source, source)
+        file_marker(force=True).mark_file(source, source)
     assert source.read_bytes() == before
     for _ in range(2):  # the second time there is a certificate to be replaced as well
-        file_marker(force=True).embed(source, target)
+        file_marker(force=True).mark_file(source, target)
         assert not verify_files(MARKER, source, target).problems
     with pytest.raises(ConfigurationError, match="no certificate that could be replaced"):
-        file_marker(force=True).embed(source, tmp_path / "c.png")
+        file_marker(force=True).mark_file(source, tmp_path / "c.png")
     assert (tmp_path / "c.png.json").read_text() == "{}"  # whatever it is, it is not ours
     assert not (tmp_path / "c.png").exists()
 
 
 def test_a_certificate_that_a_killed_run_left_is_no_hindrance(tmp_path: Path) -> None:
     source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
-    file_marker().embed(source, target)
+    file_marker().mark_file(source, target)
     target.unlink()
-    file_marker(42.0).embed(source, target)
+    file_marker(42.0).mark_file(source, target)
     assert Certificate.read(certificate_path(target)).floor == 42
 
 
 def test_a_refused_image_leaves_nothing(tmp_path: Path) -> None:
     source = saved(tmp_path / "a.png", GREY)
     with pytest.raises(RefusedError, match=r"a\.png: .* the highest floor that works is"):
-        file_marker(90.0).embed(source, tmp_path / "deeper" / "b.png")
+        file_marker(90.0).mark_file(source, tmp_path / "deeper" / "b.png")
     assert names(tmp_path) == {"a.png"}
 
 
 def test_where_nothing_can_be_written_it_is_said(tmp_path: Path) -> None:
     source = saved(tmp_path / "a.png", GREY)
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="cannot be written"):
-        file_marker().embed(source, tmp_path / "file" / "b.png")
+    with pytest.raises(OutputError, match="cannot write"):
+        file_marker().mark_file(source, tmp_path / "file" / "b.png")
     with pytest.raises(DataError, match="cannot be read"):
-        file_marker().embed(tmp_path / "nothing.png", tmp_path / "b.png")
+        file_marker().mark_file(tmp_path / "nothing.png", tmp_path / "b.png")
     for length in (240, 300):
         with pytest.raises(ConfigurationError, match="expected a name of at most 230 bytes"):
-            file_marker().embed(source, tmp_path / f"{'b' * length}.png")
+            file_marker().mark_file(source, tmp_path / f"{'b' * length}.png")
     assert names(tmp_path) == {"a.png", "file"}
 
 
@@ -155,10 +160,10 @@ def test_regions_stay_bit_exact_in_the_file(tmp_path: Path) -> None:
     for text in ("40,30,100,60", str(tmp_path / "mask.png")):
         region = Region.parse(text)
         target = tmp_path / "b.png"
-        written = file_marker(protect=region, force=True).embed(source, target)
+        certificate, _ = file_marker(protect=region, force=True).mark_file(source, target)
         np.testing.assert_array_equal(read(target).pixels[30:90, 40:140], COLOUR[30:90, 40:140])
         assert (read(target).pixels != COLOUR).any()
-        assert written.certificate.fidelity.protected_pixels == 6000
+        assert certificate.fidelity.protected_pixels == 6000
         assert not verify_files(MARKER, source, target, protect=region).problems
         elsewhere = verify_files(MARKER, source, target, protect=Region.parse("150,150,20,20"))
         assert "pixels changed in the protected region" in elsewhere.problems
@@ -187,9 +192,9 @@ def test_regions_that_do_not_fit_name_the_image(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"a\.png: expected a region inside of 264 x 256 pixels, got 260,0,5,5"
     ):
-        file_marker(protect=Region.parse("260,0,5,5")).embed(source, tmp_path / "b.png")
+        file_marker(protect=Region.parse("260,0,5,5")).mark_file(source, tmp_path / "b.png")
     with pytest.raises(ConfigurationError, match=r"a\.png: .* expected a mask of 264 x 256 pixels.* got 8 x 9"):
-        file_marker(protect=Region.parse(str(tmp_path / "mask.png"))).embed(source, tmp_path / "b.png")
+        file_marker(protect=Region.parse(str(tmp_path / "mask.png"))).mark_file(source, tmp_path / "b.png")
     with pytest.raises(ConfigurationError, match="expected a mask that protects some pixels"):
         Region.parse(str(tmp_path / "empty.png"))
 
@@ -197,7 +202,7 @@ def test_regions_that_do_not_fit_name_the_image(tmp_path: Path) -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
-    file_marker().embed(source, target)
+    file_marker().mark_file(source, target)
     return source, target
 
 
@@ -261,6 +266,14 @@ def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Pa
             verify_files(MARKER, pair[0], other)
 
 
+def test_certificates_of_earlier_versions_name_the_file_of_weights_and_are_well(pair: tuple[Path, Path]) -> None:
+    beside = certificate_path(pair[1])
+    beside.write_text(beside.read_text().replace(MARKER.model, "swift-" + sha256(SHIPPED)[:12]))
+    assert not verify_files(MARKER, *pair).problems
+    beside.write_text(beside.read_text().replace("swift-", "swift-0"))
+    assert "the certificate says model swift-0" in verify_files(MARKER, *pair).problems[0]
+
+
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
 @pytest.mark.parametrize("signed", [False, True])
 def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> None:
@@ -282,12 +295,12 @@ def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> Non
     dataset.add_new("PixelPaddingValue", "SS" if signed else "US", padding)
     dataset.save_as(source)
     target = tmp_path / "b.dcm"
-    written = file_marker(45.0).embed(source, target)
+    certificate, _ = file_marker(45.0).mark_file(source, target)
     before, after = opened(source), opened(target)
     marked = after.pixel_array
     assert psnr(values, marked, 4095) >= 45
     np.testing.assert_array_equal(marked == padding, values == padding)
-    assert written.certificate.fidelity.peak == 4095
+    assert certificate.fidelity.peak == 4095
     assert MARKER.extract(read(target)).message == "patient 4711"
     assert not verify_files(MARKER, source, target).problems
     for name in ("PatientName", "RescaleSlope", "RescaleIntercept", "PhotometricInterpretation", "BitsStored"):
@@ -301,14 +314,14 @@ def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> Non
 
 def test_real_dicom_is_marked_and_never_written_as_something_else(tmp_path: Path) -> None:
     source = Path(str(get_testdata_file("CT_small.dcm", download=False)))  # 128 x 128, 16 bits signed
-    FileMarker(MARKER, Payload.of(b"x"), 36.0).embed(source, tmp_path / "1.2.840")
+    FileMarker(MARKER, Payload.of(b"x"), 36.0).mark_file(source, tmp_path / "1.2.840")
     found = verify_files(MARKER, source, tmp_path / "1.2.840")
     assert (found.problems, found.extracted.message) == ((), b"x")
     with pytest.raises(ConfigurationError, match="a DICOM image is written as DICOM only"):
-        file_marker().embed(source, tmp_path / "b.png")
+        file_marker().mark_file(source, tmp_path / "b.png")
 
 
 def test_what_is_converted_is_told(tmp_path: Path) -> None:
     Image.fromarray(COLOUR).quantize(200).save(tmp_path / "a.png")
-    written = file_marker(36.0).embed(tmp_path / "a.png", tmp_path / "b.png")
-    assert written.notes == ("palette turned into RGB, 8 bits",)
+    _, notes = file_marker(36.0).mark_file(tmp_path / "a.png", tmp_path / "b.png")
+    assert notes == ("palette turned into RGB, 8 bits",)

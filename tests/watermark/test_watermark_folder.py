@@ -11,11 +11,11 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 
 from natural_images import natural_image
-from samplewise.checkpoint import alone
+from samplewise.disk import PARTIAL, alone
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.watermark import Key, Payload, Watermarker
-from samplewise.watermark.files import FileMarker
-from samplewise.watermark.folder import FOLDER_FILE, Outcome, Status, image_files, mark_folder, tasks
+from samplewise.watermark.folder import FOLDER_FILE, FileResult, Status, image_files, mark_folder, tasks
+from samplewise.watermark.marking import FileMarker
 from samplewise.watermark.region import Region
 
 MARKER = Watermarker.load()
@@ -36,7 +36,7 @@ def folder(base: Path, *names: str) -> Path:
     return base
 
 
-def mark(source: Path, out: Path, marker: FileMarker, *, resume: bool = False) -> dict[str, Outcome]:
+def mark(source: Path, out: Path, marker: FileMarker, *, resume: bool = False) -> dict[str, FileResult]:
     found = tasks(source, image_files(source)[0], out, lossy=marker.lossy)
     return {outcome.name: outcome for outcome in mark_folder(marker, found, out, workers=1, resume=resume)}
 
@@ -100,8 +100,8 @@ def test_each_file_is_told_apart(tmp_path: Path) -> None:
         "small.png": Status.REFUSED,
     }
     for name, outcome in found.items():
-        assert bool(outcome.reason) == (outcome.written is None)
-        assert outcome.written is not None or str(source / name) in outcome.reason
+        assert bool(outcome.reason) == (outcome.certificate is None)
+        assert outcome.certificate is not None or str(source / name) in outcome.reason
         assert "\n" not in outcome.reason
         assert " object at " not in outcome.reason
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
@@ -114,8 +114,9 @@ def test_going_on_leaves_what_is_done_and_clears_what_is_torn(tmp_path: Path) ->
     mark(source, out, file_marker())
     before = {path: path.read_bytes() for path in out.rglob("*.png*")}
     (out / "a.png").unlink()  # as if killed after the certificate took its name
-    torn = out / "sub" / ".b.png.xyz.tmp"
-    torn.write_bytes(b"half")
+    torn = out / "sub" / f"{PARTIAL}xyz"
+    torn.mkdir()
+    (torn / "b.png").write_bytes(b"half")
     with pytest.raises(CheckpointError, match="add --resume"):
         mark(source, out, file_marker())
     found = mark(source, out, file_marker(), resume=True)
@@ -135,6 +136,17 @@ def test_what_was_made_of_another_image_is_not_done(tmp_path: Path) -> None:
     assert (out / "a.png").read_bytes() == before
     (out / "b.png.json").unlink()
     assert "b.png.json: cannot be read" in mark(source, out, file_marker(), resume=True)["b.png"].reason
+
+
+def test_what_was_cut_off_is_not_done(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png", "b.png"), tmp_path / "out"
+    mark(source, out, file_marker())
+    (out / "a.png").write_bytes((out / "a.png").read_bytes()[:-100])
+    found = mark(source, out, file_marker(), resume=True)
+    assert (found["a.png"].status, found["b.png"].status) == (Status.BAD, Status.DONE)
+    assert "not as its certificate says, perhaps cut off: remove it" in found["a.png"].reason
+    (out / "a.png").unlink()
+    assert mark(source, out, file_marker(), resume=True)["a.png"].status is Status.WRITTEN
 
 
 def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
@@ -158,6 +170,18 @@ def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
             with pytest.raises(CheckpointError, match=f"holds another run .*{message}"):
                 mark(source, out, marker, resume=True)
     assert "hello" not in (out / FOLDER_FILE.name).read_text()
+
+
+def test_a_folder_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png", "b.png"), tmp_path / "out"
+    marker = FileMarker(MARKER, Payload.from_text("hello"), 40.0)
+    mark(source, out, marker)
+    assert MARKER.formerly is not None
+    for path in (out / FOLDER_FILE.name, out / "a.png.json", out / "b.png.json"):
+        path.write_text(path.read_text().replace(MARKER.model, MARKER.formerly))
+    (out / "b.png").unlink()
+    found = mark(source, out, marker, resume=True)
+    assert [found[name].status for name in ("a.png", "b.png")] == [Status.DONE, Status.WRITTEN]
 
 
 def test_a_folder_with_other_things_or_another_process_in_it_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 import samplewise as sw
 from natural_images import natural_image
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, RefusedError
 from samplewise.watermark import Key, Payload, Watermarker
 from samplewise.watermark.formats import StoredImage
-from samplewise.watermark.networks import Hidden, Swift
+from samplewise.watermark.networks import Hidden, Network, Swift
 from samplewise.watermark.strength import Strongest, checked_floor, highest_floor
-from samplewise.watermark.view import View
+from samplewise.watermark.view import NetworkView
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 MARKER = Watermarker.load()
@@ -67,7 +69,7 @@ def test_the_floor_holds_on_the_stored_integers_and_the_message_is_exact(
     try:
         found = marker.embed(image, message, psnr=floor)
     except DataError:
-        assert cells < marker.least_cells
+        assert cells < marker.network.least_cells
         return
     except RefusedError:
         return  # whether the highest floor that is named works is tested below
@@ -143,7 +145,7 @@ def test_flat_images_are_marked_or_refused() -> None:
 @given(st.integers(1, 150), st.integers(1, 150))
 @settings(max_examples=15)
 def test_what_is_too_small_is_told_how_large_it_must_be(height: int, width: int) -> None:
-    if math.ceil(height / 8) * math.ceil(width / 8) >= MARKER.least_cells:
+    if math.ceil(height / 8) * math.ceil(width / 8) >= MARKER.network.least_cells:
         return
     image = np.zeros((height, width), np.uint8)
     with pytest.raises(DataError, match=rf"such as (\d+) x \1, got {width} x {height}") as told:
@@ -279,13 +281,90 @@ def test_networks_are_loaded_from_files_and_others_refused(tmp_path: Any) -> Non
     assert marker.network.bits == 64
     assert marker.model.startswith("swift-")
     assert marker.model == Watermarker.load(tmp_path / MODEL_FILE).model != MARKER.model
-    with pytest.raises(ConfigurationError, match="expected a network of kind swift, got hidden"):
-        Watermarker.load(tmp_path / "hidden")
+    hidden = Watermarker.load(tmp_path / "hidden")
+    assert hidden.model.startswith("hidden-")
+    with pytest.raises(RefusedError, match="bits are wrong when read back"):  # it has learned nothing
+        hidden.embed(natural_image(3, height=80, width=80), b"x", psnr=40)
+    with pytest.raises(DataError, match=r"at least 4096 squares of 1 x 1 pixels.*such as 64 x 64, got 40 x 40"):
+        hidden.embed(np.zeros((40, 40), np.uint8), b"x")
     with pytest.raises(DataError, match="nothing: no such file; expected trained weights"):
         Watermarker.load(tmp_path / "nothing")
     (tmp_path / "torn").write_bytes((tmp_path / MODEL_FILE).read_bytes()[:-9])
     with pytest.raises(CheckpointError, match="cannot be read"):
         Watermarker.load(tmp_path / "torn")
+
+
+class Stamp(Network):
+    """Not one of ours, and trained by nobody: each bit makes a square of 8 x 8 pixels lighter or darker."""
+
+    cell = 8
+
+    @property
+    def least_cells(self) -> int:
+        return self.bits
+
+    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
+        height, width = images.shape[2] // 8, images.shape[3] // 8
+        signs = (2.0 * messages - 1.0).repeat(1, -(-height * width // self.bits))[:, : height * width]
+        pattern = torch.tensor([1.0, -1.0]).repeat(4)  # stripes, which the image itself hardly has
+        return images + 0.02 * signs.view(-1, 1, height, width).kron(pattern.outer(torch.ones(8)))
+
+    def extract(self, images: Tensor) -> Tensor:
+        pattern = torch.tensor([1.0, -1.0]).repeat(4).outer(torch.ones(8))
+        cells = torch.nn.functional.conv2d(images, pattern[None, None], stride=8).flatten(1)
+        return cells[:, : cells.shape[1] // self.bits * self.bits].view(len(images), -1, self.bits).sum(1)
+
+    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
+        return (read - messages).square().mean(1)
+
+
+def test_any_network_that_fulfils_the_interface_is_taken() -> None:
+    marker = Watermarker(Stamp(64, size=64))
+    assert marker.model.startswith("stamp-")
+    image = np.add.outer(np.arange(264), np.arange(256)).astype(np.float64)
+    image = (60 + image / 4).astype(np.uint8)
+    found = marker.embed(image, b"x", psnr=36)
+    assert found.certificate.satisfied
+    assert marker.extract(found.image).message == b"x"
+    with pytest.raises(DataError, match="at least 64 squares of 8 x 8 pixels"):
+        marker.embed(image[:40, :40], b"x")
+
+
+def test_the_name_of_a_network_is_that_of_its_weights(tmp_path: Path) -> None:
+    from samplewise.checkpoint import load_state, save_state
+    from samplewise.watermark.weights import save_network
+
+    torch.manual_seed(0)
+    save_network(tmp_path / "a", Swift(64, size=64))
+    marker = Watermarker.load(tmp_path / "a")
+    state = load_state(tmp_path / "a")
+    save_state(tmp_path / "b", state | {"trained_by": "somebody"})  # another file, the same weights
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "b").read_bytes()
+    assert Watermarker.load(tmp_path / "b").model == marker.model == Watermarker(marker.network).model
+    next(iter(state["model"].values()))[0] += 1
+    save_state(tmp_path / "c", state)
+    assert Watermarker.load(tmp_path / "c").model != marker.model
+
+
+def test_weights_that_do_not_fit_what_they_ask_for_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    from samplewise.checkpoint import load_state, save_state
+    from samplewise.watermark.weights import save_network
+
+    save_network(tmp_path / "a", Swift(64, size=64, width=8))
+    state = load_state(tmp_path / "a")
+    cases: dict[str, dict[str, Any]] = {
+        "size mismatch": {"arguments": state["arguments"] | {"width": 30_000}},  # 65 GB
+        "expected encoder.fine.0.weight of type torch.float32": {
+            "model": {key: value.double() for key, value in state["model"].items()}
+        },
+        "expected a width": {"arguments": state["arguments"] | {"width": -8}},
+        "unexpected keyword": {"arguments": state["arguments"] | {"depth": 8}},
+        "does not fit": {"model": []},
+    }
+    for message, change in cases.items():
+        save_state(tmp_path / "b", state | change)
+        with pytest.raises(CheckpointError, match=f"does not fit the network it names.*{message}|{message}"):
+            Watermarker.load(tmp_path / "b")
 
 
 def test_the_watermarker_is_reached_from_the_package() -> None:
@@ -338,7 +417,7 @@ def test_a_highest_floor_is_found_also_where_low_ones_do_not_work(limit: float) 
 @given(st.integers(1, 900), st.integers(1, 900))
 def test_a_view_is_cut_into_whole_cells_and_comes_back_in_the_shape_of_the_image(height: int, width: int) -> None:
     image = StoredImage(np.broadcast_to(np.uint8(7), (height, width)), 8)
-    view = View.of(image)
+    view = NetworkView.of(image, cell=8)
     seen = view.tensor(image.pixels)
     assert (seen.shape[2] % 8, seen.shape[3] % 8) == (0, 0)
     assert seen.shape[2] // 8 * (seen.shape[3] // 8) == view.cells

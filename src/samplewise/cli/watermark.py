@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samplewise.cli import watermark_evaluate, watermark_tool
-from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
-from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy, launch
+from samplewise.cli.outcome import begin, emit_json, note
 from samplewise.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -37,49 +37,40 @@ NOT_LEARNED = 0.2
     'Robust: samplewise watermark train --data xrays --noise "jpeg(50..95), resize(0.7..1.3), identity" --out runs/r\n'
     "Leave a diagnosis alone: samplewise watermark train --data chest.store --psnr 30 --classifier runs/classifier "
     "--diagnosis 0.02 --out runs/d\n"
+    "All settings: samplewise watermark train --data xrays --recipe runs/c40/recipe.toml --out runs/again\n"
     "Go on: the same command with --resume"
 )
 def train(
     data: Annotated[Path, typer.Option(help="Folder of images, or a store made by samplewise chest prepare.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    network: Annotated[str, typer.Option(help="swift (ours) or hidden (the paper's).")] = "swift",
-    bits: Annotated[int, typer.Option(min=1, help="Length of a message.")] = 200,
-    psnr: Annotated[float, typer.Option(help="PSNR in dB that every image must reach.")] = 40.0,
-    size: Annotated[int, typer.Option(min=1, help="Height and width of the images.")] = 224,
-    width: Annotated[
-        int | None, typer.Option(min=1, help="Channels of the layers; 32 for swift, 64 for hidden if not given.")
+    recipe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="Settings, such as the recipe.toml of a run; options go before it."),
     ] = None,
+    network: Annotated[
+        str | None, typer.Option(help="swift (ours) or hidden (the paper's); swift if not given.")
+    ] = None,
+    bits: Annotated[int | None, typer.Option(min=1, help="Length of a message; 200 if not given.")] = None,
+    psnr: Annotated[float | None, typer.Option(help="PSNR in dB that every image must reach; 40 if not given.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Height and width of the images; 224 if not given.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps of swift; 1000 if not given.")] = None,
-    message_steps: Annotated[
-        int | None, typer.Option(min=0, help="Of them on the message alone, before the floor counts; 150 if not given.")
-    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the images, for hidden; 200 if not given.")
     ] = None,
     noise: Annotated[
-        str, typer.Option(help='What images go through in training, such as "jpeg(50..95), identity".')
-    ] = "identity",
+        str | None, typer.Option(help='What images go through in training, such as "jpeg(50..95), identity".')
+    ] = None,
     image_loss: Annotated[
-        float, typer.Option(min=0, help="The paper's baseline: this weight on the MSE instead of the constraint.")
-    ] = 0.0,
+        float | None,
+        typer.Option(min=0, help="The paper's baseline: a weight on the MSE instead of the constraint."),
+    ] = None,
     classifier: Annotated[
         Path | None, typer.Option(help="Run of samplewise chest classifier that the mark must not disturb.")
     ] = None,
     diagnosis: Annotated[
         float | None, typer.Option(help="How far no probability of --classifier may move, for any image.")
     ] = None,
-    margin: Annotated[float | None, typer.Option(min=0, help="dB above the floor to train for.")] = None,
-    tau: Annotated[float | None, typer.Option(help="The penalty's first weight.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Adam's learning rate.")] = None,
-    anneal: Annotated[
-        bool | None,
-        typer.Option(
-            help="Whether the rate falls to zero; for swift it does, for hidden it stays if not given.",
-            show_default=False,
-        ),
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a step.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random, the split included.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random, the split included.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
@@ -90,47 +81,47 @@ def train(
     precision: Precision = "32-true",
     as_json: Annotated[bool, typer.Option("--json", help="Print how the run ended as JSON.")] = False,
 ) -> None:
-    """Train a network that hides messages in images while every image keeps its PSNR floor."""
+    """Train a network that hides messages in images while every image keeps its PSNR floor.
+
+    All settings are in the recipe.toml that is written into the run's folder: change it and give it as --recipe.
+    """
+    begin(f"watermark train: opening {data}")
     import torch
 
+    from samplewise.report.tensorboard import to_tensorboard
     from samplewise.studies.chest.classifier import fingerprint, read_classifier
-    from samplewise.watermark.recipe import RECIPES
+    from samplewise.watermark.recipe import read_recipe
     from samplewise.watermark.training import make_network, train
 
-    if network not in RECIPES:
-        raise ConfigurationError(f"expected --network as one of {', '.join(RECIPES)}, got {network!r}")
-    if (classifier is None) != (diagnosis is None):
-        raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
-    given: dict[str, Any] = {"width": width, "margin": margin, "tau": tau, "rate": rate, "anneal": anneal}
-    given["batch_size"] = batch_size
-    recipe = replace(
-        RECIPES[network],
+    wanted = read_recipe(
+        recipe,
+        network=network,
         bits=bits,
         size=size,
         floor=psnr,
         noise=noise,
         image_loss=image_loss,
         diagnosis=diagnosis,
-        classifier="" if classifier is None else fingerprint(classifier),
+        classifier=None if classifier is None else fingerprint(classifier),
         seed=seed,
-        **{name: value for name, value in given.items() if value is not None},
     )
-    recipe = _with_length(recipe, steps, message_steps, epochs)
-    make_network(recipe)  # what does not fit together is said before hours of decoding
+    if (classifier is None) != (wanted.diagnosis is None):
+        raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
+    wanted = _with_length(wanted, steps, epochs)
+    make_network(wanted)  # what does not fit together is said before hours of decoding
     if threads is not None:
         torch.set_num_threads(threads)
     fabric = Devices(accelerator, devices, nodes, strategy, precision)()
-    recipe, store = _open(data, recipe, out, first=fabric.global_rank == 0, resume=resume)
-    fabric.launch()
-    solution = train(
-        store,
-        recipe,
-        out,
-        classifier=None if classifier is None else read_classifier(classifier),
-        resume=True,
-        fabric=fabric,
-        tensorboard=tensorboard,
-    )
+    with to_tensorboard(fabric, out / "fit" if tensorboard else None):
+        wanted, store = launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
+        solution = train(
+            store,
+            wanted,
+            out,
+            classifier=None if classifier is None else read_classifier(classifier),
+            resume=True,
+            fabric=fabric,
+        )
     if fabric.global_rank > 0:
         return
     error = solution.audits["validation"].means["bit_error"]
@@ -140,43 +131,42 @@ def train(
     else:
         print(f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.4g}")
         if error > NOT_LEARNED:
-            longer = "--epochs" if recipe.steps_per_round is None else "--message-steps and --steps"
+            longer = "--epochs" if wanted.steps_per_round is None else "--steps, more message_rounds in a --recipe"
             note(f"The message was not learned: give more {longer}, larger images or fewer bits")
         note(f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}")
 
 
-def _with_length(recipe: Recipe, steps: int | None, message_steps: int | None, epochs: int | None) -> Recipe:
-    if recipe.steps_per_round is None:
-        if steps is not None or message_steps is not None:
-            raise ConfigurationError(f"{recipe.network} is trained by passes over the images: give --epochs")
-        return recipe if epochs is None else replace(recipe, rounds=epochs)
-    if epochs is not None:
+def _with_length(recipe: Recipe, steps: int | None, epochs: int | None) -> Recipe:
+    if recipe.steps_per_round is None and steps is not None:
+        raise ConfigurationError(f"{recipe.network} is trained by passes over the images: give --epochs")
+    if recipe.steps_per_round is not None and epochs is not None:
         raise ConfigurationError(f"{recipe.network} is trained by steps: give --steps, not --epochs")
-    usual = recipe.last_round * recipe.steps_per_round
-    return recipe.with_steps(usual if steps is None else steps, message_steps=message_steps)
+    if epochs is not None:
+        return replace(recipe, rounds=epochs)
+    return recipe if steps is None else recipe.with_steps(steps)
 
 
 def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -> tuple[Recipe, Store]:
     """Open the run's folder and the prepared images, which a folder of images becomes in it.
 
-    The first process does it, before it starts the others.
+    The first process does it; the others take what it made.
     """
     from samplewise.cli.preparing import preparing
     from samplewise.data.pictures import Store, find, prepare
-    from samplewise.watermark.training import RECIPE_FILE
+    from samplewise.watermark.training import open_run
 
     if watermark_evaluate.is_store(data):
         store = Store.open(data)
         recipe = replace(recipe, data=store.index.fingerprint)
         if first:
-            RECIPE_FILE.open(out, recipe, resume=resume)
+            open_run(out, recipe, resume=resume)
         return recipe, store
     listing = find(data)
     recipe = replace(recipe, data=listing.fingerprint())
     if not first:
         return recipe, Store.open(out / "store")
-    RECIPE_FILE.open(out, recipe, resume=resume)
-    with preparing() as watch:
+    open_run(out, recipe, resume=resume)
+    with preparing(out / "store") as watch:
         return recipe, prepare(listing, out / "store", size=recipe.size, seed=recipe.seed, resume=True, watch=watch)
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from samplewise.cli.devices import Accelerator, Devices
-from samplewise.cli.outcome import emit_json, note
-from samplewise.cli.progress import working
+from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli.progress import progress
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import PictureData, Store
     from samplewise.watermark.attacks import Attack
-    from samplewise.watermark.evaluation.runs import Run
+    from samplewise.watermark.judging.runs import Run
 
 __all__ = ["EPILOG", "evaluate", "is_store", "warn_of_other_split"]
 
@@ -55,34 +55,32 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Judge trained networks on the files they write: PSNR, bit errors, what is left after attacks."""
+    begin(f"watermark evaluate: opening {data} and {len(runs)} runs")
     import torch
 
-    from samplewise.watermark.evaluation import evaluate_network, report, summarise
-    from samplewise.watermark.evaluation.examples import keep_worst
-    from samplewise.watermark.evaluation.judged import Judged
-    from samplewise.watermark.evaluation.runs import read_runs
-    from samplewise.watermark.evaluation.table import table_text
     from samplewise.watermark.figures import write_figures
+    from samplewise.watermark.judging import measure, output, summarise
+    from samplewise.watermark.judging.runs import read_trained
 
     if part not in PARTS:
         raise ConfigurationError(
             f"expected --part as one of {', '.join(PARTS)}, got {part!r}{did_you_mean(part, PARTS)}"
         )
     chosen = _attacks(attacks)
-    found = read_runs(runs)
+    found = read_trained(runs)
     if threads is not None:
         torch.set_num_threads(threads)
     device = Devices(accelerator)().device
     _check_data(data, found)
-    report.open_output(out)
+    output.open_output(out)
     judged = []
     for run in found:
         pictures = _part(_store(data, run, out), part).spread(images)
         warn_of_other_split(run, pictures, part)
-        kept = report.marked_images(out, run.name)
+        kept = output.run_folder(out, run.name) / output.MARKED
         shutil.rmtree(kept, ignore_errors=True)  # of an earlier evaluation
-        with working(run.label) as watch:
-            evaluation = evaluate_network(
+        with progress(f"judging {run.label}") as watch:
+            measured = measure(
                 run.network.to(device),
                 pictures,
                 attacks=chosen,
@@ -93,16 +91,15 @@ def evaluate(
                 keep=kept if keep_images else None,
                 watch=watch,
             )
-        report.write_images(report.images_table(out, run.name), evaluation)
-        summary = summarise(evaluation, run.recipe.floor if psnr is None else psnr, confidence=confidence)
-        judged.append(Judged(run, pictures, evaluation, summary))
-        keep_worst(report.worst_images(out, run.name), judged[-1])
+        summary = summarise(measured, run.recipe.own_floor if psnr is None else psnr, confidence=confidence)
+        judged.append(output.Judged(run, pictures, measured, summary))
+        output.write_judged(out, judged[-1])
     figures = write_figures(out / "figures", judged, paper=paper)
-    made = report.make_report(out, judged, part=part, seed=seed, device=str(device), figures=figures)
+    report = output.write_report(out, judged, part=part, seed=seed, device=str(device), figures=figures)
     if as_json:
-        emit_json(made)
+        emit_json(report)
     else:
-        print(table_text(judged))
+        print(output.table_text(judged))
         note(f"Report, tables and figures are in {out}; a page with all of it: samplewise report {out}")
 
 
@@ -131,26 +128,28 @@ def _check_data(data: Path, runs: list[Run]) -> None:
 
 def is_store(data: Path) -> bool:
     """Whether ``data`` is a store of pictures, finished or not, and no folder of images."""
-    from samplewise.data.pictures.store import INDEX, JOURNAL
+    from samplewise.data.pictures import is_unfinished
+    from samplewise.data.pictures.store import INDEX
 
-    return (data / INDEX).exists() or (data / JOURNAL).exists()
+    return (data / INDEX).exists() or is_unfinished(data)
 
 
 def _store(data: Path, run: Run, out: Path) -> Store:
     """The pictures for a run: the store that was given, or the folder prepared as its training prepared it."""
     from samplewise.cli.preparing import preparing
     from samplewise.data.pictures import Store, prepare
-    from samplewise.watermark.evaluation.report import store_folder
 
     if is_store(data):
         return Store.open(data)
     size, seed = run.recipe.size, run.split_seed
-    with preparing() as watch:
-        return prepare(data, store_folder(out, size=size, seed=seed), size=size, seed=seed, resume=True, watch=watch)
+    # Runs of different sizes, or trained with different splits, need their own.
+    place = out / "store" / f"{size}-seed{seed}"
+    with preparing(place) as watch:
+        return prepare(data, place, size=size, seed=seed, resume=True, watch=watch)
 
 
 def _part(store: Store, part: str) -> PictureData:
-    from samplewise.watermark.evaluation.report import split_of
+    from samplewise.watermark.judging.output import split_of
 
     if part == "all":
         return store.select()
@@ -161,7 +160,7 @@ def _part(store: Store, part: str) -> PictureData:
 
 def warn_of_other_split(run: Run, pictures: PictureData, part: str) -> None:
     """Say so if a run has seen some of the pictures that it is judged on."""
-    from samplewise.watermark.evaluation.report import split_of
+    from samplewise.watermark.judging.output import split_of
 
     store = pictures.store
     same = store.index.fingerprint == run.recipe.data

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samplewise.cli.outcome import FAILED, emit_json, note
-from samplewise.cli.progress import counting
-from samplewise.errors import ConfigurationError, DataError
+from samplewise.cli.outcome import FAILED, begin, emit_json, note
+from samplewise.cli.progress import progress
+from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
     from samplewise.watermark.certificate import Certificate
-    from samplewise.watermark.files import FileMarker
-    from samplewise.watermark.folder import Outcome
+    from samplewise.watermark.folder import FileResult
+    from samplewise.watermark.marking import FileMarker
     from samplewise.watermark.payload import Key, Payload
     from samplewise.watermark.watermarker import Extracted
 
@@ -73,12 +73,13 @@ def embed(
     lossy: Annotated[bool, typer.Option("--lossy", help="Allow OUT as JPEG; otherwise JPEG becomes PNG.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Hide a message in an image, or in a folder of them: PNG, TIFF, BMP, JPEG or DICOM.
+    """Hide a message in an image, or in a folder of them: PNG, TIFF, BMP, JPEG, WebP or DICOM.
 
     Every file that is written keeps the PSNR floor, was read back, and has a certificate beside it, OUT.json.
     Images that cannot carry the message at the floor are refused (exit code 1).
     """
-    from samplewise.watermark.files import FileMarker
+    begin(f"watermark embed: loading the network for {source}")
+    from samplewise.watermark.marking import FileMarker
     from samplewise.watermark.region import Region
     from samplewise.watermark.watermarker import Watermarker
 
@@ -93,14 +94,14 @@ def embed(
         return
     if resume:
         raise ConfigurationError("--resume is for folders; a single image is written whole or not at all")
-    written = files.embed(source, target)
+    certificate, notes = files.mark_file(source, target)
     if as_json:
-        certificate = {"satisfied": written.certificate.satisfied, **asdict(written.certificate)}
-        emit_json({"image": str(target), "certificate": certificate, "notes": written.notes})
+        told = {"satisfied": certificate.satisfied, **asdict(certificate)}
+        emit_json({"image": str(target), "certificate": told, "notes": notes})
     else:
-        print(f"{printable(str(target))}: {_quality(written.certificate)}")
-        for text in written.notes:
-            note(f"note: {printable(text)}")
+        print(f"{printable(str(target))}: {_quality(certificate)}")
+        for text in notes:
+            note(f"note: {text}")
 
 
 def extract(
@@ -110,13 +111,20 @@ def extract(
     as_json: JsonOption = False,
 ) -> None:
     """Read the message of an image: exactly what was embedded, or that there is none (exit code 1)."""
+    begin(f"watermark extract: loading the network for {source}")
     from samplewise.watermark.folder import image_files
-    from samplewise.watermark.formats import read
+    from samplewise.watermark.formats import naming, read
     from samplewise.watermark.watermarker import Watermarker
 
     marker = Watermarker.load(model, key=_key(key))
+
+    def extracted(path: Path) -> Extracted:
+        image = read(path)
+        with naming(path):
+            return marker.extract(image)
+
     if not source.is_dir():
-        found = marker.extract(read(source))
+        found = extracted(source)
         if as_json:
             emit_json(found.to_dict())
         else:
@@ -130,7 +138,7 @@ def extract(
     for path in image_files(source)[0]:
         name = str(path.relative_to(source))
         try:
-            found = marker.extract(read(path))
+            found = extracted(path)
         except DataError as error:
             results[name] = {"message": None, "error": str(error)}
             shown = f"bad input: {printable(str(error))}"
@@ -157,8 +165,9 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a marked image against its original, and read its message; exit code 1 if not all is well."""
-    from samplewise.watermark.files import verify_files
+    begin(f"watermark verify: comparing {marked} with {original}")
     from samplewise.watermark.region import Region
+    from samplewise.watermark.verification import verify_files
     from samplewise.watermark.watermarker import Watermarker
 
     region = None if protect is None else Region.parse(protect)
@@ -180,7 +189,7 @@ def verify(
         if region is None and found.certificate is not None and found.certificate.fidelity.protected_pixels:
             note("the certificate speaks of a protected region; to check it, give the same --protect")
         for problem in found.problems:
-            note(f"not well: {printable(problem)}")
+            note(f"not well: {problem}")
     if found.problems:
         raise typer.Exit(FAILED)
 
@@ -194,17 +203,17 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
     counts: Counter[Status] = Counter()
     notes: Counter[str] = Counter()
     reached: list[float] = []
-    failed: list[Outcome] = []
-    with counting(len(found), "images") as advance:
-        for outcome in mark_folder(files, found, target, workers=min(workers, len(found)), resume=resume):
-            counts[outcome.status] += 1
-            if outcome.written is not None:
-                notes.update(outcome.written.notes)
-                psnr = outcome.written.certificate.fidelity.psnr
-                reached += [] if psnr is None else [psnr]
-            if outcome.reason:
-                failed.append(outcome)
-            advance()
+    failed: list[FileResult] = []
+    with progress("marking") as tell:
+        marked = mark_folder(files, found, target, workers=min(workers, len(found)), resume=resume)
+        for done, one in enumerate(marked, start=1):
+            counts[one.status] += 1
+            notes.update(one.notes)
+            if one.certificate is not None and one.certificate.fidelity.psnr is not None:
+                reached.append(one.certificate.fidelity.psnr)
+            if one.reason:
+                failed.append(one)
+            tell(done, len(found))
     if as_json:
         emit_json(
             {
@@ -221,9 +230,9 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
         print(", ".join(told) + (f"; lowest PSNR {min(reached):.2f} dB" if reached else ""))
         _name_some("left alone, as links, hidden and other files are", left)
         for text, count in notes.most_common(SHOWN):
-            note(f"note: {printable(text)} ({count:,} images)")
+            note(f"note: {text} ({count:,} images)")
         for one in failed[:SHOWN]:
-            note(f"{one.status.value}: {printable(one.reason)}")
+            note(f"{one.status.value}: {one.reason}")
         if len(failed) > SHOWN:
             note(f"and {len(failed) - SHOWN:,} more; --json names all")
     if failed:
@@ -233,7 +242,7 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
 def _name_some(what: str, names: list[str]) -> None:
     if names:
         more = " ..." if len(names) > SHOWN else ""
-        note(f"{len(names):,} {what}: {', '.join(printable(name) for name in names[:SHOWN])}{more}")
+        note(f"{len(names):,} {what}: {', '.join(names[:SHOWN])}{more}")
 
 
 def _payload(text: str | None, hexadecimal: str | None, bits: str | None) -> Payload:
@@ -256,11 +265,6 @@ def _key(given: str | None) -> Key | None:
     if given is not None and given.startswith("env:"):
         return read_key(variable=given.removeprefix("env:"))
     return read_key(given)
-
-
-def printable(text: str) -> str:
-    """Text on one line of a terminal: what a file says must not move the cursor or change colours."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _shown(found: Extracted) -> str:

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from samplewise import distributed
 from samplewise.errors import CheckpointError
-from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.networks.hidden import average_pool, block, channels_last
+from samplewise.watermark.pipeline import MarkedBatch
 
 __all__ = ["Adversary", "Discriminator"]
 
@@ -44,25 +44,25 @@ class Adversary:
     micro-batches the discriminator is updated after each of them.
 
     Args:
-        embed: a function of the model and a batch, as the data set gives it, that returns the :class:`Embedding`.
+        embed: a function of the model and a batch, as the data set gives it, that returns the :class:`MarkedBatch`.
         discriminator: moved to where the images are.
         lr: learning rate of its Adam.
     """
 
     def __init__(
-        self, embed: Callable[[nn.Module, Any], Embedding], *, discriminator: nn.Module, lr: float = 1e-4
+        self, embed: Callable[[nn.Module, Any], MarkedBatch], *, discriminator: nn.Module, lr: float = 1e-4
     ) -> None:
         self.embed = embed
         self.discriminator = discriminator
         self.optimizer = torch.optim.Adam(discriminator.parameters(), lr=lr)
         self._device: torch.device | None = None
 
-    def step(self, model: nn.Module, batch: Any) -> Embedding:
-        """Update the discriminator; returns the embedding of ``batch`` with its adversarial loss."""
-        embedding = self.embed(model, batch)
-        self._follow(embedding.images.device)
-        self._learn(embedding.images, embedding.marked.detach())
-        return embedding._replace(adversarial=self._score(embedding.marked))
+    def step(self, model: nn.Module, batch: Any) -> MarkedBatch:
+        """Update the discriminator; returns the marked ``batch`` with its adversarial loss."""
+        made = self.embed(model, batch)
+        self._follow(made.covers.device)
+        self._learn(made.covers, made.marked.detach())
+        return made._replace(adversarial=self._score(made.marked))
 
     def _follow(self, device: torch.device) -> None:
         """Bring the discriminator to ``device``, and all processes to the first one's weights."""

@@ -1,22 +1,14 @@
 """What real tools do to stored images, to find out which messages survive it."""
 
-import io
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError
-from samplewise.watermark.noise.grammar import Step, parse_chains
-
-if TYPE_CHECKING:
-    from PIL import Image
+from samplewise.errors import ConfigurationError, DataError
+from samplewise.watermark.noise.grammar import parse_chains
+from samplewise.watermark.noise.operators import OPERATORS, Pixels, Step
 
 __all__ = ["STANDARD_ATTACKS", "Attack", "parse_attack", "parse_attacks"]
-
-Pixels: TypeAlias = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -41,16 +33,8 @@ class Attack:
         """
         _check(image, cover)
         for step in self.steps:
-            if step.name in _ON_PICTURES:
-                image = np.asarray(_ON_PICTURES[step.name](_picture(image), step.low))
-            else:
-                image = _ON_PIXELS[step.name](image, step.low, rng, cover)
+            image = OPERATORS[step.name].attack(image, step.low, rng, cover)
         return image.copy()  # writable, and never the caller's own
-
-    @property
-    def needs_cover(self) -> bool:
-        """Whether it can only be carried out by somebody who has the cover."""
-        return any(step.name == "dropout" for step in self.steps)
 
     def __str__(self) -> str:
         return " + ".join(map(str, self.steps))
@@ -81,7 +65,7 @@ def parse_attacks(spec: str) -> tuple[Attack, ...]:
         >>> [str(attack) for attack in parse_attacks("identity, crop(0.90) + jpeg(75)")]
         ['identity', 'crop(0.9) + jpeg(75)']
     """
-    return tuple(Attack(chain.steps) for chain in parse_chains(spec, fixed=True))
+    return tuple(Attack(chain.steps) for chain in parse_chains(spec, attack=True))
 
 
 STANDARD_ATTACKS = parse_attacks(
@@ -99,87 +83,3 @@ def _check(image: Pixels, cover: Pixels | None) -> None:
         raise DataError(
             f"expected a cover like the image, {image.dtype} {image.shape}, got {cover.dtype} {cover.shape}"
         )
-
-
-def _picture(image: Pixels) -> "Image.Image":
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError("attacks need pillow: pip install 'samplewise[watermark]'") from error
-    return Image.fromarray(image)
-
-
-def _jpeg(picture: "Image.Image", quality: float) -> "Image.Image":
-    from PIL import Image
-
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=int(quality))
-    return Image.open(file)
-
-
-def _resize(picture: "Image.Image", scale: float) -> "Image.Image":
-    from PIL.Image import Resampling
-
-    width, height = picture.size
-    scaled = picture.resize((max(1, round(width * scale)), max(1, round(height * scale))), Resampling.BILINEAR)
-    return scaled.resize((width, height), Resampling.BILINEAR)
-
-
-def _blur(picture: "Image.Image", sigma: float) -> "Image.Image":
-    from PIL.ImageFilter import GaussianBlur
-
-    return picture.filter(GaussianBlur(sigma))
-
-
-def _brightness(picture: "Image.Image", factor: float) -> "Image.Image":
-    from PIL.ImageEnhance import Brightness
-
-    return Brightness(picture).enhance(factor)
-
-
-def _contrast(picture: "Image.Image", factor: float) -> "Image.Image":
-    from PIL.ImageEnhance import Contrast
-
-    return Contrast(picture).enhance(factor)
-
-
-def _identity(image: Pixels, strength: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-    return image
-
-
-def _crop(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-    height, width = (max(1, round(side * share)) for side in image.shape[:2])
-    top, left = rng.integers(image.shape[0] - height + 1), rng.integers(image.shape[1] - width + 1)
-    window = np.s_[top : top + height, left : left + width]
-    kept = np.zeros_like(image)
-    kept[window] = image[window]
-    return kept
-
-
-def _dropout(image: Pixels, chance: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-    if cover is None:
-        raise ConfigurationError("dropout puts pixels of the cover back: give the cover, or leave this attack out")
-    dropped = rng.random(image.shape[:2]) < chance
-    attacked = image.copy()
-    attacked[dropped] = cover[dropped]
-    return attacked
-
-
-def _gaussian(image: Pixels, sigma: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-    noisy = image + 255.0 * sigma * rng.standard_normal(image.shape)
-    return np.asarray(np.rint(noisy.clip(0.0, 255.0)), dtype=np.uint8)
-
-
-_ON_PICTURES: dict[str, Callable[["Image.Image", float], "Image.Image"]] = {
-    "jpeg": _jpeg,
-    "resize": _resize,
-    "blur": _blur,
-    "brightness": _brightness,
-    "contrast": _contrast,
-}
-_ON_PIXELS: dict[str, Callable[[Pixels, float, np.random.Generator, Pixels | None], Pixels]] = {
-    "identity": _identity,
-    "crop": _crop,
-    "dropout": _dropout,
-    "gaussian": _gaussian,
-}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import math
 import re
 import types
@@ -16,13 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 from samplewise import measures
-from samplewise.checkpoint import write_json
-from samplewise.errors import DataError, OutputError, did_you_mean
+from samplewise.disk import write_json
+from samplewise.errors import DataError, did_you_mean
+from samplewise.records import read_json
 
-__all__ = ["Certificate", "Fidelity", "fidelity", "sha256", "stored_psnr"]
+__all__ = ["Certificate", "Fidelity", "certificate_path", "fidelity", "sha256"]
 
 FORMAT = "samplewise-watermark-certificate-1"
 MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
+BAND, SSIM_BAND = 1 << 20, 1 << 18  # values that are compared at once
+SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
 HASH = re.compile(r"[0-9a-f]{64}")
 Kind = TypeVar("Kind", "Fidelity", "Certificate")
 
@@ -34,6 +36,11 @@ def sha256(path: Path | str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def certificate_path(image: Path) -> Path:
+    """Where the certificate of an image lies: beside it."""
+    return image.with_name(f"{image.name}.json")
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,6 @@ class Fidelity:
         return self.psnr is None or self.psnr >= floor
 
 
-def stored_psnr(original: NDArray[Any], marked: NDArray[Any], peak: float) -> float | None:
-    """PSNR in dB over all stored integers of two images of one shape; None if they are the same."""
-    difference = marked.astype(np.int32) - original.astype(np.int32)
-    squares = int(np.square(difference, dtype=np.int64).sum())
-    return 10.0 * math.log10(peak**2 * difference.size / squares) if squares else None
-
-
 def fidelity(
     original: NDArray[Any], marked: NDArray[Any], *, peak: int, protected: NDArray[np.bool_] | None = None
 ) -> Fidelity:
@@ -89,32 +89,63 @@ def fidelity(
             f"expected two images (H, W) or (H, W, C) of one integer type, got {original.shape} {original.dtype} and "
             f"{marked.shape} {marked.dtype}"
         )
-    difference = np.abs(marked.astype(np.int32) - original.astype(np.int32))
-    changed = np.atleast_3d(difference).max(axis=2) > 0
-    kept = np.zeros(changed.shape, np.bool_) if protected is None else protected
+    squares, largest, changed, kept, untouched = 0, 0, 0, 0, True
+    for rows in _bands(original, BAND):  # of the whole image at once, what is computed would fill the memory
+        difference = np.abs(marked[rows].astype(np.int32) - original[rows])
+        squares += int(np.vdot(difference.astype(np.int64), difference))
+        largest = max(largest, int(difference.max()))
+        touched = difference > 0 if difference.ndim == 2 else difference.max(axis=2) > 0
+        changed += int(touched.sum())
+        if protected is not None:
+            kept += int(protected[rows].sum())
+            untouched &= not touched[protected[rows]].any()
     return Fidelity(
         peak=peak,
-        psnr=stored_psnr(original, marked, peak),
+        psnr=10.0 * math.log10(peak**2 * original.size / squares) if squares else None,
         ssim=_ssim(original, marked, peak),
-        max_difference=int(difference.max()),
-        changed_share=float(changed.mean()),
-        protected_pixels=int(kept.sum()),
-        protected_unchanged=not changed[kept].any(),
+        max_difference=largest,
+        changed_share=changed / (original.shape[0] * original.shape[1]),
+        protected_pixels=kept,
+        protected_unchanged=untouched,
     )
+
+
+def _bands(image: NDArray[Any], values: int, *, overlap: int = 0) -> list[slice]:
+    """Rows of about so many values; each but the first begins with the last ``overlap`` rows of the one before."""
+    step = max(1, values // image[0].size)
+    return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
 
 
 def _ssim(original: NDArray[Any], marked: NDArray[Any], peak: int) -> float | None:
-    if min(original.shape[:2]) < measures.SSIM_WINDOW:
+    """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time."""
+    size = measures.SSIM_WINDOW
+    if min(original.shape[:2]) < size:
         return None
     lowest = -((peak + 1) // 2) if original.dtype.kind == "i" else 0
-    # float32 in [0, 1]: right to five places, and ten times as quick as float64.
-    first, second = (
-        torch.from_numpy(np.atleast_3d((image - np.float32(lowest)) / np.float32(peak)).astype(np.float32))
-        .permute(2, 0, 1)
-        .unsqueeze(0)
-        for image in (original, marked)
-    )
-    return float(measures.ssim(first, second))
+    window = torch.exp(-((torch.arange(size) - size // 2) / SSIM_SIGMA).square() / 2)
+    window /= window.sum()
+    around = [(size // 2, size // 2)] * 2 + [(0, 0)]
+    images = [np.pad(np.atleast_3d(image), around, mode="reflect") for image in (original, marked)]
+    total = 0.0
+    for rows in _bands(images[0], SSIM_BAND, overlap=size - 1):
+        # float32 in [0, 1]: right to five places.
+        first, second = (
+            torch.from_numpy(((image[rows] - np.float32(lowest)) / np.float32(peak)).astype(np.float32))
+            for image in images
+        )
+        moments = torch.stack([first, second, first * first, second * second, first * second])
+        for dimension in (1, 2):
+            length = moments.shape[dimension] - size + 1
+            smooth = moments.narrow(dimension, 0, length) * window[0]
+            for place in range(1, size):
+                smooth.add_(moments.narrow(dimension, place, length), alpha=float(window[place]))
+            moments = smooth
+        mean, other, square, other_square, product = moments
+        low, high = 0.01**2, 0.03**2  # as everybody takes them
+        spread = (square - mean * mean).clamp_min(0) + (other_square - other * other).clamp_min(0)
+        alike = (2 * mean * other + low) * (2 * (product - mean * other) + high)
+        total += float((alike / ((mean * mean + other * other + low) * (spread + high))).mean()) * len(mean)
+    return total / len(original)
 
 
 @dataclass(frozen=True)
@@ -148,10 +179,7 @@ class Certificate:
 
     def write(self, path: Path | str) -> None:
         """Write strict JSON, whole or not at all."""
-        try:
-            write_json(Path(path), {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)})
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        write_json(Path(path), {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)})
 
     @staticmethod
     def read(path: Path | str) -> "Certificate":
@@ -160,15 +188,7 @@ class Certificate:
         Raises:
             DataError: the file is torn, foreign, or has unknown, missing or impossible entries.
         """
-        try:
-            with Path(path).open("rb") as file:
-                values = json.loads(file.read(MAX_FILE), parse_constant=_no_constant)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: torn or not a certificate: {error}") from error
-        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise DataError(f"{path}: is not a certificate of a marked image ({FORMAT})")
+        values = read_json(Path(path), "a certificate of a marked image", format=FORMAT, largest=MAX_FILE)
         told = values.pop("satisfied", None)
         try:
             inner = _build(Fidelity, values.get("fidelity"))
@@ -178,10 +198,6 @@ class Certificate:
         if told is not certificate.satisfied:
             raise DataError(f"{path}: expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
         return certificate
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not strict JSON")
 
 
 def _build(kind: type[Kind], values: Any) -> Kind:

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import os
-import signal
-import threading
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
-from samplewise.checkpoint import alone
-from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
-from samplewise.settings_file import SettingsFile
-from samplewise.watermark.certificate import Certificate, sha256
-from samplewise.watermark.files import FileMarker, Written, certificate_path
-from samplewise.watermark.formats.files import is_dicom
+from samplewise.disk import alone, clear_partial
+from samplewise.errors import ConfigurationError, DataError, RefusedError
+from samplewise.processes import side_by_side
+from samplewise.records import SettingsFile
+from samplewise.watermark.certificate import Certificate, certificate_path, sha256
+from samplewise.watermark.formats import SUFFIXES, looks_like_image, suffix_format
+from samplewise.watermark.marking import FileMarker
 
-__all__ = ["FOLDER_FILE", "FolderSettings", "Outcome", "Status", "Task", "image_files", "mark_folder", "tasks"]
-
-SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg", ".dcm", ".dicom")
-"""Of files that are taken for images. DICOM under other names, such as a UID, is known by its first bytes."""
-LOSSY_SUFFIXES = (".jpg", ".jpeg")
-QUEUED = 4
-"""Files in the hands of each process, so that none waits and none piles up."""
+__all__ = ["FOLDER_FILE", "FileResult", "FolderSettings", "Status", "Task", "image_files", "mark_folder", "tasks"]
 
 
 @dataclass(frozen=True)
@@ -66,13 +56,15 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FileResult:
     """What became of one file, and why."""
 
     name: str
     status: Status
     reason: str = ""
-    written: Written | None = None
+    certificate: Certificate | None = None
+    """Of a file that was written."""
+    notes: tuple[str, ...] = ()
 
 
 def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -110,7 +102,8 @@ def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False)
     found: dict[Path, Task] = {}
     for path in files:
         name = path.relative_to(source)
-        goal = name.with_suffix(".png") if path.suffix.lower() in LOSSY_SUFFIXES and not lossy else name
+        written = suffix_format(path)
+        goal = name if lossy or written is None or written.exact else name.with_suffix(".png")
         if goal in found:
             raise ConfigurationError(f"{source}: {found[goal].name} and {name} would both become {goal}: rename one")
         found[goal] = Task(str(name), path, target / goal)
@@ -120,7 +113,7 @@ def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False)
 def _is_image(path: Path) -> bool:
     if path.is_symlink() or path.name.startswith(".") or path.name == "DICOMDIR":
         return False
-    return path.suffix.lower() in SUFFIXES or is_dicom(path)
+    return looks_like_image(path)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -133,7 +126,9 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(base, name) for name in sorted(files + apart))
 
 
-def mark_folder(marker: FileMarker, found: list[Task], out: Path, *, workers: int, resume: bool) -> Iterator[Outcome]:
+def mark_folder(
+    marker: FileMarker, found: list[Task], out: Path, *, workers: int, resume: bool
+) -> Iterator[FileResult]:
     """Mark files one by one and say what became of each, in order.
 
     Args:
@@ -146,78 +141,42 @@ def mark_folder(marker: FileMarker, found: list[Task], out: Path, *, workers: in
     hidden = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()[:16]
     protect = marker.protect.identity if marker.protect is not None else ""
     settings = FolderSettings(marker.marker.model, hidden, marker.floor, protect, marker.lossy)
+    if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:
+        settings = replace(settings, model=marker.marker.formerly)  # begun by an earlier version
     FOLDER_FILE.open(out, settings, resume=resume)
     with alone(out, "folder"):
-        for torn in out.rglob(".*.tmp"):  # of a run that was killed
-            torn.unlink()
+        for folder in {out, *(task.target.parent for task in found)}:  # of a run that was killed
+            clear_partial(folder)
         marker = replace(marker, force=False)
         yield from (_mark(marker, task) for task in found) if workers == 1 else _side_by_side(marker, found, workers)
 
 
-def _side_by_side(marker: FileMarker, found: list[Task], workers: int) -> Iterator[Outcome]:
-    # Not forked: a forked process may hang in the locks of PyTorch's threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(marker,)) as pool:
-        waiting: deque[Future[Outcome]] = deque()
-        try:
-            for task in found:
-                waiting.append(pool.submit(_mark_here, task))
-                if len(waiting) >= QUEUED * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise OutputError(
-                "a process that was marking images was killed, perhaps for want of memory: use fewer workers and "
-                "go on with resume"
-            ) from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _side_by_side(marker: FileMarker, found: list[Task], count: int) -> Iterator[FileResult]:
+    # One thread each: the processes share the cores between them.
+    with side_by_side(count, partial(replace, marker), threads=1) as pool:
+        yield from pool.map(_mark, found)
 
 
-_marker: FileMarker | None = None
-"""Of this process."""
-
-
-def _begin(marker: FileMarker) -> None:
-    import torch
-
-    global _marker
-    torch.set_num_threads(1)  # the processes share the cores between them
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted too, and ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _marker = marker
-
-
-def _end_with_parent() -> None:
-    """Leave no process behind when the first one is killed, which would go on to write."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def _mark_here(task: Task) -> Outcome:
-    assert _marker is not None
-    return _mark(_marker, task)
-
-
-def _mark(marker: FileMarker, task: Task) -> Outcome:
+def _mark(marker: FileMarker, task: Task) -> FileResult:
     """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
     try:
         if os.path.lexists(task.target):
             return _done(task)
-        return Outcome(task.name, Status.WRITTEN, written=marker.embed(task.source, task.target))
+        certificate, notes = marker.mark_file(task.source, task.target)
+        return FileResult(task.name, Status.WRITTEN, "", certificate, notes)
     except RefusedError as error:
-        return Outcome(task.name, Status.REFUSED, str(error))
+        return FileResult(task.name, Status.REFUSED, str(error))
     except (DataError, ConfigurationError) as error:
-        return Outcome(task.name, Status.BAD, str(error))
+        return FileResult(task.name, Status.BAD, str(error))
 
 
-def _done(task: Task) -> Outcome:
-    """What is there was made of this image, or else it is in the way: of another folder, or the image has changed."""
-    if Certificate.read(certificate_path(task.target)).original_sha256 != sha256(task.source):
-        raise ConfigurationError(
-            f"{task.source}: {task.target} is there already, made of another image: choose another folder, or remove it"
-        )
-    return Outcome(task.name, Status.DONE)
+def _done(task: Task) -> FileResult:
+    """What is there was made of this image, or else it is in the way: damaged, or of another image."""
+    told = Certificate.read(certificate_path(task.target))
+    if told.original_sha256 != sha256(task.source):
+        wrong = "made of another image: choose another folder, or remove it"
+    elif told.result_sha256 != sha256(task.target):
+        wrong = "but not as its certificate says, perhaps cut off: remove it, and it is made again"
+    else:
+        return FileResult(task.name, Status.DONE)
+    raise ConfigurationError(f"{task.source}: {task.target} is there already, {wrong}")

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from samplewise.training.live import Pictures, in_lines
+from samplewise.training.watch import Pictures, in_lines
 from samplewise.watermark.pipeline import Pipeline
 
 __all__ = ["marked_pictures"]
@@ -23,7 +23,7 @@ def marked_pictures(pipeline: Pipeline) -> Pictures:
     def draw(model: nn.Module, batch: Any) -> dict[str, Tensor]:
         images, numbers = batch
         made = pipeline.embed(model, (images[:SHOWN], numbers[:SHOWN]))
-        change = 0.5 + GAIN * (made.marked - made.images)
-        return {f"original, marked, change x {GAIN}": in_lines(made.images, made.marked, change)}
+        change = 0.5 + GAIN * (made.marked - made.covers)
+        return {f"original, marked, change x {GAIN}": in_lines(made.covers, made.marked, change)}
 
     return draw

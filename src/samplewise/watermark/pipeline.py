@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from samplewise.constraints import AtLeast, AtMost, Constraint
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
-from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.messages import fixed_messages, random_messages
 from samplewise.watermark.noise import Noise
 
-__all__ = ["CONSTRAINT", "DIAGNOSIS", "LEVELS", "Pipeline", "watermark_problem", "written"]
+__all__ = ["CONSTRAINT", "DIAGNOSIS", "LEVELS", "MarkedBatch", "Pipeline", "watermark_problem", "written"]
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"
@@ -23,6 +22,21 @@ DIAGNOSIS_MARGIN = 0.25
 """Share of the bound on it that is kept free in training, for images not seen there."""
 LEVELS = 255
 """Steps between black and white in an 8-bit file."""
+
+
+class MarkedBatch(NamedTuple):
+    """A batch on its way through a network, so that a step which needs it twice computes it once."""
+
+    covers: Tensor
+    """The images as the network takes them, ``(B, C, H, W)``."""
+    messages: Tensor
+    """Zeros and ones, ``(B, L)``."""
+    marked: Tensor
+    """The images that ship, ``(B, C, H, W)``."""
+    logits: Tensor
+    """What the decoder read after shipping and noise, ``(B, L)``."""
+    adversarial: Tensor | None = None
+    """How far each marked image is from passing for a cover, ``(B,)``; None without a discriminator."""
 
 
 def written(images: Tensor) -> Tensor:
@@ -54,7 +68,7 @@ class Pipeline:
     diagnose: Callable[[Tensor], Tensor] | None = None
     """Logits of a frozen classifier that the mark should not disturb, ``(B, C, H, W)`` to ``(B, m)``."""
 
-    def embed(self, model: nn.Module, batch: Any) -> Embedding:
+    def embed(self, model: nn.Module, batch: Any) -> MarkedBatch:
         """Run the network over ``batch``: images ``(B, 1, H, W)`` in [0, 1] and their numbers ``(B,)``."""
         images, numbers = batch
         images = images.expand(-1, self.channels, -1, -1)
@@ -69,27 +83,27 @@ class Pipeline:
             return shipped, self.noise(shipped, covers) if training and self.noise is not None else shipped
 
         shipped, read = model(images, messages, channel)
-        return Embedding(images, messages, shipped, read)
+        return MarkedBatch(images, messages, shipped, read)
 
     def evaluate(self, model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Objective and measures of a batch, or of what an adversary has made of one already."""
-        made = batch if isinstance(batch, Embedding) else self.embed(model, batch)
+        made = batch if isinstance(batch, MarkedBatch) else self.embed(model, batch)
         message_loss = self.message_loss(made.logits, made.messages)
         objective = message_loss
         if self.image_loss:
-            objective = objective + self.image_loss * mse(made.marked, made.images)
+            objective = objective + self.image_loss * mse(made.marked, made.covers)
         if made.adversarial is not None:
             objective = objective + self.adversarial * made.adversarial
         with torch.no_grad():
             error = bit_error(made.logits, made.messages)
         measures = {
-            CONSTRAINT: psnr(made.marked, made.images),
+            CONSTRAINT: psnr(made.marked, made.covers),
             "message_loss": message_loss.detach(),
             "bit_error": error,
         }
         if self.diagnose is not None:
             with torch.no_grad():
-                before = self.diagnose(made.images).sigmoid()
+                before = self.diagnose(made.covers).sigmoid()
             measures[DIAGNOSIS] = (self.diagnose(made.marked).sigmoid() - before).abs()
         return objective, measures
 

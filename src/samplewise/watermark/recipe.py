@@ -1,13 +1,15 @@
 """How a watermarking network is trained: the paper's way, and ours."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 from samplewise.errors import ConfigurationError, did_you_mean
+from samplewise.recipe_file import toml_values
 from samplewise.watermark.networks import NETWORKS
 from samplewise.watermark.noise import parse_noise
 
-__all__ = ["HIDDEN", "RECIPES", "SWIFT", "Recipe"]
+__all__ = ["FOUND_OUT", "HIDDEN", "RECIPES", "SWIFT", "Recipe", "read_recipe"]
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,19 @@ class Recipe:
                 f"expected network as one of {', '.join(NETWORKS)}, got {self.network!r}"
                 f"{did_you_mean(self.network, list(NETWORKS))}"
             )
-        for name in ("bits", "size", "width", "batch_size", "message_rounds", "rounds"):
-            least = 0 if name == "message_rounds" else 1
-            if getattr(self, name) < least:
-                raise ConfigurationError(
-                    f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
-                )
+        counts = ("bits", "size", "width", "batch_size", "steps_per_round", "rounds", "every")
+        for least, names in (
+            (1, (*counts, "growth", "audit_images", "audit_every")),
+            (0, ("message_rounds", "margin", "image_loss", "adversarial", "seed")),
+        ):
+            for name in names:
+                if getattr(self, name) is not None and getattr(self, name) < least:
+                    raise ConfigurationError(
+                        f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
+                    )
+        for name in ("rate", "tau", "maximum_tau"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"expected a {name.replace('_', ' ')} above 0, got {getattr(self, name)}")
         if not 0 < self.floor < 100:
             raise ConfigurationError(f"expected a PSNR floor between 0 and 100 dB, got {self.floor}")
         if self.diagnosis is not None and not 0 < self.diagnosis < 1:
@@ -77,16 +86,11 @@ class Recipe:
             raise ConfigurationError("the baseline with an image loss has no constraints: leave out the diagnosis")
         parse_noise(self.noise)
 
-    def with_steps(self, steps: int, *, message_steps: int | None = None) -> Self:
-        """The same recipe over ``steps`` steps in all, tau ending where it would have ended.
-
-        Args:
-            steps: in all.
-            message_steps: of them on the message alone; as many as the recipe has if not given.
-        """
+    def with_steps(self, steps: int) -> Self:
+        """The same recipe over ``steps`` steps in all, those on the message alone included; tau ends where it would."""
         if self.steps_per_round is None:
             raise ConfigurationError(f"the recipe of {self.network} counts passes over the pictures: give epochs")
-        message = self.message_rounds if message_steps is None else -(-message_steps // self.steps_per_round)
+        message = self.message_rounds
         rounds = round(steps / self.steps_per_round) - message
         if rounds < 1:
             raise ConfigurationError(
@@ -95,7 +99,12 @@ class Recipe:
             )
         last = self.growth ** (self.rounds - 1)
         growth = last ** (1 / (rounds - 1)) if rounds > 1 else self.growth
-        return replace(self, message_rounds=message, rounds=rounds, growth=growth)
+        return replace(self, rounds=rounds, growth=growth)
+
+    @property
+    def own_floor(self) -> float | None:
+        """The floor it is trained for; None for the baseline, which has an image loss in its place."""
+        return None if self.image_loss else self.floor
 
     @property
     def last_round(self) -> int:
@@ -128,5 +137,24 @@ Adam divides by the gradient's size, so even a tiny tau from the first step woul
 is a message worth keeping.
 """
 
-RECIPES: dict[str, Recipe] = {"hidden": HIDDEN, "swift": SWIFT}
-"""By network."""
+RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} | {"hidden": HIDDEN, "swift": SWIFT}
+"""By network; one without a recipe of its own gets the defaults."""
+FOUND_OUT = ("data", "classifier")
+"""Fields that no recipe file sets, as they are fingerprints of what is given."""
+
+
+def read_recipe(path: Path | None, *, network: str | None = None, **given: Any) -> Recipe:
+    """The recipe of a network, changed by what a file says, changed by what is given.
+
+    Args:
+        path: of a TOML file with any fields of :class:`Recipe`; None without one.
+        network: if not given, that of the file, or swift.
+        given: fields of :class:`Recipe`; those that are None are not given.
+    """
+    stored = {} if path is None else toml_values(path, Recipe, apart=FOUND_OUT)
+    name = network or stored.get("network", "swift")
+    stored |= {key: value for key, value in given.items() if value is not None} | {"network": name}
+    try:
+        return replace(RECIPES.get(name, SWIFT), **stored)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{'' if path is None else f'{path}: '}{error}") from error

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, finite_number
-from samplewise.watermark.certificate import stored_psnr
 from samplewise.watermark.formats import StoredImage
 
 __all__ = ["Strongest", "checked_floor", "highest_floor"]
@@ -20,9 +19,11 @@ FLOOR_STEP = 0.5
 """dB between the floors that are tried where one is too high."""
 STRIDE = 4
 """Steps that are taken at once where none works yet."""
-CLOSE = 0.02
-"""dB above the floor that are not worth another look."""
+CLOSE, ROUGHLY = 0.02, 0.1
+"""dB above the floor that are not worth another look, at last and while floors are tried."""
 LOOKS = 24
+BAND, SAMPLE = 1 << 18, 1 << 16
+"""Values that are looked at at once, and for a first guess."""
 
 
 def checked_floor(psnr: float) -> float:
@@ -33,21 +34,21 @@ def checked_floor(psnr: float) -> float:
     return floor
 
 
-def highest_floor(works: Callable[[float], bool], below: float) -> float | None:
+def highest_floor(works: Callable[[float], bool], below: float, *, step: float = FLOOR_STEP) -> float | None:
     """The highest floor below ``below`` that works, to the step; None if none does.
 
     From above, as the lowest floors may not work: so strong a mark can be clipped, or move the range of the values.
     """
-    fails = math.ceil((below - LOWEST_FLOOR) / FLOOR_STEP)  # in steps above the lowest
+    fails = math.ceil((below - LOWEST_FLOOR) / step)  # in steps above the lowest
     found = max(0, fails - STRIDE)
-    while not works(LOWEST_FLOOR + FLOOR_STEP * found):
+    while not works(LOWEST_FLOOR + step * found):
         if found == 0:
             return None
         found, fails = max(0, found - STRIDE), found
     while fails - found > 1:
         middle = (found + fails) // 2
-        found, fails = (middle, fails) if works(LOWEST_FLOOR + FLOOR_STEP * middle) else (found, middle)
-    return LOWEST_FLOOR + FLOOR_STEP * found
+        found, fails = (middle, fails) if works(LOWEST_FLOOR + step * middle) else (found, middle)
+    return LOWEST_FLOOR + step * found
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Strongest:
 
     Args:
         image: to be marked.
-        residual: to be added, zero where nothing may change; shape ``(H, W)``, or ``(H, W, 1)`` for colour.
+        residual: to be added, to all colours alike, zero where nothing may change; shape ``(H, W)``.
         peak: what the floor is measured against.
         limit: how many times the residual is taken at most.
     """
@@ -66,29 +67,64 @@ class Strongest:
     peak: float
     limit: float
 
-    def pixels(self, floor: float) -> NDArray[Any]:
+    def pixels(self, floor: float, *, roughly: bool = False) -> NDArray[Any]:
         """The image with as much of the residual as keeps the PSNR of the stored integers at ``floor`` dB or above.
 
         Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured.
+
+        Args:
+            floor: in dB.
+            roughly: in fewer looks, a little weaker.
         """
-        energy = float(np.mean(np.square(self.residual, dtype=np.float64)))
-        if energy == 0.0:
+        close, narrow = (ROUGHLY, 1e-2) if roughly else (CLOSE, 1e-4)
+        if not self.residual.any():
             return self.image.pixels
-        allowed = (self.peak / 10.0 ** (floor / 20.0)) ** 2
         low, high = 0.0, 2.0 * self.limit
-        best, strength = self.image.pixels, min(math.sqrt(allowed / energy), self.limit)
+        strength = self._guess(floor)
         for _ in range(LOOKS):
-            pixels = self.image.nearest(self.image.pixels + np.float32(strength) * self.residual)
-            reached = stored_psnr(self.image.pixels, pixels, self.peak)
+            squares = self._squares(strength)
+            reached = 10.0 * math.log10(self.peak**2 * self.image.pixels.size / squares) if squares else None
             if reached is None or reached >= floor:
-                low, best = strength, pixels
-                if strength == self.limit or (reached is not None and reached - floor < CLOSE):
+                low = strength
+                if strength == self.limit or (reached is not None and reached - floor < close):
                     break
             else:
                 high = strength
-            if high - low < 1e-4 * high:
+            if high - low < narrow * high:
                 break
             # Were there no rounding, this would be it; if it leads outside of what is known, the middle.
             guess = strength * 10.0 ** ((reached - floor) / 20.0) * 0.9995 if reached is not None else 2.0 * strength
             strength = min(guess if low < guess < high else 0.5 * (low + high), self.limit)
-        return best
+        found = np.empty_like(self.image.pixels)
+        self._squares(low, found)
+        return found
+
+    def _guess(self, floor: float) -> float:
+        """The strength at which a sample of the residual, rounded and not clipped, has the floor."""
+        sample = self.residual.ravel()[:: -(-self.residual.size // SAMPLE)]
+        allowed = (self.peak / 10.0 ** (floor / 20.0)) ** 2
+        low, high = 0.0, self.limit
+        while high - low > 1e-4 * high:
+            middle = 0.5 * (low + high)
+            rounded = np.rint(np.float32(middle) * sample)
+            low, high = (middle, high) if np.vdot(rounded, rounded) <= allowed * sample.size else (low, middle)
+        return high if high == self.limit else low
+
+    def _bands(self) -> list[slice]:
+        """Rows that are looked at together, so that what is computed of them stays small."""
+        values = self.image.pixels[0].size
+        step = max(1, BAND // values)
+        return [slice(top, top + step) for top in range(0, len(self.image.pixels), step)]
+
+    def _squares(self, strength: float, into: NDArray[Any] | None = None) -> int:
+        """The sum of all squared differences at a strength; the pixels are written to ``into``, if given."""
+        total = 0
+        for rows in self._bands():
+            own = self.image.with_pixels(self.image.pixels[rows])
+            residual = self.residual[rows] if own.pixels.ndim == 2 else self.residual[rows][..., None]
+            pixels = own.nearest(own.pixels + np.float32(strength) * residual)
+            difference = (pixels.astype(np.int32) - own.pixels).ravel()
+            total += int(np.vdot(difference.astype(np.int64), difference))
+            if into is not None:
+                into[rows] = pixels
+        return total

@@ -12,22 +12,24 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, RandomSampler
 
 from samplewise import distributed
-from samplewise.batches import mix
-from samplewise.checkpoint import MODEL_FILE, alone, write_json
-from samplewise.data.pictures import PictureData, Store
+from samplewise.checkpoint import MODEL_FILE
+from samplewise.data.pictures import Store
+from samplewise.disk import alone, write_json, write_text
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.fit import Solution, fit
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
 from samplewise.provenance import provenance
+from samplewise.recipe_file import toml_of
+from samplewise.records import SettingsFile
+from samplewise.samples import mix
 from samplewise.schedules import Geometric
-from samplewise.settings_file import SettingsFile
-from samplewise.training.engine import single_device
+from samplewise.training import Solution, fit
+from samplewise.training.step import single_device
 from samplewise.watermark.adversary import Adversary, Discriminator
 from samplewise.watermark.live import marked_pictures
 from samplewise.watermark.networks import NETWORKS, Network
 from samplewise.watermark.noise import parse_noise
 from samplewise.watermark.pipeline import Pipeline, watermark_problem
-from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.recipe import FOUND_OUT, Recipe
 from samplewise.watermark.weights import save_network
 
 if TYPE_CHECKING:
@@ -35,10 +37,21 @@ if TYPE_CHECKING:
 
     from samplewise.problem import Problem
 
-__all__ = ["RECIPE_FILE", "RESULT_FILE", "make_network", "make_pipeline", "train"]
+__all__ = ["RECIPE_FILE", "RECIPE_TOML", "RESULT_FILE", "make_network", "make_pipeline", "open_run", "train"]
 
+Loader = DataLoader[tuple[torch.Tensor, torch.Tensor]]
+AUDITED_AT_ONCE = 16  # pictures; more would take more memory than a step of training
 RESULT_FILE = "result.json"
 RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")
+"""What the run is a run of, so that nothing else goes on in its folder."""
+RECIPE_TOML = "recipe.toml"
+"""The same for people, to be changed and given to another run."""
+
+
+def open_run(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Begin a run in ``folder``, or with ``resume`` go on with the one there; its recipe is written into it."""
+    RECIPE_FILE.open(folder, recipe, resume=resume)
+    write_text(folder / RECIPE_TOML, toml_of(recipe, apart=FOUND_OUT))
 
 
 def make_network(recipe: Recipe) -> Network:
@@ -66,8 +79,9 @@ def make_pipeline(recipe: Recipe, network: Network, *, classifier: nn.Module | N
 class _Parts:
     """The pictures of a run, as ``fit`` takes them."""
 
-    train: DataLoader[tuple[torch.Tensor, torch.Tensor]]
-    audited: dict[str, PictureData]
+    train: Loader
+    audited: dict[str, Loader]
+    """The first selects the network."""
     steps: int
     """Steps of a round."""
 
@@ -82,7 +96,6 @@ def train(
     resume: bool = False,
     fabric: Fabric | None = None,
     progress: bool | None = None,
-    tensorboard: bool = False,
 ) -> Solution:
     """Train a network by a recipe; killed at any moment, the same call with ``resume`` goes on to the same weights.
 
@@ -93,9 +106,8 @@ def train(
         network: to train in the place of the recipe's own.
         classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, for a recipe with a bound on diagnosis.
         resume: go on with the run that is there.
-        fabric: devices, strategy and precision, launched; one device if not given.
+        fabric: devices, strategy and precision, launched; one device if not given. Its loggers get pictures too.
         progress: show a progress bar; on a terminal only if None.
-        tensorboard: also write TensorBoard event files, with pictures.
     """
     if store.size != recipe.size:
         raise DataError(f"{store.folder}: holds pictures of size {store.size}, but the run is for size {recipe.size}")
@@ -103,7 +115,7 @@ def train(
         raise ConfigurationError("a bound on the diagnosis and a classifier belong together: give both or neither")
     network = make_network(recipe) if network is None else network
     if distributed.rank() == 0:
-        RECIPE_FILE.open(folder, recipe, resume=resume)
+        open_run(folder, recipe, resume=resume)
     fabric = fabric or single_device()
     pipeline = make_pipeline(recipe, network, classifier=None if classifier is None else classifier.to(fabric.device))
     problem = watermark_problem(pipeline, recipe.floor, margin=recipe.margin, diagnosis=recipe.diagnosis)
@@ -119,18 +131,16 @@ def train(
             epochs=recipe.rounds,
             warmup_epochs=recipe.message_rounds,
             seed=recipe.seed,
-            scheduler=CosineAnnealingLR(optimizer, recipe.last_round * parts.steps) if recipe.anneal else None,
-            scheduler_interval="step",
+            scheduler=(CosineAnnealingLR(optimizer, recipe.last_round * parts.steps), "step")
+            if recipe.anneal
+            else None,
             auxiliary=_adversary(recipe, network, pipeline),
-            audit_on=dict(parts.audited),
+            audit_on=parts.audited,
             audit_every=recipe.audit_every,
-            audit_batch_size=16,
-            select_on="validation",
             checkpoint=folder / "fit",
             fabric=fabric,
+            pictures=marked_pictures(pipeline) if fabric.loggers else None,
             progress=progress,
-            tensorboard=tensorboard,
-            pictures=marked_pictures(pipeline) if tensorboard else None,
         )
     if distributed.rank() == 0:
         # The baseline has no floor to be selected by.
@@ -170,9 +180,10 @@ def _parts(store: Store, recipe: Recipe) -> _Parts:
     else:
         sampler = RandomSampler(pictures, num_samples=steps * size)
         loader = DataLoader(pictures, batch_size=size, sampler=sampler)
+    looked_at = {"validation": store.select("validation"), "train": pictures}
     audited = {
-        "train": pictures.spread(recipe.audit_images),
-        "validation": store.select("validation").spread(recipe.audit_images),
+        name: DataLoader(part.spread(recipe.audit_images), batch_size=AUDITED_AT_ONCE)
+        for name, part in looked_at.items()
     }
     return _Parts(loader, audited, steps)
 

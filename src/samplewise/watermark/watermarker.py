@@ -12,22 +12,25 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import Certificate, fidelity, sha256
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import Network
-from samplewise.watermark.networks.swift import CELL, Swift
-from samplewise.watermark.payload import Codec, Key, Payload, Reading
-from samplewise.watermark.strength import Strongest, checked_floor, highest_floor
-from samplewise.watermark.view import View
-from samplewise.watermark.weights import SHIPPED_FILE, load_network
+from samplewise.watermark.payload import Codec, Decoded, Key, Payload
+from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
+from samplewise.watermark.view import NetworkView
+from samplewise.watermark.weights import SHIPPED_FILE, load_network, network_name
 
-__all__ = ["Embedded", "Extracted", "Marking", "Watermarker"]
+__all__ = ["Embedded", "Extracted", "Watermarker"]
 
 STRONGEST = 8.0
 """How many times its residual a network is given where the floor leaves room."""
+SEARCHED = 1 << 22, 1 << 23
+"""Values of the largest images for which the highest floor that works is looked for: finely, and coarsely."""
+NOTHING = "no floor would work"
 MUCH = 0.25
 """Share of an image; where more is protected, that is named as a reason."""
 
@@ -69,23 +72,14 @@ class Extracted:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Marking:
-    """Pixels with a message in them, and how many of its bits are read wrong from them."""
-
-    pixels: NDArray[Any]
-    bit_errors: int
-    readable: bool = True
-    """Whether the error correction makes up for them, with reserves for what may happen to the file."""
-
-
 class Watermarker:
     """Hides messages in images of any size and bit depth, and reads them.
 
     Args:
-        network: a trained :class:`Swift`.
-        model: its name in certificates.
+        network: trained, of any kind.
+        model: its name in certificates; made of its weights if not given.
         key: whoever does not have it can neither read nor write; None for everybody.
+        formerly: its name in certificates of earlier versions, which hashed the file of weights.
 
     Example:
         >>> import numpy as np, samplewise as sw
@@ -96,13 +90,12 @@ class Watermarker:
         'patient 4711'
     """
 
-    def __init__(self, network: Network, *, model: str, key: Key | None = None) -> None:
-        if not isinstance(network, Swift):
-            raise ConfigurationError(
-                f"expected a network of kind swift, got {type(network).__name__.lower()}: others are bound to one size"
-            )
+    def __init__(
+        self, network: Network, *, model: str | None = None, key: Key | None = None, formerly: str | None = None
+    ) -> None:
         self.network = network.eval()
-        self.model = model
+        self.model = network_name(network) if model is None else model
+        self.formerly = formerly
         self.codec = Codec(network.bits, key)
 
     @classmethod
@@ -121,13 +114,7 @@ class Watermarker:
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise DataError(f"{file}: no such file; expected trained weights, or a run of samplewise watermark train")
-        # Enough of the hash to tell the network from others.
-        return cls(load_network(file), model=f"swift-{sha256(file)[:12]}", key=key)
-
-    @property
-    def least_cells(self) -> int:
-        """How many cells an image must have, so that every bit has a place."""
-        return -(-self.network.bits // self.network.slots)
+        return cls(load_network(file), key=key, formerly=f"swift-{sha256(file)[:12]}")
 
     def embed(
         self, image: Any, message: Message, *, psnr: float = 45.0, protect: NDArray[np.bool_] | None = None
@@ -146,104 +133,121 @@ class Watermarker:
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
         stored = as_stored(image)
-        marking = self.mark(stored, message, psnr=psnr, protect=protect)
-        hashes = _digest(stored.pixels), _digest(marking.pixels)
-        return Embedded(marking.pixels, self.certify(stored, marking, hashes, floor=psnr, protect=protect))
+        pixels, errors = self.mark(stored, message, psnr=psnr, protect=protect)
+        hashes = _digest(stored.pixels), _digest(pixels)
+        return Embedded(pixels, self.certify(stored, pixels, errors, hashes, psnr, protect))
 
     def extract(self, image: Any) -> Extracted:
         """Read the message of an image, if it has one; arguments as for :meth:`embed`."""
-        reading = self.read(as_stored(image))
-        if reading is None:
+        found = self.read(as_stored(image))
+        if found is None:
             return Extracted(None, 0.0, 0)
-        return Extracted(reading.payload.value, reading.confidence, reading.corrected, reading.payload)
+        return Extracted(found.payload.value, found.confidence, found.corrected, found.payload)
 
     def mark(
         self, image: StoredImage, message: Message, *, psnr: float, protect: NDArray[np.bool_] | None = None
-    ) -> Marking:
-        """The pixels of ``image`` with the message in them, at the floor and readable, or :class:`RefusedError`."""
+    ) -> tuple[NDArray[Any], int]:
+        """The pixels of ``image`` with the message in them, at the floor and readable, or :class:`RefusedError`.
+
+        Returns:
+            The pixels, and how many bits are read wrong from them.
+        """
         floor = checked_floor(psnr)
         payload = Payload.of(message)
         bits = self.codec.encode(payload)
-        view = View.of(image)
-        if view.cells < self.least_cells:
+        view = self._view(image)
+        if view.cells < self.network.least_cells:
             raise DataError(self._too_small(view))
-        seen = view.tensor(image.pixels)
+        seen = self._seen(view, image)
         with torch.inference_mode():
             marked = self.network.embed(seen, torch.from_numpy(bits)[None].float())
-        residual = view.residual(marked - seen)
+        # One residual for all channels, so that nothing is lost where a file is stored in grey.
+        residual = view.residual((marked - seen).mean(1, keepdim=True))
         if protect is not None:
             residual[_checked_mask(protect, image)] = 0.0
-        if image.pixels.ndim == 3:
-            residual = residual[..., None]
         # A deep image that uses a part of its range keeps the floor against that part, so all the more in the whole.
         strongest = Strongest(image, residual, min(image.peak, view.span), STRONGEST)
 
-        def attempt(at: float) -> Marking:
-            return self._checked(image, strongest.pixels(at), payload, bits)
+        pixels = strongest.pixels(floor)
+        errors, readable = self._check(image.with_pixels(pixels), payload, bits)
+        if not readable:
+            roughly = image.pixels.size > SEARCHED[0]
 
-        marking = attempt(floor)
-        if not marking.readable:
-            highest = highest_floor(lambda at: attempt(at).readable, floor)
-            raise RefusedError(self._refusal(floor, marking, highest, self._difficulties(view, protect)))
-        return marking
+            def works(at: float) -> bool:
+                tried = strongest.pixels(at, roughly=roughly)
+                return self._check(image.with_pixels(tried), payload, bits)[1]
+
+            advice = "try a lower floor"
+            if image.pixels.size <= SEARCHED[1]:
+                highest = highest_floor(works, floor, step=4 * FLOOR_STEP if roughly else FLOOR_STEP)
+                advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
+            raise RefusedError(self._refusal(floor, errors, advice, self._difficulties(view, protect)))
+        return pixels, errors
 
     def certify(
         self,
         original: StoredImage,
-        marking: Marking,
+        marked: NDArray[Any],
+        bit_errors: int,
         hashes: tuple[str, str],
-        *,
         floor: float,
         protect: NDArray[np.bool_] | None = None,
     ) -> Certificate:
-        """What holds for ``original`` and what became of it; ``hashes`` are theirs."""
+        """What holds for ``original`` and the pixels it has become; ``hashes`` are of the two."""
         return Certificate(
             *hashes,
             model=self.model,
             floor=float(floor),
             bits=self.network.bits,
-            bit_errors=marking.bit_errors,
-            fidelity=fidelity(original.pixels, marking.pixels, peak=original.peak, protected=protect),
+            bit_errors=bit_errors,
+            fidelity=fidelity(original.pixels, marked, peak=original.peak, protected=protect),
         )
 
-    def read(self, image: StoredImage) -> Reading | None:
+    def read(self, image: StoredImage) -> Decoded | None:
         """The payload of an image with how surely it was read, or None."""
-        large_enough = View.of(image).cells >= self.least_cells
-        return self.codec.decode(self._logits(image)) if large_enough else None
+        view = self._view(image)
+        return self.codec.decode(self._logits(view, image)) if view.cells >= self.network.least_cells else None
 
-    def _logits(self, image: StoredImage) -> NDArray[np.float32]:
+    def _view(self, image: StoredImage) -> NetworkView:
+        return NetworkView.of(image, cell=self.network.cell)
+
+    def _logits(self, view: NetworkView, image: StoredImage) -> NDArray[np.float32]:
         with torch.inference_mode():
-            logits: NDArray[np.float32] = self.network.extract(View.of(image).tensor(image.pixels))[0].numpy()
+            logits: NDArray[np.float32] = self.network.extract(self._seen(view, image))[0].numpy()
         return logits
 
-    def _checked(self, image: StoredImage, pixels: NDArray[Any], payload: Payload, bits: NDArray[np.uint8]) -> Marking:
-        logits = self._logits(image.with_pixels(pixels))
+    def _seen(self, view: NetworkView, image: StoredImage) -> Tensor:
+        return view.tensor(image.pixels).expand(-1, self.network.channels, -1, -1)
+
+    def _check(self, marked: StoredImage, payload: Payload, bits: NDArray[np.uint8]) -> tuple[int, bool]:
+        """How many bits are read wrong, and whether the payload is read, with reserves for what may happen to it."""
+        logits = self._logits(self._view(marked), marked)
         errors = int(np.count_nonzero((logits > 0) != bits))
         # What counting errors can correct must do here; weighing them is left for what happens to the file.
-        correctable = self.codec.correctable(len(payload.content))
-        reading = self.codec.decode(logits) if errors <= correctable else None
-        return Marking(pixels, errors, reading is not None and reading.payload == payload)
+        if errors > self.codec.correctable(len(payload.content)):
+            return errors, False
+        found = self.codec.decode(logits)
+        return errors, found is not None and found.payload == payload
 
-    def _too_small(self, view: View) -> str:
-        side = CELL * math.ceil(math.sqrt(self.least_cells))
+    def _too_small(self, view: NetworkView) -> str:
+        cell, least = self.network.cell, self.network.least_cells
+        side = cell * math.ceil(math.sqrt(least))
         return (
-            f"expected an image of at least {self.least_cells} squares of {CELL} x {CELL} pixels for "
+            f"expected an image of at least {least} squares of {cell} x {cell} pixels for "
             f"{self.network.bits} bits, such as {side} x {side}, got {view.width} x {view.height}"
         )
 
-    def _refusal(self, floor: float, marking: Marking, highest: float | None, reasons: list[str]) -> str:
-        usual = (
-            "the floor is too high" if highest else "the image is too flat, too black or white, or nothing but noise"
-        )
-        wrong = f"{marking.bit_errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB"
-        advice = f"the highest floor that works is {highest:g} dB" if highest else "no floor would work"
+    def _refusal(self, floor: float, errors: int, advice: str, reasons: list[str]) -> str:
+        flat = "the image is too flat, too black or white, or nothing but noise"
+        usual = flat if advice == NOTHING else "the floor is too high"
+        wrong = f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB"
         return f"{wrong}: {' and '.join(reasons) or usual}; {advice}"
 
-    def _difficulties(self, view: View, protect: NDArray[np.bool_] | None) -> list[str]:
+    def _difficulties(self, view: NetworkView, protect: NDArray[np.bool_] | None) -> list[str]:
         """What makes an image a hard one."""
         protected = 0.0 if protect is None else float(protect.mean())
         found = {
-            "the image is small": view.cells < 2 * self.least_cells,
+            "the image is small": view.cells < 2 * self.network.least_cells,
             f"{100 * protected:.0f}% of it is protected": protected > MUCH,
         }
         return [reason for reason, holds in found.items() if holds]

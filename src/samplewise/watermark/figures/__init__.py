@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samplewise.report.style import styled
-from samplewise.watermark.evaluation.judged import Judged
 from samplewise.watermark.figures.charts import draw_attacks, draw_bit_errors, draw_psnr
 from samplewise.watermark.figures.curves import draw_curves
 from samplewise.watermark.figures.lengths import draw_lengths
 from samplewise.watermark.figures.pictures import draw_comparison, draw_pictures
+from samplewise.watermark.judging.output import Judged
 
 __all__ = ["write_figures"]
 

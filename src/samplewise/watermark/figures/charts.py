@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.report.style import COLOURS, new_figure, save
+from samplewise.report.style import COLOURS, bound_line, histogram, legend_below, new_figure, save, series
 from samplewise.watermark.attacks import parse_attack
-from samplewise.watermark.evaluation.judged import Judged
-from samplewise.watermark.evaluation.network import Column
-from samplewise.watermark.evaluation.paper import WHAT, published_median
+from samplewise.watermark.judging.measure import Column
+from samplewise.watermark.judging.output import Judged
+from samplewise.watermark.judging.published import WHAT, published_median
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["RUN_COLOURS", "RUN_MARKERS", "draw_attacks", "draw_bit_errors", "draw_psnr"]
+__all__ = ["draw_attacks", "draw_bit_errors", "draw_psnr"]
 
-RUN_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""From the palette of Okabe and Ito, for one run after the other."""
-RUN_MARKERS = "osD^vP*"
 WAY_COLOURS = {"grey": COLOURS["sequential"], "rgb": COLOURS["fixed"], "float": COLOURS["faint"]}
 WAY_NAMES = {"grey": "grey file", "rgb": "RGB file", "float": "floats, as in the paper"}
 BINS = 40
@@ -40,55 +37,47 @@ def draw_psnr(folder: Path, judged: Sequence[Judged]) -> list[Path]:
     for panel, one in zip(panels, judged, strict=False):
         _psnr(panel, one)
         panel.set_title(one.run.label, loc="left")
-    ways = dict.fromkeys(way for one in judged for way in one.evaluation.ways if way != "rgb")
+    ways = dict.fromkeys(way for one in judged for way in one.measured.ways if way != "rgb")
     handles = [panels[0].plot([], [], color=WAY_COLOURS[way], label=WAY_NAMES[way])[0] for way in ways]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    legend_below(figure, handles, columns=len(handles))
     return save(figure, folder, "psnr")
 
 
 def _psnr(panel: Axes, one: Judged) -> None:
     floor, share = one.summary.floor, one.summary.quality["grey"].satisfied
-    found = {way: one.evaluation.measures[f"{way}/psnr"] for way in ("grey", "float")}
+    found = {way: one.measured.columns[f"{way}/psnr"] for way in ("grey", "float")}
     lowest, highest = (float(limit(list(found.values()))) for limit in (np.min, np.max))
     # The floor belongs in the picture unless the network never came near it.
-    if abs(floor - np.median(found["grey"])) < 15:
+    if floor is not None and abs(floor - np.median(found["grey"])) < 15:
         lowest, highest = min(lowest, floor), max(highest, floor)
     pad = 0.05 * (highest - lowest) or 0.5
-    edges = np.linspace(lowest - pad, highest + pad, min(BINS, 8 + len(one.evaluation) // 10) + 1)
+    edges = np.linspace(lowest - pad, highest + pad, min(BINS, 8 + len(one.measured) // 10) + 1)
     for way, values in found.items():
         counts = 100 * np.histogram(values, edges)[0] / len(values)
-        if way == "grey":
-            panel.stairs(counts, edges, color=WAY_COLOURS[way], fill=True, alpha=0.35)
-        panel.stairs(counts, edges, color=WAY_COLOURS[way], linewidth=1.2)
+        histogram(panel, counts, edges, WAY_COLOURS[way], fill=0.35 if way == "grey" else 0)
     panel.set_xlim(edges[0] - pad / 2, edges[-1] + pad / 2)
     panel.margins(y=0.28)  # room for the words
     panel.set_ylim(bottom=0)
-    if edges[0] <= floor <= edges[-1]:
+    if floor is not None and edges[0] <= floor <= edges[-1]:
         right = floor > (edges[0] + edges[-1]) / 2
-        panel.axvline(floor, color=COLOURS["bound"], linestyle="--", linewidth=1.0)
-        _corner(panel, floor, f"floor {floor:g} dB", "right" if right else "left")
-    words = f"{share.held:,} of {share.samples:,} images meet {floor:g} dB"
-    panel.set_xlabel(f"PSNR (dB)\n{words}\n(at least {share.at_least:.1%} of such images)", fontsize=8)
+        bound_line(panel, floor, f"floor {floor:g} dB", side="right" if right else "left")
+    words = "no floor was asked for"
+    if share is not None:
+        met = f"{share.held:,} of {share.samples:,} images meet {floor:g} dB"
+        words = f"{met}\n(at least {share.at_least:.1%} of such images)"
+    panel.set_xlabel(f"PSNR (dB)\n{words}", fontsize=8)
     panel.set_ylabel("% of images")
-
-
-def _corner(panel: Axes, x: float, text: str, side: Any) -> None:
-    """Write beside a vertical line, on the side where there is room."""
-    place = (-4, -2) if side == "right" else (4, -2)
-    panel.annotate(
-        text, (x, 1.0), place, xycoords=("data", "axes fraction"), textcoords="offset points", va="top", ha=side
-    )
 
 
 def draw_bit_errors(folder: Path, judged: Sequence[Judged], *, paper: bool) -> list[Path]:
     """Bit errors of each run's images (the paper's figure of BER): a box for each way to take them."""
     figure, (panel,) = new_figure(1, 1, width=max(4.0, min(10.0, 1.6 + 1.3 * len(judged))), height=3.2)
-    ways = [way for way in WAY_NAMES if any(way in one.evaluation.ways for one in judged)]
+    ways = [way for way in WAY_NAMES if any(way in one.measured.ways for one in judged)]
     highest = 0.0
     for place, one in enumerate(judged):
-        own = [way for way in ways if way in one.evaluation.ways]
+        own = [way for way in ways if way in one.measured.ways]
         for number, way in enumerate(own):
-            errors = one.evaluation.measures[f"{way}/bit_error"]
+            errors = one.measured.columns[f"{way}/bit_error"]
             highest = max(highest, float(errors.max()))
             _box(panel, errors, place + 0.26 * (number - (len(own) - 1) / 2), way)
     medians = [published_median(one.run.recipe) if paper else None for one in judged]
@@ -102,20 +91,12 @@ def draw_bit_errors(folder: Path, judged: Sequence[Judged], *, paper: bool) -> l
     panel.grid(axis="x", visible=False)
     if highest > 0.4:
         panel.axhline(GUESSING, color=COLOURS["faint"], linewidth=1.0, zorder=1)
-        panel.annotate(
-            "guessing",
-            (0.0, GUESSING),
-            (3, 2),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            color="#777777",
-            fontsize=7,
-        )
+        panel.text(0.01, GUESSING, "guessing", transform=panel.get_yaxis_transform(), va="bottom", fontsize=7)
     panel.set_ylabel("bit error rate of an image")
     handles = [panel.plot([], [], "s", color=WAY_COLOURS[way], label=WAY_NAMES[way])[0] for way in ways]
     if marked:
         handles += panel.plot([], [], color=COLOURS["bound"], linestyle=":", linewidth=1.2, label=WHAT)
-    figure.legend(handles=handles, loc="outside lower center", ncols=1 if len(judged) < 3 else 2)
+    legend_below(figure, handles, columns=1 if len(judged) < 3 else 2)
     return save(figure, folder, "bit-errors")
 
 
@@ -149,6 +130,7 @@ def draw_attacks(folder: Path, judged: Sequence[Judged]) -> list[Path]:
     for number, one in enumerate(judged):
         # Side by side, so that runs that are equally good do not hide each other.
         shift = 0.13 * (number - (len(judged) - 1) / 2)
+        colour, marker = series(number)
         for way in ("rgb", "grey"):
             found = [attacked for attacked in one.summary.attacks if attacked.way == way]
             if not found:
@@ -157,24 +139,15 @@ def draw_attacks(folder: Path, judged: Sequence[Judged]) -> list[Path]:
             panel.plot(
                 [attacked.reading.bit_error_mean for attacked in found],
                 [heights[attacked.attack] + shift for attacked in found],
-                color=RUN_COLOURS[number % len(RUN_COLOURS)],
-                marker=RUN_MARKERS[number % len(RUN_MARKERS)],
+                color=colour,
+                marker=marker,
                 linestyle="",
                 markersize=5 if way == "grey" else 8,
                 fillstyle="full" if way == "grey" else "none",
                 label=one.run.label if way == "grey" else None,
             )
     panel.axvline(GUESSING, color=COLOURS["bound"], linestyle=":", linewidth=1.0)
-    panel.annotate(
-        "guessing",
-        (GUESSING, 1.0),
-        (-3, 1),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=7,
-    )
+    panel.text(GUESSING, 1.01, "guessing", transform=panel.get_xaxis_transform(), ha="right", va="bottom", fontsize=7)
     panel.set_yticks(list(heights.values()), list(heights))
     panel.set_ylim(depth + 0.7, -0.7)
     panel.set_xlim(-0.015, max(0.53, panel.get_xlim()[1]))
@@ -182,7 +155,7 @@ def draw_attacks(folder: Path, judged: Sequence[Judged]) -> list[Path]:
     panel.set_xlabel(f"mean bit error rate after the attack, {attacked:,} images")
     if hollow:
         panel.plot([], [], "o", color=COLOURS["classification"], fillstyle="none", label="hollow: RGB files")
-    figure.legend(loc="outside lower center", ncols=min(3, len(judged) + hollow))
+    legend_below(figure, panel.get_legend_handles_labels()[0], columns=min(3, len(judged) + hollow))
     return save(figure, folder, "attacks")
 
 

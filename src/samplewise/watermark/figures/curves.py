@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from samplewise.report.style import new_figure, save
-from samplewise.watermark.evaluation.runs import HistoryRow, Run
-from samplewise.watermark.figures.charts import RUN_COLOURS
+from samplewise.report.style import COLOURS, Line, curve, legend_below, new_figure, save, series
+from samplewise.watermark.judging.runs import HistoryRow, Run
 from samplewise.watermark.pipeline import CONSTRAINT
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ PANELS = {
     f"{CONSTRAINT}/satisfied": "(c) share of images at the floor",
 }
 """Columns of the history that there are for the training and the validation pictures."""
-Line = str | tuple[int, tuple[float, float]]
 PARTS: dict[str, Line] = {"train": (0, (4, 1.5)), "validation": "-"}
 TAU = f"tau/{CONSTRAINT}"
 DASH = 4  # line widths
@@ -30,9 +28,7 @@ DASH = 4  # line widths
 
 def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
     """Draw the histories that the runs have kept, if any (the paper's curves of training and validation)."""
-    histories = [
-        (run, rows, RUN_COLOURS[n % len(RUN_COLOURS)]) for n, run in enumerate(runs) if (rows := run.history())
-    ]
+    histories = [(run, rows, series(n)[0]) for n, run in enumerate(runs) if (rows := run.history())]
     if not histories:
         return []
     figure, panels = new_figure(2, 2, height=4.8)
@@ -55,9 +51,9 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
         panel.set_xlabel("epoch" if all(run.recipe.steps_per_round is None for run in runs) else "round")
     handles, _ = panels[0].get_legend_handles_labels()
     for part, line in PARTS.items():
-        handles += panels[0].plot([], [], color="#555555", linestyle=line, label=part)
-    handles += panels[1].plot([], [], color="#555555", linestyle=":", linewidth=0.8, label="floor")
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+        handles += panels[0].plot([], [], color=COLOURS["classification"], linestyle=line, label=part)
+    handles += panels[1].plot([], [], color=COLOURS["classification"], linestyle=":", linewidth=0.8, label="floor")
+    legend_below(figure, handles, columns=min(4, len(handles)))
     return save(figure, folder, "curves")
 
 
@@ -73,9 +69,4 @@ def _taus(panel: Axes, histories: Sequence[tuple[list[HistoryRow], str]]) -> Non
 
 
 def _curve(panel: Axes, rows: list[HistoryRow], column: str, colour: str, line: Line, label: str | None = None) -> None:
-    """Between the epochs that were looked at; others have no such number."""
-    points = [(row["epoch"], value) for row in rows if (value := row.get(column)) is not None]
-    if points:
-        marker = "." if len(points) == 1 else None
-        epochs, values = zip(*points, strict=True)
-        panel.plot(epochs, values, color=colour, linestyle=line, marker=marker, label=label)
+    curve(panel, [row["epoch"] for row in rows], [row.get(column) for row in rows], colour, line, label)

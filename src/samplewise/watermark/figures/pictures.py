@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samplewise.report.style import new_figure, save
-from samplewise.watermark.evaluation.examples import again
-from samplewise.watermark.evaluation.judged import Judged
-from samplewise.watermark.evaluation.marking import Pixels
-from samplewise.watermark.evaluation.network import Evaluation
+from samplewise.watermark.judging.measure import Measured, Pixels
+from samplewise.watermark.judging.output import Judged, again
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,9 +43,9 @@ class _Example:
         return int(self.difference.max())
 
 
-def chosen_images(evaluation: Evaluation) -> dict[int, str]:
+def chosen_images(measured: Measured) -> dict[int, str]:
     """Which images to show, by their place, and why: the worst ones, a typical one and the best."""
-    error, psnr = evaluation.measures["grey/bit_error"], evaluation.measures["grey/psnr"]
+    error, psnr = measured.columns["grey/bit_error"], measured.columns["grey/psnr"]
     order = np.argsort(psnr, kind="stable").tolist()
     chosen: dict[int, str] = {order[0]: "lowest PSNR"}
     if error.max() > 0:
@@ -59,7 +57,7 @@ def chosen_images(evaluation: Evaluation) -> dict[int, str]:
 
 def draw_pictures(folder: Path, one: Judged) -> list[Path]:
     """A few images of a run, with one scale for all differences."""
-    examples = [_example(one, place, why) for place, why in chosen_images(one.evaluation).items()]
+    examples = [_example(one, place, why) for place, why in chosen_images(one.measured).items()]
     figure, panels = new_figure(len(examples), 3, width=6.6, height=0.5 + 1.75 * len(examples))
     highest = max(example.largest for example in examples)
     for row, example in enumerate(examples):
@@ -81,14 +79,14 @@ def draw_comparison(folder: Path, judged: Sequence[Judged]) -> list[Path]:
     Each difference has a scale of its own, which is stated: networks may differ a hundredfold.
     """
     first = judged[0]
-    name = first.evaluation.names[int(first.evaluation.measures["grey/psnr"].argmin())]
-    shared = [one for one in judged if name in one.evaluation.names and one.data.store.size == first.data.store.size]
+    name = first.measured.names[int(first.measured.columns["grey/psnr"].argmin())]
+    shared = [one for one in judged if name in one.measured.names and one.data.store.size == first.data.store.size]
     shared = shared[:COMPARED]
     if len(shared) < 2:
         return []
     columns = len(shared) + 1
     figure, panels = new_figure(2, columns, width=1.65 * columns, height=4.2)
-    examples = [_example(one, one.evaluation.names.index(name), "") for one in shared]
+    examples = [_example(one, one.measured.names.index(name), "") for one in shared]
     _show(panels[0], examples[0].cover)
     panels[0].set_title("original")
     panels[0].set_xlabel(examples[0].name, fontsize=7)
@@ -104,10 +102,10 @@ def draw_comparison(folder: Path, judged: Sequence[Judged]) -> list[Path]:
 
 
 def _example(one: Judged, place: int, why: str) -> _Example:
-    measures = one.evaluation.measures
-    found = f"{measures['grey/psnr'][place]:.2f} dB, BER {measures['grey/bit_error'][place]:.3f}"
+    columns = one.measured.columns
+    found = f"{columns['grey/psnr'][place]:.2f} dB, BER {columns['grey/bit_error'][place]:.3f}"
     covers, marked = again(one, [place])
-    return _Example(why, _short(one.evaluation.names[place]), found, covers[0], marked[0])
+    return _Example(why, _short(one.measured.names[place]), found, covers[0], marked[0])
 
 
 def _short(name: str, length: int = 28) -> str:

@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError
-from samplewise.watermark.formats.picture import MAX_PIXELS, Picture, Pixels, one_line
-from samplewise.watermark.formats.raster import SUFFIXES
+from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
+from samplewise.watermark.formats.raster import RASTERS
+from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["DicomPicture", "read_dicom"]
+__all__ = ["DICOM", "DicomImage"]
 
 DESCRIPTION = "Invisible watermark embedded by samplewise"
-DEFLATED = b"1.2.840.10008.1.2.1.99"
-META = 132  # where the file meta information begins
-MAX_INFLATED = 1 << 30  # bytes
+DEFLATED = "1.2.840.10008.1.2.1.99"
+MAX_INFLATED = 1 << 26
+"""Bytes that a deflated file may have when inflated, however small it is; a larger one has at most"""
+MAX_RATIO = 20
+"""times its own."""
+BLOCK = 1 << 20  # bytes that are inflated at once
+JPEG = "1.2.840.10008.1.2.4."
 LOSSY_SYNTAXES = (
     "1.2.840.10008.1.2.4.50",  # JPEG baseline
     "1.2.840.10008.1.2.4.51",  # JPEG extended
@@ -38,7 +42,7 @@ SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0
 
 
 @dataclass(frozen=True, eq=False)
-class DicomPicture(Picture):
+class DicomImage(ImageFile):
     """A single-frame DICOM image; its pixels are the stored values, before any rescale or window."""
 
     content: bytes
@@ -52,15 +56,15 @@ class DicomPicture(Picture):
         first, last = self.padding_range
         return (pixels >= first) & (pixels <= last)
 
-    def _check_format(self, path: Path, *, lossy: bool) -> bool:
-        if path.suffix.lower() in SUFFIXES:
+    def target_format(self, path: Path, *, lossy: bool) -> Format:
+        if any(path.suffix.lower() in each.suffixes for each in RASTERS):
             raise ConfigurationError(
                 f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
                 "and of the values: choose a name that ends in .dcm"
             )
-        return True
+        return self.format
 
-    def _encoded(self, pixels: Pixels, suffix: str) -> bytes:
+    def _encoded(self, pixels: Pixels, target: Format) -> bytes:
         from pydicom import DataElement
         from pydicom.filewriter import correct_ambiguous_vr
         from pydicom.uid import ExplicitVRLittleEndian
@@ -116,37 +120,56 @@ def _derive(dataset: FileDataset, *, lossy: bool) -> None:
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid(prefix=None)
 
 
-def read_dicom(path: Path, content: bytes) -> DicomPicture:
-    """Decode the DICOM file ``content``; what pydicom says of values is not repeated, as it may name a patient."""
-    try:
-        import pydicom  # noqa: F401 - only to see whether it is there
-    except ImportError as error:
-        raise MissingPackageError("reading DICOM needs pydicom: pip install 'samplewise[watermark]'") from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+class DicomFormat(Format):
+    """DICOM with its preamble; names of such files are often UIDs."""
+
+    def read(self, path: Path, content: bytes) -> DicomImage:
+        """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
         try:
-            dataset = _parsed(content)
-            problem = _unsuitable(dataset)
-            if problem:
-                raise DataError(problem)
-            return _picture(path, content, dataset, _pixels(dataset))
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-        except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
-            raise DataError(f"{path}: torn or not a valid DICOM file ({type(error).__name__})") from error
+            import pydicom  # noqa: F401 - only to see whether it is there
+        except ImportError as error:
+            raise MissingPackageError(f"reading DICOM needs pydicom; {install('watermark')}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                _check_inflated(content)
+                dataset = _parsed(content)
+                problem = _unsuitable(dataset)
+                if problem:
+                    raise DataError(problem)
+                each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
+                check_size(dataset.Columns, dataset.Rows, each, content)
+                return _image(path, content, dataset, _pixels(dataset))
+            except DataError:
+                raise
+            except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
+                raise DataError(f"torn or not a valid DICOM file ({type(error).__name__})") from error
+
+
+DICOM = DicomFormat("dicom", (".dcm", ".dicom"), rb".{128}DICM", any_name=True)
 
 
 def _parsed(content: bytes) -> FileDataset:
     from pydicom import dcmread
 
-    if content[META : META + 4] == b"\x02\0\0\0":  # the length of the group
-        start = META + 12 + int.from_bytes(content[META + 8 : META + 12], "little")
-        if DEFLATED in content[META:start]:
-            inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-            inflate.decompress(content[start:], MAX_INFLATED)
-            if inflate.unconsumed_tail:
-                raise DataError(f"expected a deflated file of at most {MAX_INFLATED >> 20} MB when inflated, got more")
     return dcmread(io.BytesIO(content))
+
+
+def _check_inflated(content: bytes) -> None:
+    """Refuse a small file that grows without end when it is inflated, which pydicom would do at once."""
+    from pydicom.filereader import _read_file_meta_info, read_preamble
+
+    file = io.BytesIO(content)
+    read_preamble(file, force=False)
+    if _read_file_meta_info(file).get("TransferSyntaxUID") != DEFLATED:
+        return
+    inflate, left, most = zlib.decompressobj(-zlib.MAX_WBITS), file.read(), max(MAX_INFLATED, MAX_RATIO * len(content))
+    size = 0
+    while left and not inflate.eof:
+        size += len(inflate.decompress(left, BLOCK))
+        left = inflate.unconsumed_tail
+        if size > most:
+            raise DataError(f"expected a deflated file of at most {most >> 20} MB when inflated, got more")
 
 
 def _unsuitable(dataset: FileDataset) -> str | None:
@@ -166,8 +189,6 @@ def _unsuitable(dataset: FileDataset) -> str | None:
         return "expected a little endian DICOM file, got the retired big endian syntax: convert it, as with dcmconv +te"
     if frames != 1:
         return f"expected one frame, got {frames}: split the file first"
-    if not 0 < dataset.Rows * dataset.Columns <= MAX_PIXELS:
-        return f"expected 1 to {MAX_PIXELS:,} pixels, got {dataset.Rows} x {dataset.Columns}"
     if (allocated, signed) not in ((8, 0), (16, 0), (16, 1)):
         return f"expected 8 or 16 bits, got {allocated} bits, {'' if signed else 'un'}signed"
     if not 2 <= stored <= allocated or high != stored - 1:
@@ -184,6 +205,8 @@ def _pixels(dataset: FileDataset) -> Pixels:
 
     syntax = dataset.file_meta.TransferSyntaxUID
     try:
+        if syntax.startswith(JPEG):
+            _check_jpeg(dataset)
         # Uncompressed, the words as they are: what lies above the stored bits would be lost, so it must be seen.
         pixels = pixel_array(dataset, correct_unused_bits=syntax.is_encapsulated)
     except Exception as error:  # of pydicom or of the decoder it calls
@@ -195,7 +218,25 @@ def _pixels(dataset: FileDataset) -> Pixels:
     return np.array(pixels, pixels.dtype.newbyteorder("="), order="C")
 
 
-def _picture(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> DicomPicture:
+def _check_jpeg(dataset: FileDataset) -> None:
+    """Refuse what its decoder would only find out after it has filled the memory, or taken its time."""
+    from PIL import Image, UnidentifiedImageError
+    from pydicom.encaps import generate_frames
+
+    frame = next(generate_frames(dataset.PixelData, number_of_frames=1))
+    check_scans(frame)
+    try:
+        with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as image:
+            size = image.size
+    except UnidentifiedImageError:
+        return  # another kind of JPEG
+    if size != (dataset.Columns, dataset.Rows):
+        raise DataError(
+            f"expected {dataset.Columns} x {dataset.Rows} pixels in its JPEG stream, got {size[0]} x {size[1]}"
+        )
+
+
+def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> DicomImage:
     syntax, notes = dataset.file_meta.TransferSyntaxUID, []
     lossy = str(syntax) in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
     if syntax.is_encapsulated:
@@ -212,11 +253,11 @@ def _picture(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -
             int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
         ]
         padding = (min(ends), max(ends))
-    picture = DicomPicture(pixels, dataset.BitsStored, path, "dicom", lossy, tuple(notes), content, padding)
-    outside = (pixels < picture.lowest) | (pixels > picture.lowest + picture.peak)
-    if (outside & ~picture.padding(pixels)).any():
+    image = DicomImage(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding)
+    outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
+    if (outside & ~image.padding(pixels)).any():
         raise DataError(
             f"expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay in "
             "the unused bits: remove it first"
         )
-    return picture
+    return image

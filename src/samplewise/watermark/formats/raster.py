@@ -1,26 +1,25 @@
-"""PNG, TIFF, BMP and JPEG, by Pillow."""
+"""PNG, TIFF, BMP, JPEG and WebP, by Pillow. A new one takes an entry at the end of this module."""
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError
-from samplewise.watermark.formats.picture import MAX_PIXELS, Picture, Pixels, one_line
+from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
+from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageFile import ImageFile
 
-__all__ = ["RasterPicture", "read_raster"]
+__all__ = ["RASTERS", "RasterFormat", "RasterImage"]
 
-SUFFIXES = {".png": "png", ".tif": "tiff", ".tiff": "tiff", ".bmp": "bmp", ".jpg": "jpeg", ".jpeg": "jpeg"}
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 LOSSLESS_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
 ORIENTATION, PHOTOMETRIC = 274, 262
@@ -30,7 +29,8 @@ KEPT_TAGS = (269, 270, 271, 272, 282, 283, 285, 296, 305, 306, 315, 316, 700, 33
 ICC_TAG, FIRST_PRIVATE_TAG = 34675, 32768
 # Colour and text; of private chunks those that may be copied though the pixels change.
 KEPT_CHUNKS = (b"gAMA", b"cHRM", b"sRGB", b"cICP", b"tEXt", b"zTXt", b"iTXt")
-JPEG_QUALITY = 95
+MAX_CHUNKS = 1000  # beside those of the pixels
+QUICKLY = 1 << 24  # values of an image whose file is compressed less
 
 
 @dataclass(frozen=True)
@@ -48,118 +48,122 @@ class Metadata:
     """Of a TIFF file."""
 
 
+@dataclass(frozen=True)
+class RasterFormat(Format):
+    """A format that Pillow reads and writes."""
+
+    modes: frozenset[str]
+    """Pillow's names of what it holds: grey L and I;16, colour RGB, with alpha LA and RGBA."""
+    options: Callable[[Metadata, Pixels], dict[str, Any]]
+    """What Pillow's writer is told, of what is kept and the pixels."""
+    check: Callable[[bytes], None] = lambda content: None
+    """Refuses files before they are decoded."""
+    metadata: Callable[[Any, bytes, list[str]], dict[str, Any]] = lambda image, content, notes: {}
+    """More of :class:`Metadata` than Pillow tells for every format, of the image and the file; it may add notes."""
+    was_lossy: Callable[[Any, bytes], bool] = lambda image, content: False
+    """Whether the image in a file was compressed with loss."""
+
+    def read(self, path: Path, content: bytes) -> RasterImage:
+        """Decode a file."""
+        try:
+            from PIL import Image
+        except ImportError as error:
+            raise MissingPackageError(f"reading images needs Pillow; {install('watermark')}") from error
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                self.check(content)
+                with Image.open(io.BytesIO(content), formats=(self.name.upper(),)) as image:
+                    _refuse(image, content)
+                    image.load()
+                    found = self._image(path, image, content)
+            told = dict.fromkeys(one_line(each.message) for each in caught if isinstance(each.message, Exception))
+            return replace(found, notes=(*found.notes, *told))
+        except (DataError, MissingPackageError):
+            raise
+        except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
+            raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error
+
+    def _image(self, path: Path, image: Image, content: bytes) -> RasterImage:
+        from PIL import ImageOps
+
+        notes: list[str] = []
+        info = image.info
+        metadata = Metadata(info.get("icc_profile"), info.get("dpi"), info.get("exif"))
+        metadata = replace(metadata, **self.metadata(image, content, notes))
+        if metadata.tags is None and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
+            notes.append("turned upright, as its orientation says")
+            ImageOps.exif_transpose(image, in_place=True)
+            metadata = replace(metadata, exif=image.info.get("exif"))
+        image, note = _plain(image)
+        values = np.array(image)
+        if image.mode in SIXTEEN_BITS:
+            values = values.astype(np.uint16)  # in the machine's byte order
+        alpha = values[..., -1].copy() if image.mode in ("LA", "RGBA") else None
+        pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
+        lossy = self.was_lossy(image, content)
+        return RasterImage(pixels, 8 * pixels.itemsize, path, self, lossy, (*notes, *note), alpha, metadata)
+
+
 @dataclass(frozen=True, eq=False)
-class RasterPicture(Picture):
-    """A picture that Pillow reads; it can be written in any of Pillow's formats that hold its pixels."""
+class RasterImage(ImageFile):
+    """An image that Pillow reads; it can be written in any of Pillow's formats that hold its pixels."""
 
     alpha: Pixels | None
     metadata: Metadata
 
-    def _check_format(self, path: Path, *, lossy: bool) -> bool:
-        kind = SUFFIXES.get(path.suffix.lower())
-        if kind is None:
-            raise ConfigurationError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}, got {path.suffix!r}")
-        if kind == "jpeg" and not lossy:
+    def target_format(self, path: Path, *, lossy: bool) -> RasterFormat:
+        suffixes = {suffix: each for each in RASTERS for suffix in each.suffixes}
+        target = suffixes.get(path.suffix.lower())
+        if target is None:
+            raise ConfigurationError(f"{path}: expected a name that ends in {', '.join(suffixes)}, got {path.suffix!r}")
+        kind = target.name.upper()
+        if not target.exact and not lossy:
             raise ConfigurationError(
-                f"{path}: JPEG changes the pixels, and with them the watermark; write .png, or allow it with lossy"
+                f"{path}: {kind} changes the pixels, and with them the watermark; write .png, or allow it with lossy"
             )
-        if kind in ("bmp", "jpeg") and (self.bits > 8 or self.alpha is not None):
-            what = "16 bits" if self.bits > 8 else "an alpha channel"
-            raise ConfigurationError(f"{path}: {kind.upper()} cannot hold {what}: write .png or .tif")
-        return kind != "jpeg"
+        mode = "I;16" if self.bits > 8 else "L" if self.pixels.ndim == 2 else "RGB"
+        if mode + ("" if self.alpha is None else "A") not in target.modes:
+            what = "16 bits" if self.bits > 8 else "grey" if mode not in target.modes else "an alpha channel"
+            raise ConfigurationError(f"{path}: {kind} cannot hold {what}: write .png or .tif")
+        return target
 
-    def _encoded(self, pixels: Pixels, suffix: str) -> bytes:
+    def _encoded(self, pixels: Pixels, target: Format) -> bytes:
         from PIL import Image
-        from PIL.PngImagePlugin import PngInfo
 
-        data, file = self.metadata, io.BytesIO()
+        assert isinstance(target, RasterFormat)
+        file = io.BytesIO()
         if self.alpha is not None:
             pixels = np.dstack([pixels, self.alpha])
         image = Image.fromarray(np.ascontiguousarray(pixels))
-        options: dict[str, Any] = {"icc_profile": data.icc}
-        kind = SUFFIXES[suffix]
-        if data.dpi is not None and not (kind == "tiff" and data.tags is not None):  # there the tags have it
-            options["dpi"] = data.dpi
-        if kind in ("png", "jpeg") and data.exif is not None:
-            options["exif"] = data.exif
-        if kind == "png":
-            options["pnginfo"] = info = PngInfo()
-            for name, content in data.chunks:
-                info.add(name, content)
-        elif kind == "tiff":
-            options["compression"] = data.compression
-            if data.tags is not None:
-                options["tiffinfo"] = data.tags
-        elif kind == "jpeg":
-            options |= {"quality": JPEG_QUALITY, "subsampling": 0}
+        options = {"icc_profile": self.metadata.icc} | target.options(self.metadata, pixels)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata; whether the pixels are right is seen by reading them back
-            image.save(file, format=kind.upper(), **options)
+            image.save(
+                file, format=target.name.upper(), **{key: one for key, one in options.items() if one is not None}
+            )
         return file.getvalue()
 
-    def _same(self, other: RasterPicture, pixels: Pixels) -> bool:
+    def _same(self, other: RasterImage, pixels: Pixels) -> bool:
         own, its = self.alpha, other.alpha
         same_alpha = own is its if own is None or its is None else np.array_equal(own, its)
         return same_alpha and super()._same(other, pixels)
 
 
-def read_raster(path: Path, content: bytes, kind: str) -> RasterPicture:
-    """Decode the file ``content`` of format ``kind``."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError("reading images needs Pillow: pip install 'samplewise[watermark]'") from error
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with Image.open(io.BytesIO(content), formats=(kind.upper(),)) as image:
-                _refuse(path, image)
-                image.load()
-                picture = _picture(path, kind, image, content)
-        told = dict.fromkeys(one_line(warning.message) for warning in caught if isinstance(warning.message, Exception))
-        return replace(picture, notes=(*picture.notes, *told))
-    except (DataError, MissingPackageError):
-        raise
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{path}: expected at most {MAX_PIXELS:,} pixels: {one_line(error)}") from error
-    except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
-        raise DataError(f"{path}: torn or not a valid {kind.upper()} file: {one_line(error)}") from error
-
-
-def _refuse(path: Path, image: ImageFile) -> None:
+def _refuse(image: Any, content: bytes) -> None:
     """Say no, before anything is decoded, to what is too large or would not come back as it is."""
-    if not 0 < image.width * image.height <= MAX_PIXELS:
-        raise DataError(f"{path}: expected 1 to {MAX_PIXELS:,} pixels, got {image.width} x {image.height}")
-    frames = getattr(image, "n_frames", 1)
-    if frames != 1:
-        raise DataError(f"{path}: expected one image, got {frames} frames or pages: split the file first")
+    each = 2 if image.mode in SIXTEEN_BITS else len(image.getbands())
+    check_size(image.width, image.height, each, content)
+    # A chain of TIFF pages is not walked: it may be long.
+    if (getattr(image, "tag_v2", None) is not None and image.tag_v2.next) or getattr(image, "n_frames", 1) != 1:
+        raise DataError("expected one image, got several frames or pages: split the file first")
     stored = {tile.args if isinstance(tile.args, str) else tile.args[0] for tile in image.tile if tile.args}
     deep = any(isinstance(mode, str) and mode.partition(";")[2][:2] in ("16", "12") for mode in stored)
     if deep and (image.mode not in SIXTEEN_BITS or not stored <= set(SIXTEEN_BITS)):
-        raise DataError(f"{path}: expected 8 bits, or 16 bits of grey, got {image.mode} stored with more: convert it")
+        raise DataError(f"expected 8 bits, or 16 bits of grey, got {image.mode} stored with more: convert it")
 
 
-def _picture(path: Path, kind: str, image: Image, content: bytes) -> RasterPicture:
-    from PIL import ImageOps
-
-    notes: list[str] = []
-    metadata = _metadata(image, kind, content, notes)
-    if kind != "tiff" and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
-        notes.append("turned upright, as its orientation says")
-        ImageOps.exif_transpose(image, in_place=True)
-        metadata = replace(metadata, exif=image.info.get("exif"))
-    image, note = _plain(path, image)
-    notes += note
-    values = np.array(image)
-    if image.mode in SIXTEEN_BITS:
-        values = values.astype(np.uint16)  # in the machine's byte order
-    alpha = values[..., -1].copy() if image.mode in ("LA", "RGBA") else None
-    pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
-    lossy = kind == "jpeg" or (kind == "tiff" and image.info.get("compression", "raw") not in LOSSLESS_TIFF)
-    return RasterPicture(pixels, 8 * pixels.dtype.itemsize, path, kind, lossy, tuple(notes), alpha, metadata)
-
-
-def _plain(path: Path, image: Image) -> tuple[Image, list[str]]:
+def _plain(image: Image) -> tuple[Image, list[str]]:
     """The image as grey or RGB, with or without alpha; palettes and transparent colours are resolved."""
     transparent = "transparency" in image.info
     if image.mode in (*SIXTEEN_BITS, "L", "RGB") and not transparent:
@@ -176,29 +180,47 @@ def _plain(path: Path, image: Image) -> tuple[Image, list[str]]:
         what = {"P": "palette", "PA": "palette", "1": "one bit a pixel"}.get(image.mode, "transparent colour")
         return image.convert(wanted), [f"{what} turned into {wanted}, 8 bits"]
     raise DataError(
-        f"{path}: expected grey or RGB of 8 bits, or grey of 16, got {image.mode}"
+        f"expected grey or RGB of 8 bits, or grey of 16, got {image.mode}"
         f"{' with a transparent colour' if transparent else ''}: convert it"
     )
 
 
-def _metadata(image: Image, kind: str, content: bytes, notes: list[str]) -> Metadata:
-    info = image.info
-    found = Metadata(info.get("icc_profile"), info.get("dpi"), info.get("exif"))
-    if kind == "png":
-        kept = (chunk for chunk in _chunks(content) if chunk[0] in KEPT_CHUNKS or _safe_to_copy(chunk[0]))
-        return replace(found, chunks=tuple(kept))
-    if kind == "tiff":
-        return _tiff_metadata(image, found, notes)
-    return found
-
-
-def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name and content of the chunks of a PNG file."""
+def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Name, content and checksum of the chunks of a PNG file."""
     position = 8
     while position + 8 <= len(content):
-        size = int.from_bytes(content[position : position + 4])
-        yield content[position + 4 : position + 8], content[position + 8 : position + 8 + size]
-        position += size + 12
+        end = position + 8 + int.from_bytes(content[position : position + 4])
+        yield content[position + 4 : position + 8], content[position + 8 : end], content[end : end + 4]
+        position = end + 4
+
+
+def _check_png(content: bytes) -> None:
+    """Pillow decodes pixels whose checksum is wrong, and is slow with chunks by the hundred thousand."""
+    others = 0
+    for name, data, checksum in _chunks(content):
+        if zlib.crc32(data, zlib.crc32(name)).to_bytes(4) != checksum:
+            raise ValueError(f"the checksum of {name.decode('latin-1')!r} is wrong")
+        others += name != b"IDAT"
+        if others > MAX_CHUNKS:
+            raise ValueError(f"more than {MAX_CHUNKS:,} chunks")
+        if name == b"IEND":
+            return
+    raise ValueError("the end of the file is missing")
+
+
+def _png_metadata(image: Image, content: bytes, notes: list[str]) -> dict[str, Any]:
+    found = ((name, data) for name, data, _ in _chunks(content))
+    return {"chunks": tuple(chunk for chunk in found if chunk[0] in KEPT_CHUNKS or _safe_to_copy(chunk[0]))}
+
+
+def _png_options(data: Metadata, pixels: Pixels) -> dict[str, Any]:
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    for name, content in data.chunks:
+        info.add(name, content)
+    quick = 1 if pixels.size > QUICKLY else None  # some percent larger, in a third of the time
+    return {"dpi": data.dpi, "exif": data.exif, "pnginfo": info, "compress_level": quick}
 
 
 def _safe_to_copy(name: bytes) -> bool:
@@ -206,7 +228,7 @@ def _safe_to_copy(name: bytes) -> bool:
     return name.isalpha() and name[0:1].islower() and name[1:2].islower() and name[3:4].islower()
 
 
-def _tiff_metadata(image: Any, found: Metadata, notes: list[str]) -> Metadata:
+def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> dict[str, Any]:
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
     tags = ImageFileDirectory_v2()
@@ -220,5 +242,54 @@ def _tiff_metadata(image: Any, found: Metadata, notes: list[str]) -> Metadata:
     if dropped:
         notes.append(f"TIFF tags that will not be kept: {', '.join(map(str, dropped))}")
     compression = image.info.get("compression", "raw")
-    found = replace(found, exif=None, tags=tags)
-    return replace(found, compression=compression) if compression in LOSSLESS_TIFF else found
+    return {"exif": None, "tags": tags} | ({"compression": compression} if compression in LOSSLESS_TIFF else {})
+
+
+def _webp_lossy(image: Image, content: bytes) -> bool:
+    position = 12
+    while content[position : position + 4] not in (b"VP8 ", b"VP8L", b""):
+        size = int.from_bytes(content[position + 4 : position + 8], "little")
+        position += 8 + size + size % 2
+    return content[position : position + 4] != b"VP8L"
+
+
+ALL = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
+PLAIN = frozenset({"L", "RGB"})
+RASTERS = (
+    RasterFormat("png", (".png",), rb"\x89PNG\r\n\x1a\n", ALL, _png_options, _check_png, _png_metadata),
+    RasterFormat(
+        "tiff",
+        (".tif", ".tiff"),
+        rb"II[*+]\0|MM\0[*+]",
+        ALL,
+        # Where there are tags, they have the resolution.
+        lambda data, _: {
+            "compression": data.compression,
+            "tiffinfo": data.tags,
+            "dpi": data.dpi if data.tags is None else None,
+        },
+        metadata=_tiff_metadata,
+        was_lossy=lambda image, content: image.info.get("compression", "raw") not in LOSSLESS_TIFF,
+    ),
+    RasterFormat("bmp", (".bmp",), rb"BM", PLAIN, lambda data, _: {"dpi": data.dpi}),
+    RasterFormat(
+        "jpeg",
+        (".jpg", ".jpeg"),
+        rb"\xff\xd8\xff",
+        PLAIN,
+        lambda data, _: {"dpi": data.dpi, "exif": data.exif, "quality": 95, "subsampling": 0},
+        check_scans,
+        was_lossy=lambda image, content: True,
+        exact=False,
+    ),
+    RasterFormat(
+        "webp",
+        (".webp",),
+        rb"RIFF....WEBP",
+        frozenset({"RGB", "RGBA"}),
+        # Exact: also the colour of transparent pixels.
+        lambda data, _: {"exif": data.exif, "lossless": True, "exact": True},
+        was_lossy=_webp_lossy,
+    ),
+)
+"""All formats that Pillow reads and writes for us."""

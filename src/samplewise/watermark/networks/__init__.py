@@ -6,5 +6,5 @@ from samplewise.watermark.networks.swift import Swift
 
 __all__ = ["NETWORKS", "Hidden", "Network", "Swift"]
 
-NETWORKS: dict[str, type[Hidden] | type[Swift]] = {"hidden": Hidden, "swift": Swift}
-"""By the name that commands and files use."""
+NETWORKS: dict[str, type[Network]] = {"hidden": Hidden, "swift": Swift}
+"""By the name that commands and files use. A new network takes its class and a line here."""

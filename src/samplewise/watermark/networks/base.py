@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -12,7 +13,10 @@ Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Network(nn.Module, ABC):
-    """An encoder and a decoder trained together.
+    """An encoder and a decoder trained together: all that training, evaluation and the tool ask of one.
+
+    A subclass takes these arguments and gives the three methods below. With a name in
+    :data:`samplewise.watermark.networks.NETWORKS`, commands and files know it too.
 
     Args:
         bits: length of a message.
@@ -21,7 +25,10 @@ class Network(nn.Module, ABC):
         width: channels of the layers.
     """
 
-    def __init__(self, bits: int, *, size: int, channels: int, width: int) -> None:
+    cell: ClassVar[int] = 1
+    """The sides of the images it takes are multiples of this."""
+
+    def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
         super().__init__()
         self.bits = bits
         self.size = size
@@ -32,6 +39,11 @@ class Network(nn.Module, ABC):
     def arguments(self) -> dict[str, int]:
         """What to build the same network from."""
         return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
+
+    @property
+    def least_cells(self) -> int:
+        """How many squares of :attr:`cell` an image must have to hold a message; as many as one of its own size."""
+        return (self.size // self.cell) ** 2
 
     def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
         """Hide messages, send the images through a channel, and read what arrives.

@@ -44,6 +44,8 @@ class Swift(Network):
         slots: bits written into each cell; chosen such that each bit has three slots, if not given.
     """
 
+    cell = CELL
+
     def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32, slots: int | None = None) -> None:
         super().__init__(bits, size=size, channels=channels, width=width)
         if size < CELL or size % CELL:
@@ -69,6 +71,10 @@ class Swift(Network):
     @property
     def arguments(self) -> dict[str, int]:
         return {**super().arguments, "slots": self.slots}
+
+    @property
+    def least_cells(self) -> int:
+        return -(-self.bits // self.slots)  # so that every bit has a place
 
     def embed(self, images: Tensor, messages: Tensor) -> Tensor:
         height, width = images.shape[2] // CELL, images.shape[3] // CELL

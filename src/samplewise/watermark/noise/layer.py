@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from samplewise.errors import DataError
 from samplewise.watermark.noise.grammar import Chain, format_chains, parse_chains
-from samplewise.watermark.noise.operators import DIFFERENTIABLE
+from samplewise.watermark.noise.operators import OPERATORS
 
 __all__ = ["Noise", "parse_noise"]
 
@@ -42,7 +42,9 @@ class Noise(nn.Module):
         weights = torch.tensor([chain.weight for chain in self.chains], dtype=torch.float64)
         for step in self.chains[int(torch.multinomial(weights, 1))].steps:
             # After every step, as tools that store images do.
-            images = DIFFERENTIABLE[step.name](images, cover, step).clamp(0.0, 1.0)
+            train = OPERATORS[step.name].train
+            assert train is not None  # the grammar has seen to that
+            images = train(images, cover, step).clamp(0.0, 1.0)
         return images
 
     def extra_repr(self) -> str:
@@ -58,17 +60,7 @@ def parse_noise(spec: str) -> Noise:
     The entries between the commas are alternatives, drawn by their weights (1 where none is given); ``+`` applies one
     after the other. A range is drawn from uniformly, anew for each image (resize: for each batch).
 
-    ==================  ================================================================================
-    identity            nothing
-    jpeg(quality)       JPEG compression, 1 to 100, standard tables, 4:2:0
-    resize(scale)       scaled and back, antialiased bilinear
-    crop(share)         a rectangle with that share of both sides stays in its place, the rest is black
-    dropout(chance)     each pixel is replaced with the cover's with that probability
-    gaussian(sigma)     normal noise with that standard deviation, where white is 1
-    blur(sigma)         Gaussian blur, sigma in pixels
-    brightness(factor)  values times the factor
-    contrast(factor)    distance to the mean grey times the factor
-    ==================  ================================================================================
+    What there is to choose from: :data:`samplewise.watermark.noise.operators.OPERATORS`.
 
     Raises:
         ConfigurationError: the spec does not follow the grammar; the message says where and shows it.

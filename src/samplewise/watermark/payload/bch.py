@@ -6,7 +6,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, MissingPackageError
+from samplewise.errors import ConfigurationError, MissingPackageError, install
 from samplewise.watermark.payload.ordered import nearest_codeword
 
 __all__ = ["MAX_BITS", "BchCode", "parity_bits"]
@@ -97,7 +97,7 @@ class BchCode:
         try:
             import reedsolo  # type: ignore[import-untyped]  # ships no types
         except ImportError as error:
-            raise MissingPackageError("reading payloads needs reedsolo: pip install 'samplewise[watermark]'") from error
+            raise MissingPackageError(f"reading payloads needs reedsolo; {install('watermark')}") from error
         with _reedsolo_lock:
             try:
                 found = self._reed_solomon.decode(word.tolist())[1]

@@ -12,7 +12,7 @@ from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.payload.frame import HEADER, Layout, chance, layouts
 from samplewise.watermark.payload.key import Key, checksum_bits, mask, permutation
 
-__all__ = ["Codec", "Kind", "Payload", "Reading"]
+__all__ = ["Codec", "Decoded", "Kind", "Payload"]
 
 VERSION = 0  # of four; the header keeps two bits for it
 
@@ -91,7 +91,7 @@ class Payload:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Decoded:
     """A payload that was read, and how surely."""
 
     payload: Payload
@@ -158,7 +158,7 @@ class Codec:
         frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
         return (frame ^ self._mask)[self._order]
 
-    def decode(self, logits: ArrayLike) -> Reading | None:
+    def decode(self, logits: ArrayLike) -> Decoded | None:
         """The payload that was encoded, or None: no readable watermark.
 
         Args:
@@ -179,7 +179,7 @@ class Codec:
             body, checksum = np.split(information, [HEADER + 8 * layout.length])
             if np.array_equal(checksum, self._checksum(layout, body)):
                 corrected = int(np.count_nonzero(codeword != read))
-                return Reading(_payload(body), corrected, self.bits, chance(self.layouts, corrected))
+                return Decoded(_payload(body), corrected, self.bits, chance(self.layouts, corrected))
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:

@@ -1,7 +1,6 @@
 """Runs of training, read from their folders to be judged."""
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +9,13 @@ from typing import Any
 
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import CheckpointError, DataError
+from samplewise.records import read_json
 from samplewise.watermark.networks import Network
 from samplewise.watermark.recipe import Recipe
 from samplewise.watermark.training import RECIPE_FILE, RESULT_FILE
 from samplewise.watermark.weights import load_network
 
-__all__ = ["HistoryRow", "Run", "read_runs"]
+__all__ = ["HistoryRow", "Run", "read_trained"]
 
 HISTORY = Path("fit") / "history.csv"
 HistoryRow = dict[str, float | None]
@@ -72,7 +72,7 @@ def _number(text: str | None) -> float | None:
         return None  # flags, and a last line that was cut off
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_trained(folders: Sequence[Path]) -> list[Run]:
     """Read finished runs; their names and labels differ from each other.
 
     Raises:
@@ -95,10 +95,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 def _read(folder: Path) -> Run:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected one made by samplewise watermark train")
-    try:
-        recipe = RECIPE_FILE.read(folder)
-    except TypeError as error:
-        raise CheckpointError(f"{folder / RECIPE_FILE.name}: is damaged: {error}") from error
+    recipe = RECIPE_FILE.read(folder)
     path = folder / MODEL_FILE
     if not path.exists():
         raise DataError(
@@ -111,23 +108,12 @@ def _read(folder: Path) -> Run:
             f"{path}: hides {network.bits} bits at size {network.size}, but the recipe beside it says {recipe.bits} "
             f"bits at size {recipe.size}; train anew"
         )
-    return Run(folder, folder.resolve().name, _label(recipe), recipe, network, _result(folder))
+    result = folder / RESULT_FILE
+    ended = read_json(result, "a result of watermark train") if result.exists() else {}
+    return Run(folder, folder.resolve().name, _label(recipe), recipe, network, ended)
 
 
 def _label(recipe: Recipe) -> str:
     goal = f"MSE x {recipe.image_loss:g}" if recipe.image_loss else f"C = {recipe.floor:g} dB"
     diagnosis = "" if recipe.diagnosis is None else f", diagnosis {recipe.diagnosis:g}"
     return f"{recipe.network}, {goal}{diagnosis}" + ("" if recipe.noise == "identity" else ", noise")
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    path = folder / RESULT_FILE
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(stored, dict):
-        raise CheckpointError(f"{path}: is damaged: expected an object, got {type(stored).__name__}")
-    return stored

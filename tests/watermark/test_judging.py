@@ -15,9 +15,8 @@ from torch import Tensor
 from samplewise.data.pictures import PictureData, Store, prepare
 from samplewise.errors import DataError, NotFiniteError
 from samplewise.watermark.attacks import parse_attacks
-from samplewise.watermark.evaluation import Evaluation, evaluate_network, summarise
-from samplewise.watermark.evaluation.report import write_images
-from samplewise.watermark.evaluation.summary import Share, capacity
+from samplewise.watermark.judging import Measured, measure, summarise
+from samplewise.watermark.judging.summary import Share, capacity
 from samplewise.watermark.messages import fixed_messages
 from samplewise.watermark.networks import Hidden, Swift
 
@@ -32,8 +31,8 @@ def data(store: Store) -> PictureData:
     return store.select()
 
 
-def same(first: Evaluation, second: Evaluation) -> bool:
-    columns = [{**one.measures, **one.attacks} for one in (first, second)]
+def same(first: Measured, second: Measured) -> bool:
+    columns = [one.columns for one in (first, second)]
     return columns[0].keys() == columns[1].keys() and all(
         np.array_equal(values, columns[1][key], equal_nan=True) for key, values in columns[0].items()
     )
@@ -41,7 +40,7 @@ def same(first: Evaluation, second: Evaluation) -> bool:
 
 def test_quality_is_that_of_the_files_on_disk(data: PictureData, tmp_path: Path) -> None:
     network = Plain(low=0.301, high=0.698)
-    found = evaluate_network(network, data, keep=tmp_path).measures
+    found = measure(network, data, keep=tmp_path).columns
     for place, name in enumerate(data.names):
         with Image.open(tmp_path / "grey" / name) as picture:
             assert picture.mode == "L"
@@ -60,7 +59,7 @@ def test_quality_is_that_of_the_files_on_disk(data: PictureData, tmp_path: Path)
 
 def test_floats_hold_what_files_cannot(data: PictureData) -> None:
     # Both values are above white: a file clamps them to the same grey.
-    found = evaluate_network(Plain(low=1.1, high=1.9), data).measures
+    found = measure(Plain(low=1.1, high=1.9), data).columns
     assert not found["float/bit_error"].any()
     zeros = 1 - fixed_messages(data.rows, 8).mean(1).double().numpy()
     assert np.allclose(found["grey/bit_error"], 1 - zeros)  # all is read as the lower value
@@ -69,11 +68,11 @@ def test_floats_hold_what_files_cannot(data: PictureData) -> None:
 def test_what_differs_between_channels_is_lost_in_grey(data: PictureData, tmp_path: Path) -> None:
     # Red moves the values that decide a bit; in the mean of three channels they stay on one side.
     network = Plain(channels=3, low=0.55, high=0.95, where=(0,))
-    found = evaluate_network(network, data, keep=tmp_path)
+    found = measure(network, data, keep=tmp_path)
     assert found.ways == ("grey", "rgb", "float")
-    assert not found.measures["rgb/bit_error"].any()
-    assert not found.measures["float/bit_error"].any()
-    assert found.measures["grey/bit_error"].mean() > 0.2
+    assert not found.columns["rgb/bit_error"].any()
+    assert not found.columns["float/bit_error"].any()
+    assert found.columns["grey/bit_error"].mean() > 0.2
     with Image.open(tmp_path / "rgb" / data.names[0]) as picture:
         assert picture.mode == "RGB"
     # The same change in the RGB file counts over all three channels.
@@ -87,36 +86,35 @@ def test_what_differs_between_channels_is_lost_in_grey(data: PictureData, tmp_pa
 def test_batches_threads_and_the_selection_change_nothing(data: PictureData, network: Swift | Hidden) -> None:
     attacks = parse_attacks("gaussian(0.05), crop(0.5) + jpeg(50), dropout(0.3)")
     network.train()
-    whole = evaluate_network(network, data, attacks=attacks)
+    whole = measure(network, data, attacks=attacks)
     assert all(module.training for module in network.modules())
-    single = evaluate_network(network, data, attacks=attacks, batch_size=2, workers=1)
-    for key, values in {**whole.measures, **whole.attacks}.items():
-        other = {**single.measures, **single.attacks}[key]
-        assert np.allclose(values, other, rtol=1e-5), key
+    single = measure(network, data, attacks=attacks, batch_size=2, workers=1)
+    for key, values in whole.columns.items():
+        assert np.allclose(values, single.columns[key], rtol=1e-5), key
     part = PictureData(data.store, [4])
-    alone = evaluate_network(network, part, attacks=attacks)
-    assert alone.measures["grey/psnr"][0] == pytest.approx(whole.measures["grey/psnr"][4])
-    assert all(alone.attacks[key][0] == pytest.approx(whole.attacks[key][4]) for key in alone.attacks)
+    alone = measure(network, part, attacks=attacks)
+    assert alone.columns["grey/psnr"][0] == pytest.approx(whole.columns["grey/psnr"][4])
+    assert all(alone.columns[key][0] == pytest.approx(whole.columns[key][4]) for key in alone.columns)
 
 
 def test_attacks_hit_the_files(data: PictureData) -> None:
     attacks = parse_attacks("identity, brightness(0.1), dropout(1), gaussian(0.3)")
-    found = evaluate_network(Plain(), data, attacks=attacks)
-    assert not found.attacks["grey/identity"].any()
+    found = measure(Plain(), data, attacks=attacks)
+    assert not found.columns["grey/identity bit_error"].any()
     ones = fixed_messages(data.rows, 8).mean(1).double().numpy()
-    assert np.allclose(found.attacks["grey/brightness(0.1)"], ones)  # darker than the middle: all zeros
-    assert found.attacks["grey/dropout(1)"].mean() > 0.2  # the cover is back
-    noisy = found.attacks["grey/gaussian(0.3)"]
+    assert np.allclose(found.columns["grey/brightness(0.1) bit_error"], ones)  # darker than the middle: all zeros
+    assert found.columns["grey/dropout(1) bit_error"].mean() > 0.2  # the cover is back
+    noisy = found.columns["grey/gaussian(0.3) bit_error"]
     assert 0 < noisy.mean() < 0.5
-    again = evaluate_network(Plain(), data, attacks=attacks)
+    again = measure(Plain(), data, attacks=attacks)
     assert same(found, again)
-    other = evaluate_network(Plain(), data, attacks=attacks, seed=1)
-    assert not np.array_equal(other.attacks["grey/gaussian(0.3)"], noisy)
+    other = measure(Plain(), data, attacks=attacks, seed=1)
+    assert not np.array_equal(other.columns["grey/gaussian(0.3) bit_error"], noisy)
 
 
 def test_few_images_are_attacked_evenly(data: PictureData) -> None:
-    found = evaluate_network(Plain(), data, attacks=parse_attacks("identity"), attack_images=3, batch_size=2)
-    assert np.flatnonzero(~np.isnan(found.attacks["grey/identity"])).tolist() == [0, 3, 6]
+    found = measure(Plain(), data, attacks=parse_attacks("identity"), attack_images=3, batch_size=2)
+    assert np.flatnonzero(~np.isnan(found.columns["grey/identity bit_error"])).tolist() == [0, 3, 6]
     assert summarise(found, 20.0).attacks[0].reading.error_free.samples == 3
 
 
@@ -128,17 +126,17 @@ def test_spread_takes_pictures_evenly(data: PictureData) -> None:
 
 def test_temporary_files_are_gone(data: PictureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    evaluate_network(Plain(), data)
+    measure(Plain(), data)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_judged_is_refused(data: PictureData, store: Store) -> None:
     with pytest.raises(DataError, match="expected pictures of size 32, as the network's, got 16"):
-        evaluate_network(Plain(size=32), data)
+        measure(Plain(size=32), data)
     network = Plain()
     torch.nn.init.constant_(network.weight, math.nan)
     with pytest.raises(NotFiniteError, match="its training diverged"):
-        evaluate_network(network, data)
+        measure(network, data)
 
 
 def test_names_that_become_one_file_are_refused(tmp_path: Path) -> None:
@@ -147,7 +145,7 @@ def test_names_that_become_one_file_are_refused(tmp_path: Path) -> None:
     for name in ("a.bmp", "a.bmp.png"):
         Image.new("L", (SIZE, SIZE), 100).save(folder / name)
     with pytest.raises(DataError, match="two images would become the same PNG file"):
-        evaluate_network(Plain(), prepare(folder, tmp_path / "store", size=SIZE, workers=1).select())
+        measure(Plain(), prepare(folder, tmp_path / "store", size=SIZE, workers=1).select())
 
 
 class Uneven(Plain):
@@ -159,20 +157,28 @@ class Uneven(Plain):
 
 
 def test_the_summary_names_the_worst_first(data: PictureData) -> None:
-    found = evaluate_network(Uneven(16), data)
-    assert found.measures["grey/max_difference"].tolist() == list(range(1, 10))
+    found = measure(Uneven(16), data)
+    assert found.columns["grey/max_difference"].tolist() == list(range(1, 10))
     floor = 20 * math.log10(255 / 5.5)  # images 0 to 4 are within it
     summary = summarise(found, floor)
     assert [name for name, _ in summary.below_floor] == [data.names[i] for i in (8, 7, 6, 5)]
     quality = summary.quality["grey"]
+    assert quality.satisfied is not None
+    assert quality.patients_satisfied is not None
     assert (quality.satisfied.held, quality.satisfied.samples) == (5, 9)
     assert (quality.patients_satisfied.held, quality.patients_satisfied.samples) == (1, 3)
     assert quality.psnr_min == pytest.approx(20 * math.log10(255 / 9))
     assert quality.psnr_median == pytest.approx(20 * math.log10(255 / 5))
     assert [error for _, error in summary.with_errors] == sorted((e for _, e in summary.with_errors), reverse=True)
     assert summary.to_dict()["below_floor"][0] == {"name": data.names[8], "psnr": quality.psnr_min}
-    worst = found.names[int(found.measures["grey/bit_error"].argmax())]
+    worst = found.names[int(found.columns["grey/bit_error"].argmax())]
     assert summary.with_errors[0][0] == worst
+
+
+def test_without_a_floor_nothing_is_said_of_one(data: PictureData) -> None:
+    summary = summarise(measure(Uneven(16), data), None)
+    assert (summary.floor, summary.below_floor) == (None, ())
+    assert {(found.satisfied, found.patients_satisfied) for found in summary.quality.values()} == {(None, None)}
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.sampled_from([0.9, 0.95]))
@@ -192,10 +198,10 @@ def test_capacity_is_that_of_the_symmetric_channel(error: float, bits: int) -> N
 
 
 def test_the_table_of_images_has_every_number(data: PictureData, tmp_path: Path) -> None:
-    found = evaluate_network(Plain(), data, attacks=parse_attacks("jpeg(75)"), attack_images=1)
-    write_images(tmp_path / "images.csv", found)
+    found = measure(Plain(), data, attacks=parse_attacks("jpeg(75)"), attack_images=1)
+    found.write(tmp_path / "images.csv")
     with (tmp_path / "images.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert tuple(row["name"] for row in rows) == data.names
-    assert [float(row["grey/psnr"]) for row in rows] == found.measures["grey/psnr"].tolist()
+    assert [float(row["grey/psnr"]) for row in rows] == found.columns["grey/psnr"].tolist()
     assert [row["grey/jpeg(75) bit_error"] != "" for row in rows] == [True] + 8 * [False]

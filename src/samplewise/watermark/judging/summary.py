@@ -1,4 +1,4 @@
-"""The numbers of an evaluation over all images: quality against the floor, bit errors, and the bits they leave."""
+"""What was measured, in a few numbers: quality against the floor, bit errors, and the bits they leave."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.audit import violation_rate_upper
-from samplewise.watermark.evaluation.network import Column, Evaluation
+from samplewise.watermark.judging.measure import Column, Measured
 
-__all__ = ["Attacked", "Quality", "Reading", "Share", "Summary", "capacity", "summarise"]
+__all__ = ["Attacked", "BitErrors", "Quality", "Share", "Summary", "capacity", "summarise"]
 
 Flags = NDArray[np.bool_]
 NAMED = 100
@@ -51,7 +51,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Reading:
+class BitErrors:
     """How well messages were read."""
 
     bit_error_mean: float
@@ -88,9 +88,9 @@ class Quality:
     psnr_mean: float
     psnr_median: float
     psnr_min: float
-    satisfied: Share
-    """Images that meet the floor."""
-    patients_satisfied: Share
+    satisfied: Share | None
+    """Images that meet the floor, if there is one."""
+    patients_satisfied: Share | None
     """Patients all of whose images meet it: images of one patient are not independent, patients are."""
     ssim_mean: float | None = None
     ssim_min: float | None = None
@@ -106,20 +106,21 @@ class Attacked:
 
     way: str
     attack: str
-    reading: Reading
+    reading: BitErrors
 
 
 @dataclass(frozen=True)
 class Summary:
-    """An evaluation in a few numbers."""
+    """One run in a few numbers."""
 
-    floor: float
+    floor: float | None
+    """In dB; None for a baseline that was trained without one and is not judged by one."""
     confidence: float
     images: int
     patients: int
     quality: Mapping[str, Quality]
     """By way: grey, rgb, float."""
-    reading: Mapping[str, Reading]
+    reading: Mapping[str, BitErrors]
     attacks: tuple[Attacked, ...]
     below_floor: tuple[tuple[str, float], ...]
     """Name and PSNR of images whose grey file misses the floor, worst first, a hundred at most."""
@@ -135,69 +136,56 @@ class Summary:
         }
 
 
-def summarise(evaluation: Evaluation, floor: float, *, confidence: float = 0.95) -> Summary:
-    """Sum up an evaluation.
+def summarise(measured: Measured, floor: float | None, *, confidence: float = 0.95) -> Summary:
+    """Summarise what was measured.
 
     Args:
-        evaluation: of every image.
-        floor: PSNR in dB that every image should reach.
+        measured: the numbers of every image.
+        floor: PSNR in dB that every image should reach; None without one.
         confidence: of the exact bounds.
     """
-    measures = evaluation.measures
-    readings = {way: measures[f"{way}/bit_error"] for way in evaluation.ways}
-    attacks = {key: values[~np.isnan(values)] for key, values in evaluation.attacks.items()}
-    error = measures["grey/bit_error"]
+    columns, bits = measured.columns, measured.bits
+    psnr, error = columns["grey/psnr"], columns["grey/bit_error"]
     return Summary(
         floor=floor,
         confidence=confidence,
-        images=len(evaluation),
-        patients=len(set(evaluation.patients)),
-        quality={way: _quality(evaluation, way, floor, confidence) for way in evaluation.ways},
-        reading={way: Reading.of(errors, evaluation.bits, confidence) for way, errors in readings.items()},
+        images=len(measured),
+        patients=len(set(measured.patients)),
+        quality={way: _quality(measured, way, floor, confidence) for way in measured.ways},
+        reading={way: BitErrors.of(columns[f"{way}/bit_error"], bits, confidence) for way in measured.ways},
         attacks=tuple(
-            Attacked(*_parts(key), Reading.of(errors, evaluation.bits, confidence)) for key, errors in attacks.items()
+            Attacked(way, attack, BitErrors.of(errors, bits, confidence))
+            for (way, attack), errors in measured.attacks.items()
         ),
-        below_floor=_worst(evaluation, measures["grey/psnr"], measures["grey/psnr"] < floor),
-        with_errors=_worst(evaluation, error, error > 0, largest=True),
+        below_floor=_worst(measured, psnr, psnr < (-np.inf if floor is None else floor)),
+        with_errors=_worst(measured, error, error > 0, largest=True),
     )
 
 
-def _quality(evaluation: Evaluation, way: str, floor: float, confidence: float) -> Quality:
-    measures = {
-        key.removeprefix(f"{way}/"): values for key, values in evaluation.measures.items() if key.startswith(f"{way}/")
-    }
-    psnr = measures["psnr"]
-    held = dict.fromkeys(evaluation.patients, True)
-    for patient, value in zip(evaluation.patients, psnr, strict=True):
-        held[patient] &= bool(value >= floor)
+def _quality(measured: Measured, way: str, floor: float | None, confidence: float) -> Quality:
+    columns = {key.removeprefix(f"{way}/"): values for key, values in measured.columns.items() if key.startswith(way)}
+    psnr = columns["psnr"]
+    satisfied = patients = None
+    if floor is not None:
+        held = psnr >= floor
+        satisfied = Share.of(held, confidence)
+        missed = {patient for patient, met in zip(measured.patients, held, strict=True) if not met}
+        patients = Share.of(np.array([one not in missed for one in dict.fromkeys(measured.patients)]), confidence)
     files = (
         {}
-        if "ssim" not in measures
+        if "ssim" not in columns
         else {
-            "ssim_mean": float(measures["ssim"].mean()),
-            "ssim_min": float(measures["ssim"].min()),
-            "max_difference": float(measures["max_difference"].max()),
-            "changed_mean": float(measures["changed"].mean()),
+            "ssim_mean": float(columns["ssim"].mean()),
+            "ssim_min": float(columns["ssim"].min()),
+            "max_difference": float(columns["max_difference"].max()),
+            "changed_mean": float(columns["changed"].mean()),
         }
     )
-    return Quality(
-        psnr_mean=float(psnr.mean()),
-        psnr_median=float(np.median(psnr)),
-        psnr_min=float(psnr.min()),
-        satisfied=Share.of(psnr >= floor, confidence),
-        patients_satisfied=Share.of(np.array(list(held.values())), confidence),
-        **files,
-    )
-
-
-def _parts(key: str) -> tuple[str, str]:
-    """The way and the attack of a column."""
-    way, _, attack = key.partition("/")
-    return way, attack
+    return Quality(float(psnr.mean()), float(np.median(psnr)), float(psnr.min()), satisfied, patients, **files)
 
 
 def _worst(
-    evaluation: Evaluation, values: Column, failed: Flags, *, largest: bool = False
+    measured: Measured, values: Column, failed: Flags, *, largest: bool = False
 ) -> tuple[tuple[str, float], ...]:
     order = np.argsort(-values if largest else values, kind="stable")
-    return tuple((evaluation.names[i], float(values[i])) for i in order if failed[i])[:NAMED]
+    return tuple((measured.names[i], float(values[i])) for i in order if failed[i])[:NAMED]

@@ -10,12 +10,12 @@ import numpy as np
 
 from samplewise.checkpoint import load_state
 from samplewise.errors import CheckpointError, DataError
+from samplewise.records import decoding, read_json
 from samplewise.report.fits import read_fit_within
-from samplewise.report.reading import read_json, reading
 from samplewise.report.run import Bars, Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split, Table
+from samplewise.report.spread import distribution
 from samplewise.report.words import count, share
-from samplewise.training.findings import distribution
-from samplewise.watermark.evaluation.report import FORMAT, REPORT, worst_images
+from samplewise.watermark.judging.output import FORMATS, REPORT, WORST, run_folder
 from samplewise.watermark.pipeline import CONSTRAINT
 from samplewise.watermark.training import RECIPE_FILE
 
@@ -32,7 +32,7 @@ def read_training(folder: Path) -> Sequence[RunReport] | None:
     if found is None:
         return None
     run, recipe = found
-    with reading(folder / RECIPE_FILE.name):
+    with decoding(folder / RECIPE_FILE.name, "a recipe"):
         return [replace(run, problem=_problem(recipe))]
 
 
@@ -41,36 +41,54 @@ def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
     path = folder / REPORT
     if not path.exists():
         return None
-    stored = read_json(path)
-    if stored.get("format") != FORMAT:
+    stored = read_json(path, "a report of watermark evaluate")
+    if stored.get("format") not in FORMATS:
         return None
-    with reading(path):
+    with decoding(path, "a report of watermark evaluate"):
         return [_judged(folder, stored, run) for run in stored["runs"]]
 
 
+def _floor(stored: Mapping[str, Any], run: Mapping[str, Any]) -> float | None:
+    """What a run was judged by; in the first format a baseline without a floor has the one that its recipe names."""
+    unasked = stored["format"] == FORMATS[0] and run["recipe"]["image_loss"] and run["floor"] == run["recipe"]["floor"]
+    return None if unasked or run["floor"] is None else float(run["floor"])
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file that a report names, which may have come from anywhere."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{folder / REPORT}: names {name!r}, which is not a file of this folder")
+    return path
+
+
 def _judged(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> RunReport:
-    names, columns = _images(folder / run["per_image"])
-    recipe, part, floor = run["recipe"], str(stored["part"]), float(run["floor"])
-    patients = run["quality"]["grey"]["patients_satisfied"]
+    names, columns = _images(_inside(folder, str(run["per_image"])))
+    recipe, part, floor = run["recipe"], str(stored["part"]), _floor(stored, run)
+    notes = ["Measured on 8-bit grey files that were really written and read back."]
+    requirements: tuple[Requirement, ...] = ()
+    if floor is not None:
+        patients = run["quality"]["grey"]["patients_satisfied"]
+        requirements = (Requirement(CONSTRAINT, CONSTRAINT, f"PSNR of the 8-bit file >= {floor:g} dB", lower=floor),)
+        notes.append(
+            f"Images of one patient are not independent. Of the {count(patients['samples'])} patients "
+            f"{share(patients['share'])} have no image below the floor: at {run['confidence']:.0%} confidence at least "
+            f"{share(patients['at_least'])} of all such patients."
+        )
     chosen = run["training"].get("selected", {})
     return RunReport(
         name=str(run["label"]),
         folder=str(folder),
         problem=_problem(recipe),
-        requirements=(Requirement(CONSTRAINT, CONSTRAINT, f"PSNR of the 8-bit file >= {floor:g} dB", lower=floor),),
+        requirements=requirements,
         method=f"{recipe['network']}, trained with the noise {recipe['noise']}",
         selected=str(chosen.get("reason", "the trained network")),
         objective="bit error",
-        notes=(
-            "Measured on 8-bit grey files that were really written and read back.",
-            f"Images of one patient are not independent. Of the {count(patients['samples'])} patients "
-            f"{share(patients['share'])} have no image below the floor: at {run['confidence']:.0%} confidence at least "
-            f"{share(patients['at_least'])} of all such patients.",
-        ),
+        notes=tuple(notes),
         splits=(_split(run, part, floor, columns),),
         distributions=tuple(_spread(part, floor, columns)),
         bars=(_attacks(run),) if run["attacks"] else (),
-        tables=(_reading(run),),
+        tables=(_bit_errors(run),),
         galleries=tuple(_galleries(folder, run, part, names, columns)),
         settings={"recipe": recipe, "data": run["data"], "part": part},
         provenance=dict(stored["provenance"]),
@@ -83,7 +101,7 @@ def _problem(recipe: Mapping[str, Any]) -> str:
 
 def _images(path: Path) -> tuple[dict[int, str], Columns]:
     """Name by number, and the columns of numbers; NaN where an image was not attacked."""
-    with reading(path):
+    with decoding(path, "a list of judged images"):
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         numbers = [name for name in rows[0] if name not in ("name", "patient")]
@@ -91,21 +109,23 @@ def _images(path: Path) -> tuple[dict[int, str], Columns]:
         return {int(row["number"]): row["name"] for row in rows}, columns
 
 
-def _split(run: Mapping[str, Any], part: str, floor: float, columns: Columns) -> Split:
-    below = np.maximum(0.0, floor - columns["grey/psnr"])
+def _split(run: Mapping[str, Any], part: str, floor: float | None, columns: Columns) -> Split:
+    below = np.maximum(0.0, (-np.inf if floor is None else floor) - columns["grey/psnr"])
     worst = [int(place) for place in np.argsort(-below, kind="stable") if below[place] > 0]
-    quality, data = run["quality"]["grey"], run["data"]
+    data, satisfied = run["data"], 1.0 - len(worst) / len(below)
     return Split(
         part,
         samples=len(below),
         objective=float(columns["grey/bit_error"].mean()),
-        satisfied=float(quality["satisfied"]["share"]),
+        satisfied=satisfied,
         # Unknown splits count as seen: no bound is better than one that does not hold.
         trained_on=data["trained_on_these"] and (part in ("train", "all") or data["split_as_trained"] is not True),
-        constraints={
+        constraints={}
+        if floor is None
+        else {
             CONSTRAINT: Finding(
                 violated=len(worst),
-                satisfied=float(quality["satisfied"]["share"]),
+                satisfied=satisfied,
                 mean_violation=float(below.mean()),
                 worst=float(below.max()),
                 violators=tuple((int(columns["number"][place]), float(below[place])) for place in worst[:20]),
@@ -120,19 +140,9 @@ def _split(run: Mapping[str, Any], part: str, floor: float, columns: Columns) ->
     )
 
 
-def _spread(part: str, floor: float, columns: Columns) -> list[Distribution]:
-    found = []
-    for name, bounds in ((CONSTRAINT, [floor]), ("bit_error", [])):
-        kept = distribution({part: columns[f"grey/{name}"]}, bounds)
-        found.append(
-            Distribution(
-                name,
-                edges=tuple(kept["edges"]),
-                counts={part: tuple(map(float, kept["counts"][part]))},
-                beyond={part: (kept["below"][part], kept["above"][part])},
-            )
-        )
-    return found
+def _spread(part: str, floor: float | None, columns: Columns) -> list[Distribution]:
+    shown: tuple[tuple[str, list[float]], ...] = ((CONSTRAINT, [] if floor is None else [floor]), ("bit_error", []))
+    return [distribution(name, {part: columns[f"grey/{name}"]}, bounds) for name, bounds in shown]
 
 
 def _attacks(run: Mapping[str, Any]) -> Bars:
@@ -150,8 +160,8 @@ def _attacks(run: Mapping[str, Any]) -> Bars:
     )
 
 
-def _reading(run: Mapping[str, Any]) -> Table:
-    rows = [(f"as written, {WAYS[way]}", reading) for way, reading in run["reading"].items()]
+def _bit_errors(run: Mapping[str, Any]) -> Table:
+    rows = [(f"as written, {WAYS[way]}", found) for way, found in run["reading"].items()]
     rows += [(f"{each['attack']}, {WAYS[each['way']]}", each["reading"]) for each in run["attacks"]]
     return Table(
         "How the messages were read",
@@ -183,7 +193,7 @@ def _galleries(
     folder: Path, run: Mapping[str, Any], part: str, names: Mapping[int, str], columns: Columns
 ) -> list[Gallery]:
     """The worst images; an evaluation made before they were kept has none."""
-    path = worst_images(folder, str(run["name"]))
+    path = _inside(folder, str((run_folder(folder, str(run["name"])) / WORST).relative_to(folder)))
     if not path.exists():
         return []
     try:
@@ -193,7 +203,7 @@ def _galleries(
     place = {int(number): i for i, number in enumerate(columns["number"])}
     titles = {"psnr": f"Lowest PSNR on {part}", "bit_error": f"Most bit errors on {part}"}
     galleries = []
-    with reading(path):
+    with decoding(path, "the worst images"):
         for kind, found in kept.items():
             pictures = []
             for number, original, marked in zip(

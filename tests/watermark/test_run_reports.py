@@ -1,6 +1,8 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +12,11 @@ from samplewise.audit import violation_rate_upper
 from samplewise.errors import DataError
 from samplewise.report.page import make_page
 from samplewise.watermark.attacks import parse_attacks
-from samplewise.watermark.evaluation import evaluate_network, report, summarise
-from samplewise.watermark.evaluation.examples import keep_worst
-from samplewise.watermark.evaluation.judged import Judged
-from samplewise.watermark.evaluation.runs import Run
-from samplewise.watermark.reading import read_evaluation, read_training
+from samplewise.watermark.judging import measure, summarise
+from samplewise.watermark.judging.output import Judged, write_judged, write_report
+from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.run_reports import read_evaluation, read_training
 from samplewise.watermark.training import RECIPE_FILE
 from small_fit import small_fit
 
@@ -37,23 +38,20 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Judged]:
     place = tmp_path_factory.mktemp("place")
     data = make_store(place).select()
     network = OneBitWrong()
-    evaluation = evaluate_network(
-        network, data, attacks=parse_attacks("identity, gaussian(0.1)"), attack_images=4, workers=1
-    )
+    measured = measure(network, data, attacks=parse_attacks("identity, gaussian(0.1)"), attack_images=4, workers=1)
     recipe = Recipe(network="swift", bits=8, size=SIZE, floor=FLOOR)
     run = Run(place / "nowhere", "one", "swift, C = 25 dB", recipe, network, {})
-    one = Judged(run, data, evaluation, summarise(evaluation, FLOOR))
+    one = Judged(run, data, measured, summarise(measured, FLOOR))
     out = place / "judged"
-    report.write_images(report.images_table(out, "one"), evaluation)
-    keep_worst(report.worst_images(out, "one"), one)
-    report.make_report(out, [one], part="all", seed=0, device="cpu", figures=[])
+    write_judged(out, one)
+    write_report(out, [one], part="all", seed=0, device="cpu", figures=[])
     return out, one
 
 
 def test_an_evaluation_is_read_whole(judged: tuple[Path, Judged]) -> None:
     folder, one = judged
     (run,) = read_evaluation(folder) or ()
-    psnr = one.evaluation.measures["grey/psnr"]
+    psnr = one.measured.columns["grey/psnr"]
     below = int((psnr < FLOOR).sum())
     assert 0 < below < 9, psnr
     (split,) = run.splits
@@ -80,14 +78,14 @@ def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judg
     folder, one = judged
     (run,) = read_evaluation(folder) or ()
     lowest, wrong = run.galleries
-    place = int(one.evaluation.measures["grey/psnr"].argmin())
+    place = int(one.measured.columns["grey/psnr"].argmin())
     shown = lowest.pictures[0]
-    assert shown.caption.startswith(f"{one.evaluation.names[place]}: {one.evaluation.measures['grey/psnr'][place]:.2f}")
+    assert shown.caption.startswith(f"{one.measured.names[place]}: {one.measured.columns['grey/psnr'][place]:.2f}")
     original, marked, change = shown.images.values()
-    assert np.array_equal(original, one.data.store.images[one.evaluation.numbers[place]])
+    assert np.array_equal(original, one.data.store.images[one.measured.numbers[place]])
     difference = marked.astype(float) - original
     assert 10 * np.log10(255**2 / np.square(difference).mean()) == pytest.approx(
-        one.evaluation.measures["grey/psnr"][place]
+        one.measured.columns["grey/psnr"][place]
     )
     assert (np.sign(change.astype(float) - 128) == np.sign(difference)).all()
     assert (len(lowest.pictures), len(wrong.pictures)) == (6, 6)
@@ -127,6 +125,59 @@ def test_the_folder_of_a_training_run_is_its_fit_with_the_recipe(tmp_path: Path)
     assert [split.trained_on for split in run.splits] == [True, False]
     assert read_training(tmp_path / "fit") is None
     assert read_evaluation(tmp_path) is None
+
+
+def copied(source: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The same evaluation with another report."""
+    shutil.copytree(source, target)
+    stored = json.loads((target / "report.json").read_text())
+    change(stored)
+    (target / "report.json").write_text(json.dumps(stored))
+    return target
+
+
+def test_a_baseline_without_a_floor_has_none_in_a_report(judged: tuple[Path, Judged], tmp_path: Path) -> None:
+    def without(stored: dict[str, Any]) -> None:
+        run = stored["runs"][0]
+        run["recipe"]["image_loss"], run["floor"] = 0.7, None
+        for found in run["quality"].values():
+            found["satisfied"] = found["patients_satisfied"] = None
+
+    def before(stored: dict[str, Any]) -> None:  # of the first format, which gave it the floor of its recipe
+        stored["format"] = "samplewise-watermark-evaluation-1"
+        stored["runs"][0]["recipe"]["image_loss"] = 0.7
+
+    def asked(stored: dict[str, Any]) -> None:
+        stored["runs"][0]["recipe"]["image_loss"] = 0.7
+
+    for number, change in enumerate((without, before)):
+        (run,) = read_evaluation(copied(judged[0], tmp_path / str(number), change)) or ()
+        assert (run.requirements, run.splits[0].constraints) == ((), {})
+        assert FLOOR not in run.distributions[0].edges
+        assert not any("floor" in note for note in run.notes)
+        page = make_page([run])
+        assert "Nothing was required of the samples." in page
+        assert "&gt;= 25 dB" not in page
+    (run,) = read_evaluation(copied(judged[0], tmp_path / "asked", asked)) or ()
+    assert run.requirements[0].lower == FLOOR
+
+
+@pytest.mark.parametrize("name", ["../outside.csv", "/etc/passwd", "runs/one/link.csv"])
+def test_a_report_names_only_files_of_its_folder(judged: tuple[Path, Judged], tmp_path: Path, name: str) -> None:
+    def leave(stored: dict[str, Any]) -> None:
+        stored["runs"][0]["per_image"] = name
+
+    folder = copied(judged[0], tmp_path / "judged", leave)
+    shutil.copy(judged[0] / "runs/one/images.csv", tmp_path / "outside.csv")
+    (folder / "runs/one/link.csv").symlink_to(tmp_path / "outside.csv")
+    with pytest.raises(DataError, match="which is not a file of this folder"):
+        read_evaluation(folder)
+
+    def climb(stored: dict[str, Any]) -> None:
+        stored["runs"][0]["name"] = "../../../elsewhere"
+
+    with pytest.raises(DataError, match="which is not a file of this folder"):
+        read_evaluation(copied(judged[0], tmp_path / "climbing", climb))
 
 
 def torn(path: Path) -> None:
