@@ -151,5 +151,5 @@ def test_a_split_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_text('{"format": "samplew')
     with pytest.raises(CheckpointError, match="cannot be read as a split"):
         Split.read(tmp_path / "torn.json", NAMES, OWNERS)
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="cannot be read as a split: No such file"):
         Split.read(tmp_path / "none.json", NAMES, OWNERS)

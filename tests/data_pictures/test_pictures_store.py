@@ -11,9 +11,9 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from picture_folders import chest_names, noise, write_chest, write_pictures
-from samplewise.batches import BatchedDataset, in_order
 from samplewise.data.pictures import PARTS, PATHOLOGIES, Split, Store, prepare
 from samplewise.errors import CheckpointError, DataError
+from samplewise.samples import BatchedDataset, in_order
 
 
 @pytest.fixture
@@ -108,12 +108,12 @@ def without(key: str) -> Callable[[dict[str, Any]], Any]:
     [
         (lambda index: {**index, "format": "samplewise-pictures-0"}, "is not a store of this version"),
         (lambda index: [index], "is not a store of this version"),
-        (without("patients"), r"is damaged \(KeyError"),
+        (without("patients"), r"cannot be read as a store: KeyError"),
         (lambda index: {**index, "patients": index["patients"][:-1]}, "its parts do not belong together"),
         (lambda index: {**index, "findings": []}, "its parts do not belong together"),
         (lambda index: {**index, "names": index["names"][:1] * 24}, "its parts do not belong together"),
         (lambda index: {**index, "findings": ["Flu"] * 24}, r"unknown labels \['Flu'\]"),
-        (lambda index: {**index, "size": "8"}, r"is damaged \(TypeError"),
+        (lambda index: {**index, "size": "8"}, r"cannot be read as a store: TypeError"),
         (lambda index: {**index, "size": 0}, "its parts do not belong together"),
         (lambda index: {**index, "size": 9}, r"images.u8: expected 24 x 9 x 9 bytes, got 1536; prepare the store anew"),
     ],

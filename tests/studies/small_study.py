@@ -1,5 +1,7 @@
 """The study on random pictures of 4 x 4 pixels: seconds for whole runs."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -7,8 +9,9 @@ import torch
 from samplewise.data import ImageData
 from samplewise.studies.mnist.results import Result, read_results
 from samplewise.studies.mnist.rows import parse_row
-from samplewise.studies.mnist.settings import Settings, write_settings
+from samplewise.studies.mnist.settings import StudySettings, write_settings
 from samplewise.studies.mnist.study import run_row
+from samplewise.studies.mnist.table_one import COLUMNS
 
 
 def small_data(name: str = "small") -> ImageData:
@@ -20,9 +23,9 @@ def small_data(name: str = "small") -> ImageData:
     return ImageData.from_bytes(name, (images[:60], labels[:60]), (images[60:], labels[60:]))
 
 
-def small_settings(data: ImageData, *, epochs: int = 3) -> Settings:
+def small_settings(data: ImageData, *, epochs: int = 3) -> StudySettings:
     """A study of a few epochs whose bound part of the samples meet."""
-    return Settings.of(data, theta=0.05, hidden=16, code=6, epochs=epochs, warm_epochs=1, batch_size=20)
+    return StudySettings.of(data, theta=0.05, hidden=16, code=6, epochs=epochs, warm_epochs=1, batch_size=20)
 
 
 def small_run(out: Path, *rows: str, seeds: tuple[int, ...] = (0,), name: str = "small") -> list[Result]:
@@ -35,3 +38,12 @@ def small_run(out: Path, *rows: str, seeds: tuple[int, ...] = (0,), name: str = 
         for seed in seeds:
             run_row(settings, data, parse_row(row), seed, out)
     return read_results(out)
+
+
+def with_numbers(result: Result, numbers: Mapping[str, Mapping[str, float]]) -> Result:
+    """The result with other numbers, by data set and column, in every epoch."""
+    keys = {column.name: column.key for column in COLUMNS}
+    given = {f"{split}/{keys[name]}": value for split, half in numbers.items() for name, value in half.items()}
+    changed = replace(result)
+    changed.__dict__["epochs"] = [{**epoch, **given} for epoch in result.epochs]
+    return changed

@@ -13,7 +13,6 @@ from samplewise.data.pictures import Store, find, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.studies.chest.classifier import (
     RESULT_FILE,
-    Settings,
     check_unseen,
     classification,
     fingerprint,
@@ -24,10 +23,11 @@ from samplewise.studies.chest.classifier import (
     read_classifier,
     train_classifier,
 )
-from samplewise.studies.chest.network import Classifier
+from samplewise.studies.chest.densenet import Classifier
+from samplewise.studies.chest.settings import ClassifierSettings
 from small_chest import make_store
 
-SMALL = Settings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
+SMALL = ClassifierSettings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +126,12 @@ def test_training_images_are_changed_and_others_are_not(store: Store) -> None:
 )
 def test_wrong_settings_are_refused(wrong: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Settings(**wrong)  # type: ignore[arg-type]
+        ClassifierSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_pictures_without_labels_and_too_few_are_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="do not fill a batch of 64"):
-        train_classifier(store, Settings(size=32), tmp_path / "run")
+        train_classifier(store, ClassifierSettings(size=32), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     write_pictures(tmp_path / "data", ["a.png", "b.png", "c.png"])
     plain = prepare(find(tmp_path / "data"), tmp_path / "store", size=32, workers=1)

@@ -10,12 +10,12 @@ from sklearn.metrics import roc_auc_score
 
 from samplewise.data.pictures import Store
 from samplewise.errors import DataError
+from samplewise.studies.chest.densenet import Classifier
 from samplewise.studies.chest.figure import draw_impact
 from samplewise.studies.chest.impact import Impact, Originals, Seen, judge_originals, judge_run, look_at
-from samplewise.studies.chest.network import Classifier
-from samplewise.studies.chest.paper import TABLE, column_of, mean
-from samplewise.studies.chest.table import table_text, write_table
-from samplewise.watermark.evaluation.runs import Run
+from samplewise.studies.chest.impact_table import table_text, write_table
+from samplewise.studies.chest.table_two import TABLE_TWO, column_of, mean
+from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.networks import Network, Swift
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
 from small_chest import make_store
@@ -135,7 +135,7 @@ def test_tables_report_and_figure(originals: Originals, tmp_path: Path) -> None:
     with (tmp_path / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 28
-    assert float(rows[0]["paper_difference"]) == TABLE["Atelectasis"].floor40
+    assert float(rows[0]["paper_difference"]) == TABLE_TWO["Atelectasis"].floor40
     assert rows[14]["paper_difference"] == ""
     text = (tmp_path / "table.md").read_text()
     assert text == table_text(originals, impacts, columns) + "\n"
@@ -155,7 +155,7 @@ def test_what_cannot_be_compared_is_refused(store: Store, tmp_path: Path) -> Non
 
 
 def test_the_papers_table_is_whole() -> None:
-    assert len(TABLE) == 14
+    assert len(TABLE_TWO) == 14
     assert mean("base") == pytest.approx(0.811, abs=5e-4)  # "0.81 on average"
     assert mean("hidden") == pytest.approx(-0.0874, abs=5e-5)
     assert column_of(HIDDEN) == "floor40"

@@ -1,10 +1,10 @@
+import shutil
 import struct
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from small_study import small_data, small_run, small_settings
+from small_study import small_data, small_run, small_settings, with_numbers
 
 from samplewise.errors import DataError
 from samplewise.report.style import label_points, new_figure, styled
@@ -23,7 +23,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
 
 
 def test_every_figure_is_written_twice(tmp_path: Path, found: list[Result]) -> None:
-    paths = write_figures(tmp_path, small_settings(small_data("mnist")), found)
+    assert write_figures(tmp_path, small_settings(small_data("mnist")), found) == []
+    paths = sorted(tmp_path.iterdir())
     assert sorted(path.name for path in paths) == sorted(
         f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")
     )
@@ -38,14 +39,16 @@ def test_every_figure_is_written_twice(tmp_path: Path, found: list[Result]) -> N
 
 def test_the_same_results_give_the_same_files(tmp_path: Path, found: list[Result]) -> None:
     settings = small_settings(small_data("mnist"))
-    first, second = (write_figures(tmp_path / name, settings, found[:1]) for name in "ab")
+    for name in "ab":
+        write_figures(tmp_path / name, settings, found[:1])
+    first, second = (sorted((tmp_path / name).iterdir()) for name in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_one_row_is_enough(tmp_path: Path, found: list[Result]) -> None:
     only = [result for result in found if result.row.kind == "classification"]
-    paths = write_figures(tmp_path, small_settings(small_data("mnist")), only)
-    assert {path.stem for path in paths} == {"epochs", "trade_off"}
+    write_figures(tmp_path, small_settings(small_data("mnist")), only)
+    assert {path.stem for path in tmp_path.iterdir()} == {"epochs", "trade_off"}
 
 
 def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path, found: list[Result]) -> None:
@@ -56,14 +59,10 @@ def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path, found: list[Result]
     assert dict(mpl.rcParams) == before
 
 
-def with_numbers(result: Result, accuracy: float, satisfied: float) -> Result:
-    half = {**result.selected["train"], "accuracy": accuracy, "satisfied": satisfied}
-    return replace(result, selected={"train": half, "test": half})
-
-
 def test_the_best_row_satisfies_most_at_little_loss_of_accuracy(found: list[Result]) -> None:
     fixed = next(result for result in found if result.row.kind == "fixed")
-    rows = [with_numbers(fixed, *numbers) for numbers in ((0.99, 0.2), (0.97, 0.7), (0.95, 0.9))]
+    pairs = ((0.99, 0.2), (0.97, 0.7), (0.95, 0.9))
+    rows = [with_numbers(fixed, {"train": {"accuracy": a, "satisfied": s}}) for a, s in pairs]
     naming = Naming([fixed.row])
     assert best(rows, naming, "fixed") is rows[1]
     assert best(rows[2:], naming, "fixed") is rows[2]
@@ -85,8 +84,9 @@ def test_names_do_not_cover_each_other() -> None:
 
 def test_output_is_made_from_the_files_alone(found: list[Result]) -> None:
     out = found[0].folder.parents[2]
-    outcome = output.write_all(out)
-    assert outcome.text == (out / "table.md").read_text(encoding="utf-8").rstrip("\n")
+    table, missing = output.write_all(out)
+    assert not missing
+    assert table.text() == (out / "table.md").read_text(encoding="utf-8").rstrip("\n")
     assert (out / "figures" / "errors.png").exists()
 
 
@@ -94,3 +94,20 @@ def test_a_run_without_a_complete_row_says_so(tmp_path: Path) -> None:
     small_run(tmp_path)
     with pytest.raises(DataError, match="no row is complete yet"):
         output.write_all(tmp_path)
+
+
+COMMITTED = Path(__file__).parents[2] / "results" / "mnist"
+
+
+@pytest.mark.parametrize("which", [".", "quadratic", "relu", "search"])
+def test_the_committed_tables_are_made_from_the_committed_rows(tmp_path: Path, which: str) -> None:
+    shutil.copytree(COMMITTED / which, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "table.md").unlink()
+    _, missing = output.write_all(tmp_path)
+    assert "reconstructions" in missing  # the rows' pictures are not committed
+    assert (tmp_path / "table.md").read_bytes() == (COMMITTED / which / "table.md").read_bytes()
+
+
+def test_no_history_is_committed_twice() -> None:
+    histories = [path.read_bytes() for path in COMMITTED.rglob("history*")]
+    assert len(set(histories)) == len(histories) > 20

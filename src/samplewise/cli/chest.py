@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samplewise.cli import chest_classifier, chest_impact
-from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.outcome import begin, emit_json, note
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Listing, Store
@@ -35,7 +35,7 @@ def common(context: typer.Context) -> None:
 
 @app.command(
     epilog="\b\nExample: samplewise chest prepare --data ChestX-ray8 --size 224 --out chest.store\n"
-    "Go on:   samplewise chest prepare --data ChestX-ray8 --size 224 --out chest.store --resume"
+    "Again:   samplewise chest prepare --data ChestX-ray8 --size 224 --out chest.store --resume"
 )
 def prepare(
     data: Annotated[
@@ -50,17 +50,20 @@ def prepare(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads that decode; one for each core if not given.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished store.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Use the store if it is there already; else make it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Decode the images once into a store, with labels, and split them so that no patient is on two sides."""
+    begin(f"chest prepare: looking for images in {data}")
     from samplewise.cli.preparing import preparing
     from samplewise.data import pictures
     from samplewise.data.pictures.split import parse_rule
 
     rule = parse_rule(split)
     listing = pictures.find(data, labels=True)
-    with preparing() as watch:
+    with preparing(out) as watch:
         store = pictures.prepare(
             listing, out, size=size, seed=seed, split=rule, workers=workers, resume=resume, watch=watch
         )

@@ -7,14 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
-from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy, launch
+from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli.recipes import RecipeFile, given_settings, keep_recipe
 
 __all__ = ["EPILOG", "classifier"]
 
 EPILOG = (
     "\b\nExample: samplewise chest classifier --store chest.store --out runs/classifier\n"
     "From ImageNet: samplewise chest classifier --store chest.store --weights densenet121.pth --out runs/classifier\n"
+    "With a recipe: samplewise chest classifier --store chest.store --recipe FILE.toml --out runs/classifier\n"
     "On from smaller images: samplewise chest classifier --store chest.store --size 96 "
     "--weights runs/classifier64/model.safetensors --out runs/classifier96\n"
     "Go on: the same command with --resume"
@@ -34,14 +36,10 @@ def classifier(
     size: Annotated[
         int | None, typer.Option(min=32, help="Height and width it looks at; the store's if not given.")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="At most.")] = 100,
-    patience: Annotated[int, typer.Option(min=1, help="Epochs without a smaller validation loss.")] = 10,
-    batch_size: Annotated[int, typer.Option(min=2, help="Images in a step.")] = 64,
-    rate: Annotated[float, typer.Option(help="Adam's learning rate.")] = 1e-4,
-    anneal: Annotated[bool, typer.Option("--anneal", help="Let the rate fall to zero over --epochs.")] = False,
-    balance: Annotated[float, typer.Option(min=1, help="Largest weight of a positive label; 1 for none.")] = 1.0,
-    augment: Annotated[bool, typer.Option(help="Mirror, turn, move and scale images a little.")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most; 100 if not given.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a step; 64 if not given.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random; 0 if not given.")] = None,
+    recipe: RecipeFile = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     accelerator: Accelerator = "auto",
@@ -52,35 +50,31 @@ def classifier(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train DenseNet-121 to find 14 pathologies, and give the AUROC of each with an interval."""
-    import json
-
+    begin(f"chest classifier: opening {store}")
     import torch
 
     from samplewise.data.pictures import Store
-    from samplewise.studies.chest.classifier import RESULT_FILE, Settings, open_run, train_classifier
+    from samplewise.records import read_json
+    from samplewise.studies.chest.classifier import RESULT_FILE, open_run, train_classifier
+    from samplewise.studies.chest.settings import MADE, ClassifierSettings
 
     pictures = Store.open(store)
-    settings = Settings(
-        size=pictures.size if size is None else size,
-        batch_size=batch_size,
-        rate=rate,
-        anneal=anneal,
-        epochs=epochs,
-        patience=patience,
-        balance=balance,
-        augment=augment,
-        seed=seed,
-    ).of(pictures, weights)
+    given = given_settings(recipe, ClassifierSettings, MADE, size=size, epochs=epochs, batch_size=batch_size, seed=seed)
+    settings = ClassifierSettings(**{"size": pictures.size, **given}).of(pictures, weights)
     if threads is not None:
         torch.set_num_threads(threads)
     fabric = Devices(accelerator, devices, nodes, strategy, precision)()
-    if fabric.global_rank == 0:  # what is wrong is said once, before the other processes start
-        open_run(pictures, settings, out, weights=weights, resume=resume)
-    fabric.launch()
+
+    def open_first(first: bool) -> None:
+        if first:
+            open_run(pictures, settings, out, weights=weights, resume=resume)
+            keep_recipe(out, settings, MADE)
+
+    launch(fabric, open_first)
     train_classifier(pictures, settings, out, weights=weights, resume=True, fabric=fabric)
     if fabric.global_rank > 0:
         return
-    result = json.loads((out / RESULT_FILE).read_text(encoding="utf-8"))
+    result = read_json(out / RESULT_FILE, "a result of chest classifier")
     if as_json:
         emit_json(result)
     else:

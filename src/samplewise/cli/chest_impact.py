@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samplewise.cli.devices import Accelerator, Devices
-from samplewise.cli.outcome import emit_json, note
-from samplewise.cli.progress import working
+from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli.progress import progress
 from samplewise.cli.watermark_evaluate import warn_of_other_split
+
+if TYPE_CHECKING:
+    from samplewise.studies.chest.auroc import Array
+    from samplewise.watermark.judging.runs import Run
 
 __all__ = ["EPILOG", "impact"]
 
 EPILOG = (
     "\b\nExample: samplewise chest impact --classifier runs/classifier --watermark runs/c30 --watermark runs/c40 "
-    "--store chest.store --out impact"
+    "--store chest.store --out impact\n"
+    "Go on: the same command with --resume"
 )
-OURS = {"report.json", "table.md", "table.csv", "impact.png", "impact.svg"}
+SEEN = "seen"
+"""Folder of what was looked at while the comparison is unfinished."""
+OURS = {"report.json", "table.md", "table.csv", "impact.png", "impact.svg", SEEN}
 """All that the folder of a comparison holds."""
 
 
@@ -36,23 +44,30 @@ def impact(
     seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Take what an earlier process that was ended had looked at.")
+    ] = False,
     accelerator: Accelerator = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Compare the diagnosis of marked images, as written in 8 bits, with that of the originals."""
+    begin(f"chest impact: opening {store} and {len(watermark)} runs")
+    import shutil
+
     import torch
 
     from samplewise.data.pictures import Store
     from samplewise.provenance import provenance
-    from samplewise.studies.chest.classifier import check_unseen, fingerprint, read_classifier
+    from samplewise.studies.chest.classifier import check_unseen, fingerprint_of, probabilities, read_classifier
     from samplewise.studies.chest.figure import draw_impact
-    from samplewise.studies.chest.impact import judge_originals, judge_run, look_at
-    from samplewise.studies.chest.paper import column_of
-    from samplewise.studies.chest.table import table_text, write_table
-    from samplewise.watermark.evaluation.report import open_output
-    from samplewise.watermark.evaluation.runs import read_runs
+    from samplewise.studies.chest.impact import Seen, judge_originals, judge_run, look_at
+    from samplewise.studies.chest.impact_table import table_text, write_table
+    from samplewise.studies.chest.looks import Looks
+    from samplewise.studies.chest.table_two import column_of
+    from samplewise.watermark.judging.output import open_output
+    from samplewise.watermark.judging.runs import read_trained
 
-    runs = read_runs(watermark)
+    runs = read_trained(watermark)
     network = read_classifier(classifier)
     pictures = Store.open(store)
     check_unseen(classifier, pictures)
@@ -60,22 +75,40 @@ def impact(
     if threads is not None:
         torch.set_num_threads(threads)
     device = Devices(accelerator)().device
+    data = pictures.select("test")
+    weights = fingerprint_of(network)
+    if not resume:
+        shutil.rmtree(out / SEEN, ignore_errors=True)
+    looks = Looks(
+        out / SEEN,
+        {"classifier": weights, "pictures": pictures.index.fingerprint, "split": str(pictures.split.origin)},
+    )
+    network.to(device)
+
+    def look_at_originals() -> dict[str, Array]:
+        with progress("diagnosing originals") as watch:
+            return {"probabilities": probabilities(network, data, batch_size=batch_size, watch=watch)}
+
     originals = judge_originals(
-        network.to(device),
-        pictures.select("test"),
+        network,
+        data,
         fewest=fewest,
         resamples=resamples,
         seed=seed,
-        batch_size=batch_size,
+        look=lambda: looks.take("originals", look_at_originals)["probabilities"],
     )
+
+    def look_at_run(run: Run) -> dict[str, Array]:
+        with progress(f"diagnosing {run.label}") as watch:
+            return vars(look_at(network, run.network, data, batch_size=batch_size, watch=watch))
+
     impacts = []
     for run in runs:
-        warn_of_other_split(run, originals.data, "test")
-        with working(run.label) as watch:
-            seen = look_at(network, run.network, originals.data, batch_size=batch_size, watch=watch)
+        warn_of_other_split(run, data, "test")
+        seen = Seen(**looks.take(fingerprint_of(run.network), partial(look_at_run, run)))
         impacts.append(judge_run(run, originals, seen, bounds=diagnosis or (0.01, 0.02, 0.05)))
     about = {
-        "classifier": {"folder": classifier.as_posix(), "fingerprint": fingerprint(classifier), "size": network.size},
+        "classifier": {"folder": classifier.as_posix(), "fingerprint": weights, "size": network.size},
         "watermarks": {
             run.name: {"folder": run.folder.as_posix(), "recipe": asdict(run.recipe), "training": run.result}
             for run in runs
@@ -88,6 +121,7 @@ def impact(
     columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
     report = write_table(out, originals, impacts, columns, about)
     draw_impact(out, impacts)
+    shutil.rmtree(out / SEEN)
     if as_json:
         emit_json(report)
     else:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.outcome import begin, emit_json, note
 
 __all__ = ["demo"]
 
@@ -18,10 +18,11 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Compare the sequential penalty method with fixed weights on handwritten digits, in about a minute."""
+    begin("demo: loading PyTorch and the digits")
     from samplewise.studies import demo as study
 
-    outcome = study.run_demo(out, seed=seed, note=note)
+    found = study.run_demo(out, seed=seed, note=note)
     if as_json:
-        emit_json(outcome.to_dict())
+        emit_json(found.to_dict())
     else:
-        print(outcome.text)
+        print(found.text)

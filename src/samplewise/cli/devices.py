@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,8 +13,9 @@ from samplewise.errors import ConfigurationError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Accelerator", "Devices", "DevicesFlag", "Nodes", "Precision", "Strategy"]
+__all__ = ["Accelerator", "Devices", "DevicesFlag", "Nodes", "Precision", "Strategy", "launch"]
 
+T = TypeVar("T")
 PANEL = "Devices"
 Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=PANEL)]
 DevicesFlag = Annotated[int, typer.Option("--devices", min=1, help="Devices on each node.", rich_help_panel=PANEL)]
@@ -31,6 +33,8 @@ class Devices:
     nodes: int = 1
     strategy: str = "auto"
     precision: str = "32-true"
+    leaves_unused: bool = False
+    """Whether parts of the model may get no gradient, such as a decoder that some rows do not train."""
 
     @property
     def several(self) -> bool:
@@ -42,8 +46,7 @@ class Devices:
         from lightning_fabric import Fabric
 
         strategy = self.strategy
-        if strategy == "ddp":
-            # A row that does not train the decoder leaves parameters without a gradient.
+        if strategy == "ddp" or (strategy == "auto" and self.several and self.leaves_unused):
             strategy = "ddp_find_unused_parameters_true"
         try:
             return Fabric(
@@ -55,3 +58,23 @@ class Devices:
             )
         except (ValueError, TypeError, RuntimeError, ImportError) as error:
             raise ConfigurationError(f"these device flags do not work here: {error}") from error
+
+
+def launch(fabric: Fabric, begin: Callable[[bool], T]) -> T:
+    """Launch the processes of ``fabric``; the first has begun the run before any other opens what it made.
+
+    It begins before it starts the others, so that what is wrong is said once, or, where torchrun or another machine
+    started them, before it meets them.
+
+    Args:
+        fabric: not launched yet.
+        begin: called in every process with whether it is the first.
+    """
+    if fabric.global_rank == 0:
+        begun = begin(True)
+        fabric.launch()
+        fabric.barrier()
+        return begun
+    fabric.launch()
+    fabric.barrier()
+    return begin(False)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy
-from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy, launch
+from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli.recipes import RecipeFile, given_settings, keep_recipe
 from samplewise.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from samplewise.data import ImageData, PublishedData
     from samplewise.studies.mnist.jobs import Job
-    from samplewise.studies.mnist.settings import Settings
+    from samplewise.studies.mnist.settings import StudySettings
 
 __all__ = ["Source", "mnist", "share_cores"]
 
@@ -44,10 +45,10 @@ class Source:
 
 def _download(known: PublishedData) -> Path:
     from samplewise import data
-    from samplewise.cli.progress import downloading
+    from samplewise.cli.progress import progress
 
-    with downloading() as report:
-        return data.download(known, report=report)
+    with progress("downloading", unit="bytes") as tell:
+        return data.download(known, report=lambda name, done, total: tell(done, total, name))
 
 
 def mnist(
@@ -65,12 +66,11 @@ def mnist(
     row: Annotated[
         list[str] | None, typer.Option(help="One row, such as penalty:100:1.01, fixed:100, classification, ours.")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each row.")] = 250,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each row; 250 if not given.")] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="May be given several times; 0 if not given.")] = None,
-    latent: Annotated[str, typer.Option(help="Activation of the code: linear (published numbers) or relu.")] = "linear",
-    theta: Annotated[float, typer.Option(help="The tolerated reconstruction error.")] = 0.01,
-    code: Annotated[int, typer.Option(min=1, help="Units of the code.")] = 20,
-    warm_epochs: Annotated[int, typer.Option(min=0, help="Epochs of classification only before all rows.")] = 5,
+    theta: Annotated[float | None, typer.Option(help="The tolerated reconstruction error; 0.01 if not given.")] = None,
+    code: Annotated[int | None, typer.Option(min=1, help="Units of the code; 20 if not given.")] = None,
+    recipe: RecipeFile = None,
     validation: Annotated[
         int, typer.Option(min=0, help="Hold out so many training samples and report on them, not on the test set.")
     ] = 0,
@@ -95,17 +95,20 @@ def mnist(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
-    from samplewise.studies.mnist import output
+    begin(f"mnist: opening {out}")
     from samplewise.studies.mnist.jobs import JobFailedError
+    from samplewise.studies.mnist.output import write_all
+    from samplewise.studies.mnist.results import read_results
+    from samplewise.studies.mnist.settings import MADE, StudySettings
 
     failed: JobFailedError | None = None
     if not table_only:
         todo = _jobs(rows, row, seed or [0])
         if data is None:
             raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
-        place = Devices(accelerator, devices, nodes, strategy, precision)
+        place = Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
         source = Source(data, dataset, validation)
-        chosen = {"theta": theta, "latent": latent, "code": code, "epochs": epochs, "warm_epochs": warm_epochs}
+        chosen = given_settings(recipe, StudySettings, MADE, theta=theta, code=code, epochs=epochs)
         if place.several:
             if not _train_on_several(todo, chosen, out, source, place, resume=resume, tensorboard=tensorboard):
                 return  # the first process alone writes the table
@@ -115,15 +118,17 @@ def mnist(
                 _train(todo, settings, out, source, place, jobs, threads, tensorboard=tensorboard)
             except JobFailedError as error:
                 failed = error  # the rows that did come to their end still get their table
-    if failed is not None and not any(output.complete(out)):
+    if failed is not None and not read_results(out):
         raise failed
-    outcome = output.write_all(out)
+    table, missing = write_all(out)
+    if missing:
+        note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
         raise failed
     if as_json:
-        emit_json(outcome.table.to_dict())
+        emit_json(table.to_dict())
     else:
-        print(outcome.text)
+        print(table.text())
         note(f"The table and the figures are in {out}")
 
 
@@ -140,11 +145,12 @@ def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list
     return [Job(row, seed) for seed in dict.fromkeys(seeds) for row in parsed.values()]
 
 
-def _begin(out: Path, images: ImageData, chosen: dict[str, object], *, resume: bool) -> Settings:
-    from samplewise.studies.mnist.settings import Settings, open_run
+def _begin(out: Path, images: ImageData, chosen: dict[str, object], *, resume: bool) -> StudySettings:
+    from samplewise.studies.mnist.settings import MADE, StudySettings, open_run
 
-    settings = Settings.of(images, **chosen)
+    settings = StudySettings.of(images, **chosen)
     open_run(out, settings, resume=resume)
+    keep_recipe(out, settings, MADE)
     return settings
 
 
@@ -161,7 +167,7 @@ def share_cores(rows: int, jobs: int | None, threads: int | None) -> tuple[int, 
 
 def _train(
     todo: list[Job],
-    settings: Settings,
+    settings: StudySettings,
     out: Path,
     source: Source,
     place: Devices,
@@ -170,11 +176,16 @@ def _train(
     *,
     tensorboard: bool,
 ) -> None:
-    from samplewise.cli.progress import watching
+    from samplewise.cli.progress import progress
     from samplewise.studies.mnist.jobs import run_jobs
 
     processes, threads = share_cores(len(todo), jobs, threads)
-    with watching(len(todo), settings.epochs) as watch:
+    with progress(f"{len(todo)} rows", len(todo) * settings.epochs, unit="epochs") as tell:
+
+        def watch(unfinished: dict[Job, int]) -> None:
+            done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
+            tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
+
         run_jobs(
             todo,
             settings,
@@ -200,13 +211,14 @@ def _train_on_several(
 ) -> bool:
     """Train every row on all devices; returns whether this is the first of the processes."""
     from samplewise.studies.mnist.jobs import run_here
-    from samplewise.studies.mnist.settings import Settings
+    from samplewise.studies.mnist.settings import StudySettings
 
     fabric = place()
     images = source()
-    first = fabric.global_rank == 0
-    settings = _begin(out, images, chosen, resume=resume) if first else Settings.of(images, **chosen)
-    fabric.launch()
+    settings = launch(
+        fabric,
+        lambda first: _begin(out, images, chosen, resume=resume) if first else StudySettings.of(images, **chosen),
+    )
     run_here(todo, settings, out, images, fabric, tensorboard=tensorboard)
     fabric.barrier()
-    return first
+    return fabric.global_rank == 0

@@ -1,16 +1,19 @@
-"""What every loader returns: labelled images, split into train and test."""
+"""Labelled images in memory, split into train and test; and the digits that ship inside scikit-learn."""
 
 import hashlib
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from samplewise.errors import ConfigurationError, DataError
+from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
 
-__all__ = ["ImageData"]
+__all__ = ["ImageData", "digits"]
+
+DEEPEST = 16.0  # the brightest pixel of the digits, which count inked dots in blocks of 4 x 4
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,30 @@ class ImageData:
 
 def _dataset(images: Tensor, labels: Tensor) -> TensorDataset:
     return TensorDataset(images.flatten(1).to(torch.float32).div_(255.0), labels.to(torch.int64))
+
+
+def digits(*, test_share: float = 0.2, seed: int = 0) -> ImageData:
+    """Load the 1,797 handwritten digits of 8 x 8 pixels with a stratified split, the same for the same seed.
+
+    Args:
+        test_share: share of the samples that is held out, of every class alike.
+        seed: of the split.
+    """
+    if not 0 < test_share < 1:
+        raise ConfigurationError(f"expected a share between 0 and 1 for the test set, got {test_share}")
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the embedded digits come with scikit-learn, which is not installed; {install('demo')}"
+        ) from error
+    images, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    held = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        held[rng.permutation(members)[: max(1, round(test_share * len(members)))]] = True
+    pixels = torch.from_numpy(images / DEEPEST * 255.0).reshape(-1, 8, 8)
+    classes = torch.from_numpy(labels)
+    mask = torch.from_numpy(held)
+    return ImageData.from_bytes("digits", (pixels[~mask], classes[~mask]), (pixels[mask], classes[mask]))

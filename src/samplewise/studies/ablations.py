@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.batches import mix
-from samplewise.checkpoint import write_json
 from samplewise.data.pictures import PictureData, Store
-from samplewise.fit import Solution
+from samplewise.disk import write_json
 from samplewise.measures import mse
 from samplewise.provenance import provenance
-from samplewise.watermark.evaluation import evaluate_network
+from samplewise.samples import mix
+from samplewise.training import Solution
+from samplewise.watermark.judging import measure
 from samplewise.watermark.networks.swift import CELL, STRENGTH, Swift
 from samplewise.watermark.recipe import SWIFT, Recipe
 from samplewise.watermark.training import train
@@ -104,7 +104,7 @@ def run(store: Store, base: Recipe, name: str, folder: Path) -> dict[str, Any]:
 
 def _as_files(network: Swift, pictures: PictureData, recipe: Recipe) -> dict[str, Any]:
     """What holds for the 8-bit files of the network as it was after the last step."""
-    found = evaluate_network(network, pictures).measures
+    found = measure(network, pictures).columns
     psnr = found["grey/psnr"]
     return {
         "bit_error": float(found["grey/bit_error"].mean()),

@@ -9,19 +9,20 @@ from typing import Any
 
 import torch
 
-from samplewise import checkpoint
+from samplewise import disk
 from samplewise.data import digits
 from samplewise.errors import CheckpointError
 from samplewise.provenance import provenance
 from samplewise.report.page import write_page
 from samplewise.studies.mnist import output, settings
-from samplewise.studies.mnist.reading import read_study
+from samplewise.studies.mnist.comparison import Comparison
+from samplewise.studies.mnist.digit_network import CONSTRAINT
+from samplewise.studies.mnist.for_report import read_study
 from samplewise.studies.mnist.results import Result, read_results
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.study import run_row
-from samplewise.studies.mnist.table import Table
 
-__all__ = ["ROWS", "Outcome", "run_demo"]
+__all__ = ["ROWS", "DemoResult", "run_demo"]
 
 MARK = "demo.json"
 REPORT = "report.html"
@@ -43,10 +44,10 @@ set in view as well: the demo shows how the methods behave and is no benchmark."
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """What the demo found."""
 
-    table: Table
+    table: Comparison
     text: str
     """Table and conclusion for people."""
     seconds: float
@@ -63,7 +64,7 @@ def run_demo(
     epochs: int = EPOCHS,
     rows: tuple[str, ...] = ROWS,
     note: Callable[[str], None] | None = None,
-) -> Outcome:
+) -> DemoResult:
     """Train every row, write the table, the figures, their data and a page with all of it, and say what came out.
 
     Args:
@@ -77,7 +78,7 @@ def run_demo(
     out = Path(out)
     _clear(out, seed)
     data = digits()
-    chosen = settings.Settings.of(data, theta=THETA, code=CODE, epochs=epochs, batch_size=BATCH)
+    chosen = settings.StudySettings.of(data, theta=THETA, code=CODE, epochs=epochs, batch_size=BATCH)
     settings.write_settings(out, chosen)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are too small for a second thread to help
@@ -88,12 +89,12 @@ def run_demo(
             run_row(chosen, data, row, seed, out, resumable=False)
     finally:
         torch.set_num_threads(threads)
-    table = output.write_all(out).table
+    table, _ = output.write_all(out)
     write_page(out / REPORT, read_study(out) or [], title="Handwritten digits, each to be redrawn within a bound")
     seconds = time.perf_counter() - start
-    checkpoint.write_json(out / MARK, {**provenance(seed=seed), "seconds": seconds})
+    disk.write_json(out / MARK, {**provenance(seed=seed), "seconds": seconds})
     text = "\n\n".join([_heading(chosen), table.brief(), *_conclusion(read_results(out)), _closing(out, seconds)])
-    return Outcome(table, text, seconds)
+    return DemoResult(table, text, seconds)
 
 
 def _clear(out: Path, seed: int) -> None:
@@ -103,11 +104,11 @@ def _clear(out: Path, seed: int) -> None:
             shutil.rmtree(out / name, ignore_errors=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not an earlier demo; choose another folder with --out")
-    checkpoint.ensure_writable(out)
-    checkpoint.write_json(out / MARK, provenance(seed=seed))
+    disk.ensure_writable(out)
+    disk.write_json(out / MARK, provenance(seed=seed))
 
 
-def _heading(chosen: settings.Settings) -> str:
+def _heading(chosen: settings.StudySettings) -> str:
     return (
         f"Handwritten digits: classify each from a code of {chosen.code} numbers, from which every single one must be "
         f"redrawn with an error (MSE) of at most {chosen.theta:g}."
@@ -122,16 +123,17 @@ def _conclusion(found: list[Result]) -> list[str]:
         return []
 
     def said(result: Result, split: str) -> str:
-        metrics = result.selected[split]
+        metrics = result.numbers(split)
         share = f"{metrics['satisfied']:.1%} at accuracy {metrics['accuracy']:.4f}"
         if split == "train":
             return share
-        return f"{share} (at 95% confidence at least {1 - metrics['violation_rate_upper']:.1%} of all such samples)"
+        upper = float(result.epoch("selected")[f"{split}/{CONSTRAINT}/violation_rate_upper"])
+        return f"{share} (at 95% confidence at least {1 - upper:.1%} of all such samples)"
 
     lines = []
     for split, name in (("train", "Training"), ("test", "Unseen")):
         most = [
-            max(rows, key=lambda result: (result.selected[split]["satisfied"], result.selected[split]["accuracy"]))
+            max(rows, key=lambda result: [result.numbers(split)[name] for name in ("satisfied", "accuracy")])
             for rows in (sequential, fixed)
         ]
         lines.append(

@@ -2,8 +2,19 @@
 
 from samplewise.data.pictures.chest import PATHOLOGIES
 from samplewise.data.pictures.listing import Listing, find
-from samplewise.data.pictures.prepare import Progress, prepare
+from samplewise.data.pictures.prepare import is_unfinished, prepare
 from samplewise.data.pictures.split import PARTS, Part, Split
 from samplewise.data.pictures.store import PictureData, Store
 
-__all__ = ["PARTS", "PATHOLOGIES", "Listing", "Part", "PictureData", "Progress", "Split", "Store", "find", "prepare"]
+__all__ = [
+    "PARTS",
+    "PATHOLOGIES",
+    "Listing",
+    "Part",
+    "PictureData",
+    "Split",
+    "Store",
+    "find",
+    "is_unfinished",
+    "prepare",
+]

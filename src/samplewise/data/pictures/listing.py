@@ -10,13 +10,13 @@ from pathlib import Path
 from samplewise.data.pictures.chest import TABLE, find_above, patient_of, read_rows, some
 from samplewise.errors import DataError
 
-__all__ = ["SUFFIXES", "Listing", "Picture", "find"]
+__all__ = ["SUFFIXES", "Listing", "PictureFile", "find"]
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff")
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PictureFile:
     """One file."""
 
     name: str
@@ -34,7 +34,7 @@ class Listing:
     """The pictures of a folder, sorted by name."""
 
     root: Path
-    pictures: tuple[Picture, ...]
+    pictures: tuple[PictureFile, ...]
     table: Path | None = None
     """The CSV that patients and findings were read from, if there is one."""
     unlisted: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def find(root: Path | str, *, labels: bool | None = None) -> Listing:
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
     return Listing(
         root,
-        tuple(Picture(name, path, path.stat().st_size, patient_of(path.stem) or name) for name, path in named),
+        tuple(PictureFile(name, path, _length(path), patient_of(path.stem) or name) for name, path in named),
     )
 
 
@@ -103,8 +103,21 @@ def _walk(root: Path) -> Iterator[Path]:
         seen.add(real)
         below[:] = [name for name in below if not name.startswith(".")]
         for name in files:
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
-                yield Path(folder, name)
+            path = Path(folder, name)
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".") and not _is_special(path):
+                yield path
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a pipe, a socket or a device, which would be waited for; a link to nowhere is none of these."""
+    return path.exists() and not path.is_file()
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}; mend or remove it") from error
 
 
 def _labelled(root: Path, paths: list[Path], table: Path) -> Listing:
@@ -126,6 +139,6 @@ def _labelled(root: Path, paths: list[Path], table: Path) -> Listing:
         if row is None:
             unlisted.append(path.name)
         else:
-            pictures.append(Picture(path.name, path, path.stat().st_size, row.patient, row.findings))
+            pictures.append(PictureFile(path.name, path, _length(path), row.patient, row.findings))
     absent = sorted(set(rows) - set(places))
     return Listing(root, tuple(pictures), table, tuple(unlisted), tuple(absent))

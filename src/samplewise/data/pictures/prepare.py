@@ -2,49 +2,39 @@
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import BinaryIO
 
-from samplewise.checkpoint import ensure_writable
+import numpy as np
+from numpy.typing import NDArray
+
 from samplewise.data.pictures.chest import LISTS, find_above, read_list, some
-from samplewise.data.pictures.chunks import Decoders
-from samplewise.data.pictures.decode import need_pillow
-from samplewise.data.pictures.listing import Listing, find
+from samplewise.data.pictures.decode import decode, need_pillow
+from samplewise.data.pictures.listing import Listing, PictureFile, find
 from samplewise.data.pictures.split import Rule, Split
-from samplewise.data.pictures.store import IMAGES, INDEX, JOURNAL, SPLIT, Index, Store
-from samplewise.data.pictures.unfinished import Unfinished
+from samplewise.data.pictures.store import IMAGES, INDEX, SPLIT, UNFINISHED, Index, Store
+from samplewise.disk import PARTIAL, clear_partial, ensure_writable, lock
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
 from samplewise.provenance import versions
 
-__all__ = ["MAX_BAD_SHARE", "Progress", "TooManyBadError", "Watch", "prepare"]
+__all__ = ["MAX_BAD_SHARE", "is_unfinished", "prepare"]
 
 MAX_BAD_SHARE = 0.01
-SAMPLE = 25
-SAMPLE_SHARE = 0.05  # of the pictures at most: those of the sample are decoded twice
+BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written
 
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the work is; the first one comes before it begins, from a measured sample."""
-
-    done: int
-    total: int
-    skipped: int
-    seconds_left: float
-    """What the rest will take at the speed so far."""
-    bytes_total: int
-    """Length of the finished store."""
-
-
-Watch = Callable[[Progress], None]
+Watch = Callable[[int, int], None]
+"""Called with the pictures that are done with and all of them."""
+EARLIER = ("unfinished.jsonl", ".probe.*", f".{SPLIT}.*.tmp", f".{INDEX}.*.tmp")
+LEFT = (UNFINISHED, IMAGES, SPLIT, f"{PARTIAL}*", *EARLIER)
+"""What a kill can leave, and could in earlier versions."""
 Divide = Callable[[Sequence[str], Sequence[str]], Split | None]
-
-
-class TooManyBadError(DataError):
-    """So many pictures cannot be used that none should be."""
 
 
 def prepare(
@@ -60,18 +50,18 @@ def prepare(
 ) -> Store:
     """Decode the pictures of a folder into a store in ``out``, and split them by patient.
 
-    Memory stays flat and the work may be killed at any moment; with ``resume`` it goes on. Pictures that cannot be
-    decoded are skipped and listed in the store, unless they are more than one in a hundred.
+    Memory stays flat. The work may be killed at any moment: what it leaves is no store, and the next call begins anew
+    in its place. Pictures that cannot be decoded are skipped and listed, unless they are more than one in a hundred.
 
     Args:
         root: a folder, or what :func:`find` made of one.
-        out: a new or empty folder, or one to go on with.
+        out: a new or empty folder, or one that such work was killed in.
         size: height and width of every picture.
         seed: of the split.
         split: 70, 15 and 15 % of the ``patients``, or the ``official`` lists of ChestX-ray8 that lie by the pictures.
         workers: threads that decode, one for each core if not given.
-        resume: go on with an unfinished store, or open a finished one, of the same pictures and size.
-        watch: called before the work begins and then as it goes.
+        resume: open a finished store of the same pictures, size and split if it is there.
+        watch: called as the work goes.
 
     Raises:
         DataError: there are no pictures, or too many that cannot be decoded.
@@ -86,17 +76,65 @@ def prepare(
     divide = _splitter(listing, split, seed)
     if (out / INDEX).exists():
         return _finished(out, listing, size, divide, resume=resume)
-    _open(out, listing, size, resume=resume)
-    try:
-        with Unfinished(out, fingerprint=listing.fingerprint(), size=size) as store:
-            _decode_all(listing, store, workers or _cores(), watch)
-            _finish(listing, store, divide)
-    except TooManyBadError:
-        for name in (IMAGES, JOURNAL):  # with the same files it would end here again
-            (out / name).unlink()
-        raise
-    (out / JOURNAL).unlink()
+    if out.exists() and not is_unfinished(out) and (not out.is_dir() or any(out.iterdir())):
+        raise CheckpointError(f"{out}: exists and is not a store of pictures; choose an empty or a new folder")
+    ensure_writable(out)
+    with _unfinished(out) as images:
+        _check_space(out, len(listing.pictures) * size**2)
+        bad, converted = _decode_all(listing, images, size, workers or _cores(), watch)
+        kept = [picture for picture in listing.pictures if picture.name not in bad]
+        names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
+        if (parts := divide(names, patients)) is not None:
+            parts.write(out / SPLIT)
+        index = Index(
+            size=size,
+            fingerprint=listing.fingerprint(),
+            names=names,
+            patients=patients,
+            findings=tuple(picture.findings for picture in kept) if listing.table else None,
+            bad={**_without_row(listing), **bad},
+            converted=converted,
+            versions={**versions(), "pillow": metadata.version("pillow")},
+        )
+    index.write(out)  # last: with it the store is complete
     return Store.open(out)
+
+
+def is_unfinished(out: Path) -> bool:
+    """Whether ``out`` holds what a killed process left of a store, and nothing else."""
+    ours = {path for pattern in LEFT for path in out.glob(pattern)}
+    return not (out / INDEX).exists() and bool(ours) and set(out.iterdir()) == ours
+
+
+@contextmanager
+def _unfinished(out: Path) -> Iterator[BinaryIO]:
+    """The file that pixels go to, held by one process; at the end it takes its name, after an error nothing stays."""
+    path = out / UNFINISHED
+    held = lock(path, f"{out}: another process is preparing this store; wait for it or end it")
+    with os.fdopen(held, "wb") as images:  # closing it lifts the lock
+        clear_partial(out)
+        for left in (path for pattern in LEFT for path in out.glob(pattern) if path.name != UNFINISHED):
+            left.unlink()
+        images.truncate(0)
+        try:
+            yield images
+            images.flush()
+            os.fsync(images.fileno())
+        except BaseException:
+            (out / SPLIT).unlink(missing_ok=True)
+            with suppress(PermissionError):  # Windows keeps open files
+                path.unlink()
+            raise
+    path.replace(out / IMAGES)
+
+
+def _check_space(out: Path, needed: int) -> None:
+    free = shutil.disk_usage(out).free
+    if free < needed:
+        raise OutputError(
+            f"the folder {out} has {free / 1e9:.1f} GB free, but the pictures will need {needed / 1e9:.1f} GB: free "
+            "some space or choose another folder"
+        )
 
 
 def _cores() -> int:
@@ -109,7 +147,7 @@ def _refuse_bad(listing: Listing, undecodable: Mapping[str, str]) -> None:
     bad = {**_without_row(listing), **undecodable}
     if len(bad) > MAX_BAD_SHARE * total:
         listed = some(f"{name} ({why})" for name, why in bad.items())
-        raise TooManyBadError(
+        raise DataError(
             f"{listing.root}: at least {len(bad):,} of {total:,} pictures cannot be used, more than "
             f"{MAX_BAD_SHARE:.0%}: {listed}; mend or remove them"
         )
@@ -150,70 +188,42 @@ def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume:
             f"{out}: its split is by {store.split.rule} with seed {store.split.seed}, not by {wanted.rule} with seed "
             f"{wanted.seed}; choose another folder"
         )
-    (out / JOURNAL).unlink(missing_ok=True)  # left by a kill right after the last step
     return store
 
 
-def _open(out: Path, listing: Listing, size: int, *, resume: bool) -> None:
-    """Make ``out`` ready for an unfinished store, or see that it holds one."""
-    if (out / JOURNAL).exists():
-        if not resume:
-            raise CheckpointError(f"{out}: holds an unfinished store; add --resume to go on, or choose another folder")
-    elif out.exists() and (not out.is_dir() or set(out.iterdir()) - set(_torn(out))):
-        raise CheckpointError(f"{out}: exists and is not a store of pictures; choose an empty or a new folder")
-    else:
-        ensure_writable(out)
-        Unfinished.begin(out, fingerprint=listing.fingerprint(), size=size)
+def _decode_all(
+    listing: Listing, images: BinaryIO, size: int, workers: int, watch: Watch | None
+) -> tuple[dict[str, str], Counter[str]]:
+    """Write all pictures, in order; returns those that cannot be decoded, and how many were of other modes than grey.
+
+    Pillow works outside Python's lock, so threads do what processes would.
+    """
+    from PIL import Image
+
+    bad: dict[str, str] = {}
+    converted: Counter[str] = Counter()
+    block = max(4 * workers, BLOCK_BYTES // size**2)
+    if watch is not None:
+        watch(0, len(listing.pictures))
+    with warnings.catch_warnings(), ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is lower, and it refuses
+        for first in range(0, len(listing.pictures), block):
+            pictures = listing.pictures[first : first + block]
+            for picture, (pixels, found) in zip(pictures, pool.map(partial(_try, size), pictures), strict=True):
+                if pixels is None:
+                    bad[picture.name] = found
+                    _refuse_bad(listing, bad)
+                else:
+                    images.write(np.ascontiguousarray(pixels).data)
+                    converted.update([found] if found != "L" else [])
+            if watch is not None:
+                watch(first + len(pictures), len(listing.pictures))
+    return bad, converted
 
 
-def _torn(out: Path) -> list[Path]:
-    """What a kill in the middle of a write left behind."""
-    patterns = (".probe.*", *(f".{name}.*.tmp" for name in (JOURNAL, SPLIT, INDEX)))
-    return [path for pattern in patterns for path in out.glob(pattern)]
-
-
-def _decode_all(listing: Listing, store: Unfinished, workers: int, watch: Watch | None) -> None:
-    total, area = len(listing.pictures), store.size**2
-    todo = listing.pictures[store.read :]
-    needed, free = len(todo) * area, shutil.disk_usage(store.folder).free
-    if free < needed:
-        raise OutputError(
-            f"the folder {store.folder} has {free / 1e9:.1f} GB free, but the pictures will need "
-            f"{needed / 1e9:.1f} GB: free some space or choose another folder"
-        )
-
-    def tell(seconds_left: float) -> None:
-        if watch is not None:
-            skipped = len(store.bad) + len(listing.unlisted)
-            watch(Progress(store.read, total, skipped, seconds_left, (total - len(store.bad)) * area))
-
-    with Decoders.start(workers, store.size) as decoders:
-        if watch is not None:
-            sample = min(SAMPLE, max(1, int(SAMPLE_SHARE * len(todo))))
-            tell(decoders.seconds_each(todo, sample) * len(todo))
-        began, before = time.monotonic(), store.read
-        for chunk in decoders.decode(todo):
-            store.append(chunk)
-            _refuse_bad(listing, store.bad)
-            tell((time.monotonic() - began) / (store.read - before) * (total - store.read))
-    store.commit()
-
-
-def _finish(listing: Listing, store: Unfinished, divide: Divide) -> None:
-    """Write split and index; the index comes last, since with it the store is complete."""
-    for path in _torn(store.folder):
-        path.unlink()
-    kept = [picture for picture in listing.pictures if picture.name not in store.bad]
-    names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
-    if (split := divide(names, patients)) is not None:
-        split.write(store.folder / SPLIT)
-    Index(
-        size=store.size,
-        fingerprint=listing.fingerprint(),
-        names=names,
-        patients=patients,
-        findings=tuple(picture.findings for picture in kept) if listing.table else None,
-        bad={**_without_row(listing), **store.bad},
-        converted=store.converted,
-        versions={**versions(), "pillow": metadata.version("pillow")},
-    ).write(store.folder)
+def _try(size: int, picture: PictureFile) -> tuple[NDArray[np.uint8] | None, str]:
+    """The pixels and the file's own mode, or None and the reason."""
+    try:
+        return decode(picture.path, size)
+    except DataError as error:
+        return None, str(error)

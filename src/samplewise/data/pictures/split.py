@@ -1,15 +1,15 @@
 """Train, validation and test parts that no patient is shared between."""
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
-from samplewise.batches import mix
-from samplewise.checkpoint import write_json
 from samplewise.data.pictures.chest import some
+from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.records import decoding, read_json
+from samplewise.samples import mix
 
 __all__ = ["PARTS", "Part", "Rule", "Split", "parse_rule"]
 
@@ -150,16 +150,11 @@ class Split:
         Raises:
             CheckpointError: not such a file, or not of these pictures, or a patient is on two sides.
         """
-        try:
-            stored = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not isinstance(stored, dict) or stored.pop("format", None) != FORMAT:
-                raise CheckpointError(f"{path}: is not a split of this version of the library; make it anew")
+        path = Path(path)
+        stored = read_json(path, "a split", format=FORMAT)
+        with decoding(path, "a split"):
             train, validation, test = (tuple(stored.pop(part)) for part in PARTS)
             split = cls(train, validation, test, **stored)
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file; expected the split of the pictures") from None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"{path}: cannot be read as a split: {error!r}") from error
         split._check(f"{path}", dict(zip(names, patients, strict=True)))
         return split
 

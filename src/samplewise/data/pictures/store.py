@@ -1,6 +1,5 @@
 """Prepared pictures on disk, memory-mapped, and the data sets that are parts of them."""
 
-import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,17 +13,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from samplewise.checkpoint import write_json
 from samplewise.data.pictures.chest import PATHOLOGIES, label_array, some
 from samplewise.data.pictures.split import PARTS, Part, Split
+from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, DataError
+from samplewise.records import decoding, read_json
 
-__all__ = ["IMAGES", "INDEX", "JOURNAL", "SPLIT", "Index", "PictureData", "Store"]
+__all__ = ["IMAGES", "INDEX", "SPLIT", "UNFINISHED", "Index", "PictureData", "Store"]
 
 FORMAT = "samplewise-pictures-1"
 INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"
-JOURNAL = "unfinished.jsonl"
-"""Is there while a store is being written; see :mod:`samplewise.data.pictures.unfinished`."""
+UNFINISHED = "images.u8.unfinished"
+"""Holds the pixels while a store is being made."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,13 @@ class Index:
     def read(cls, folder: Path) -> Self:
         """Read what :meth:`write` wrote."""
         path = folder / INDEX
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            if (folder / JOURNAL).exists():
-                raise CheckpointError(f"{folder}: the store is unfinished; prepare it again with resume") from None
-            raise DataError(f"{folder}: is not a store of pictures ({INDEX} is missing); prepare one first") from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read: {error}; prepare the store anew") from error
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise CheckpointError(f"{path}: is not a store of this version of the library; prepare it anew")
-        try:
+        if not path.exists():
+            if (folder / UNFINISHED).exists() or (folder / IMAGES).exists():
+                raise CheckpointError(f"{folder}: the store is unfinished; prepare it again")
+            raise DataError(f"{folder}: is not a store of pictures ({INDEX} is missing); prepare one first")
+        stored = read_json(path, "a store", format=FORMAT)
+        with decoding(path, "a store"):
             return cls._parse(stored)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{path}: is damaged ({error!r}); prepare the store anew") from error
 
     @classmethod
     def _parse(cls, stored: dict[str, Any]) -> Self:
@@ -187,7 +180,7 @@ class Store:
 
 
 class PictureData(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures of a store as batches; satisfies :class:`samplewise.batches.BatchedDataset`.
+    """Pictures of a store as batches; satisfies :class:`samplewise.samples.BatchedDataset`.
 
     A sample is ``(image, number)``: float32 in [0, 1] of shape ``(1, H, W)``, and the picture's row in the store, which
     stays the same in every part and every run.

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
 from samplewise import distributed
-from samplewise.batches import in_order, mix
-from samplewise.checkpoint import MODEL_FILE, alone, write_json
+from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import PATHOLOGIES, PictureData, Store
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.fit import Solution, fit
+from samplewise.disk import alone, write_json
+from samplewise.errors import DataError
 from samplewise.methods import Unconstrained
 from samplewise.problem import Problem, evaluation_mode
 from samplewise.provenance import provenance
-from samplewise.settings_file import SettingsFile
+from samplewise.records import decoding, read_json
+from samplewise.samples import in_order, mix
 from samplewise.studies.chest.auroc import Array, enough, mean_of, operating_points, patient_weights, score
-from samplewise.studies.chest.network import Classifier, load_classifier, load_pretrained, save_classifier
+from samplewise.studies.chest.densenet import Classifier, load_classifier, load_pretrained, save_classifier
+from samplewise.studies.chest.settings import SETTINGS_FILE, ClassifierSettings
+from samplewise.training import Solution, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 __all__ = [
     "RESULT_FILE",
-    "SETTINGS_FILE",
-    "Settings",
     "check_unseen",
     "classification",
     "fingerprint",
+    "fingerprint_of",
     "labels_of",
     "make_augmentation",
     "open_run",
@@ -52,51 +54,6 @@ IMBALANCE = (
     "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
     "validation part."
 )
-
-
-@dataclass(frozen=True)
-class Settings:
-    """All that a classifier depends on beside the pictures; rate and patience are the paper's."""
-
-    size: int = 224
-    """Height and width that it looks at; pictures of other sizes are resized."""
-    batch_size: int = 64
-    rate: float = 1e-4
-    anneal: bool = False
-    """Whether the learning rate falls to zero as a cosine over the epochs."""
-    epochs: int = 100
-    """At most."""
-    patience: int = 10
-    """Epochs without a smaller validation loss after which training ends."""
-    balance: float = 1.0
-    """Largest weight of a positive label; each gets the ratio of negatives to positives up to it."""
-    augment: bool = True
-    """Whether training images are mirrored, turned, moved and scaled a little."""
-    seed: int = 0
-    data: str = ""
-    """Fingerprint of the pictures."""
-    weights: str = ""
-    """Hash of the file of published weights it starts from; empty from scratch."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("size", 32), ("batch_size", 2), ("epochs", 1), ("patience", 1), ("balance", 1)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(
-                    f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
-                )
-        if not self.rate > 0:
-            raise ConfigurationError(f"expected a learning rate above 0, got {self.rate}")
-
-    def of(self, store: Store, weights: Path | None) -> Settings:
-        """The same for these pictures and this file of weights."""
-        try:
-            digest = "" if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
-        except OSError as error:
-            raise DataError(f"{weights}: cannot be read: {error.strerror or error}") from error
-        return replace(self, data=store.index.fingerprint, weights=digest)
-
-
-SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", Settings, "classifier training")
 
 
 def positive_weight(labels: Tensor, largest: float) -> Tensor:
@@ -145,7 +102,7 @@ def labels_of(store: Store) -> Tensor:
 
 
 def open_run(
-    store: Store, settings: Settings, folder: Path, *, weights: Path | None = None, resume: bool
+    store: Store, settings: ClassifierSettings, folder: Path, *, weights: Path | None = None, resume: bool
 ) -> Classifier:
     """Refuse what cannot be trained, or make ``folder`` ready for the run; returns the classifier it begins with.
 
@@ -165,7 +122,7 @@ def open_run(
 
 def train_classifier(
     store: Store,
-    settings: Settings,
+    settings: ClassifierSettings,
     folder: Path,
     *,
     weights: Path | None = None,
@@ -177,7 +134,7 @@ def train_classifier(
 
     Args:
         store: prepared X-rays with labels and their split.
-        settings: how; see :meth:`Settings.of`.
+        settings: how; see :meth:`ClassifierSettings.of`.
         folder: of the run: settings, checkpoints, history, and at the end the network and what it reaches.
         weights: file of published ImageNet weights, or of another classifier, to start from; from scratch if None.
         resume: go on with the run that is there.
@@ -201,10 +158,8 @@ def train_classifier(
             optimizer=optimizer,
             epochs=settings.epochs,
             seed=settings.seed,
-            scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if settings.anneal else None,
-            scheduler_interval="step",
-            audit_on={"validation": store.select("validation")},
-            audit_batch_size=64,
+            scheduler=(CosineAnnealingLR(optimizer, steps), "step") if settings.anneal else None,
+            audit_on={"validation": DataLoader(store.select("validation"), batch_size=64)},
             patience=settings.patience,
             checkpoint=folder / "fit",
             fabric=fabric,
@@ -217,11 +172,17 @@ def train_classifier(
     return solution
 
 
-def probabilities(classifier: Classifier, data: PictureData, *, batch_size: int = 64) -> Array:
-    """What the classifier says of every picture, ``(n, 14)``."""
+def probabilities(
+    classifier: Classifier, data: PictureData, *, batch_size: int = 64, watch: Callable[[int, int], None] | None = None
+) -> Array:
+    """What the classifier says of every picture, ``(n, 14)``; ``watch`` is called with how many are done, and all."""
     device = next(classifier.parameters()).device
+    found = []
     with evaluation_mode(classifier):
-        found = [classifier(batch[0]).sigmoid() for batch, _ in in_order(data, batch_size=batch_size, device=device)]
+        for batch, index in in_order(data, batch_size=batch_size, device=device):
+            found.append(classifier(batch[0]).sigmoid())
+            if watch is not None:
+                watch(int(index[-1]) + 1, len(data))
     return torch.cat(found).double().cpu().numpy()
 
 
@@ -235,10 +196,9 @@ def read_classifier(folder: Path) -> Classifier:
 
 def check_unseen(folder: Path, store: Store) -> None:
     """Refuse pictures of another set, or split otherwise: the classifier may have been trained on its test part."""
-    try:
-        split = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))["pictures"]["split"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / RESULT_FILE}: cannot be read: {error!r}") from error
+    path = folder / RESULT_FILE
+    with decoding(path, "a result of chest classifier"):
+        split = read_json(path, "a result of chest classifier")["pictures"]["split"]
     if SETTINGS_FILE.read(folder).data != store.index.fingerprint or split != store.split.origin:
         raise DataError(
             f"{store.folder}: holds other pictures than {folder} was trained on, or splits them otherwise, so its test "
@@ -248,13 +208,18 @@ def check_unseen(folder: Path, store: Store) -> None:
 
 def fingerprint(folder: Path) -> str:
     """A short hash of the weights of a finished run's classifier."""
+    return fingerprint_of(read_classifier(folder))
+
+
+def fingerprint_of(network: nn.Module) -> str:
+    """A short hash of a network's weights."""
     digest = hashlib.sha256()
-    for name, value in read_classifier(folder).state_dict().items():
-        digest.update(name.encode() + value.numpy().tobytes())
+    for name, value in network.state_dict().items():
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
-def _fresh(settings: Settings, labels: Tensor, weights: Path | None) -> Classifier:
+def _fresh(settings: ClassifierSettings, labels: Tensor, weights: Path | None) -> Classifier:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(settings.seed, "classifier"))
         classifier = Classifier(settings.size)
@@ -264,7 +229,9 @@ def _fresh(settings: Settings, labels: Tensor, weights: Path | None) -> Classifi
     return classifier
 
 
-def _finish(folder: Path, settings: Settings, store: Store, classifier: Classifier, solution: Solution) -> None:
+def _finish(
+    folder: Path, settings: ClassifierSettings, store: Store, classifier: Classifier, solution: Solution
+) -> None:
     """Set the operating points, write the classifier, and say how good it is."""
     found = {}
     for part in ("validation", "test"):

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from samplewise.report.style import new_figure, save, styled
+from samplewise.report.style import COLOURS, legend_below, new_figure, save, series, styled
 from samplewise.studies.chest.impact import Impact
-from samplewise.watermark.figures.charts import RUN_COLOURS, RUN_MARKERS
 
 __all__ = ["draw_impact"]
 
@@ -32,21 +31,22 @@ def draw_impact(folder: Path, impacts: Sequence[Impact]) -> list[Path]:
             intervals = [each.auroc for each in one.differences if each.counts] + [one.mean]
             values = np.array([each.value for each in intervals])
             reach = [values - [each.low for each in intervals], [each.high for each in intervals] - values]
+            colour, marker = series(number)
             panel.errorbar(
                 values,
                 places + (number - (len(impacts) - 1) / 2) * step,
                 xerr=np.clip(reach, 0, None),
-                fmt=RUN_MARKERS[number % len(RUN_MARKERS)],
-                color=RUN_COLOURS[number % len(RUN_COLOURS)],
+                fmt=marker,
+                color=colour,
                 markersize=3.5,
                 linewidth=1.0,
                 label=one.label,
             )
-        panel.axvline(0, color="black", linewidth=0.8)
-        panel.axhline(len(names) - 0.5, color="black", linewidth=0.4)
+        panel.axvline(0, color=COLOURS["bound"], linewidth=0.8)
+        panel.axhline(len(names) - 0.5, color=COLOURS["bound"], linewidth=0.4)
         panel.set_yticks(places, [*(name.replace("_", " ") for name in names), "mean"])
         panel.set_ylim(len(names) + 0.5, -0.5)
         panel.grid(axis="y", visible=False)
         panel.set_xlabel("change of the AUROC by the watermark, with 95 % intervals")
-        figure.legend(loc="outside lower center", ncols=min(3, len(impacts)))
+        legend_below(figure, panel.get_legend_handles_labels()[0], columns=min(3, len(impacts)))
         return save(figure, folder, "impact")

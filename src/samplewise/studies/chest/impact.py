@@ -1,6 +1,6 @@
 """What watermarks do to a diagnosis: the classifier on marked images as written, against the originals (Table II)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from samplewise.batches import in_order
 from samplewise.data.pictures import PATHOLOGIES, PictureData
 from samplewise.errors import DataError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
+from samplewise.samples import in_order
 from samplewise.studies.chest.auroc import (
     Array,
     Interval,
@@ -24,12 +24,10 @@ from samplewise.studies.chest.auroc import (
     score,
 )
 from samplewise.studies.chest.classifier import labels_of, probabilities
-from samplewise.studies.chest.network import Classifier
-from samplewise.watermark.evaluation.marking import as_images, as_pixels, mark
-from samplewise.watermark.evaluation.network import Watch
-from samplewise.watermark.evaluation.runs import Run
+from samplewise.studies.chest.densenet import Classifier
+from samplewise.watermark.judging.measure import Watch, as_images, as_pixels, mark
+from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.networks import Network
-from samplewise.watermark.networks.swift import CELL, Swift
 
 __all__ = ["Difference", "Impact", "Originals", "Seen", "judge_originals", "judge_run", "look_at"]
 
@@ -117,7 +115,13 @@ class Impact:
 
 
 def judge_originals(
-    classifier: Classifier, data: PictureData, *, fewest: int, resamples: int, seed: int, batch_size: int = 32
+    classifier: Classifier,
+    data: PictureData,
+    *,
+    fewest: int,
+    resamples: int,
+    seed: int,
+    look: Callable[[], Array] | None = None,
 ) -> Originals:
     """Look at the images themselves.
 
@@ -127,7 +131,7 @@ def judge_originals(
         fewest: positives that a pathology must have to count in a mean.
         resamples: of the bootstrap over patients.
         seed: of the resamples.
-        batch_size: images in a batch; it changes only speed and memory.
+        look: gives what the classifier says of the pictures, ``(n, 14)``, where it is known already or watched.
     """
     labels_of(data.store)  # says what is wrong with pictures that have none
     labels = data.labels
@@ -135,7 +139,7 @@ def judge_originals(
     counts = enough(labels, fewest)
     if not counts.any():
         raise DataError(f"{data.store.folder}: no pathology has {fewest} positives here: nothing to compare")
-    found = probabilities(classifier, data, batch_size=batch_size)
+    found = probabilities(classifier, data) if look is None else look()
     weights = patient_weights(data.patients, resamples, seed)
     return Originals(
         data=data,
@@ -161,15 +165,17 @@ def look_at(
         batch_size: images in a batch; it changes only speed and memory.
         watch: called as the work goes.
     """
-    if isinstance(network, Swift) and data.store.size % CELL:
-        raise DataError(f"{data.store.folder}: expected images of a multiple of {CELL} pixels, got {data.store.size}")
+    if data.store.size % network.cell:
+        raise DataError(
+            f"{data.store.folder}: expected images of a multiple of {network.cell} pixels, got {data.store.size}"
+        )
     device = next(classifier.parameters()).device
     columns: list[tuple[torch.Tensor, ...]] = []
     with evaluation_mode(classifier), evaluation_mode(network.to(device)):
         for (images, numbers), index in in_order(data, batch_size=batch_size, device=device):
-            marked = mark(network, images, numbers)
-            read = as_images(as_pixels(marked.images, "grey"), channels=1, device=device)
-            errors = bit_error(network.extract(read.expand(-1, network.channels, -1, -1)), marked.messages)
+            _, messages, marked = mark(network, images, numbers)
+            read = as_images(as_pixels(marked, "grey"), channels=1, device=device)
+            errors = bit_error(network.extract(read.expand(-1, network.channels, -1, -1)), messages)
             columns.append((classifier(read).sigmoid(), psnr(read, images), errors))
             if watch is not None:
                 watch(int(index[-1]) + 1, len(data))

@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.report.style import COLOURS, LINES, MARKERS, bound_line, label_points, new_figure, save, styled
-from samplewise.studies.mnist.network import CONSTRAINT
-from samplewise.studies.mnist.paper import TABLE
+from samplewise.report.style import (
+    COLOURS,
+    LINES,
+    MARKERS,
+    bound_line,
+    curve,
+    histogram,
+    label_points,
+    legend_below,
+    new_figure,
+    save,
+    styled,
+)
+from samplewise.studies.mnist.digit_network import CONSTRAINT
 from samplewise.studies.mnist.pictures import draw_pictures
 from samplewise.studies.mnist.results import Result
 from samplewise.studies.mnist.rows import GAMMA, Naming, parse_row
-from samplewise.studies.mnist.settings import Settings
+from samplewise.studies.mnist.settings import StudySettings
+from samplewise.studies.mnist.table_one import TABLE_ONE, paper_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,18 +44,18 @@ LONG_NAME = 40  # letters from which on a name takes a line of the legend for it
 
 def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
     """Of the rows of one kind the one that satisfies the most training constraints at little loss of accuracy."""
-    accuracies = [result.selected["train"]["accuracy"] for result in found]
+    accuracies = [result.numbers("train")["accuracy"] for result in found]
     rows = [result for result in found if naming.kind(result.row) == kind]
     if not rows:
         return None
-    good = [result for result in rows if result.selected["train"]["accuracy"] >= max(accuracies) - ACCURACY_LOSS]
+    good = [result for result in rows if result.numbers("train")["accuracy"] >= max(accuracies) - ACCURACY_LOSS]
     if good:
-        return max(good, key=lambda result: (result.selected["train"]["satisfied"], -result.seed))
-    return max(rows, key=lambda result: result.selected["train"]["accuracy"])
+        return max(good, key=lambda result: (result.numbers("train")["satisfied"], -result.seed))
+    return max(rows, key=lambda result: result.numbers("train")["accuracy"])
 
 
-def write_figures(folder: Path, settings: Settings, found: Sequence[Result]) -> list[Path]:
-    """Draw all figures that the rows at hand allow.
+def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]) -> list[str]:
+    """Draw all figures that the rows at hand allow; returns the names of those for which they keep too little.
 
     Args:
         folder: where they go.
@@ -54,17 +66,20 @@ def write_figures(folder: Path, settings: Settings, found: Sequence[Result]) -> 
     naming = Naming({result.row.name: result.row for result in found}.values())
     shown = [result for kind in COLOURS if (result := best(found, naming, kind)) is not None]
     constrained = [result for result in shown if result.row.family != "classification"]
-    paths: list[Path] = []
+    kept = {
+        "errors": (draw_errors, [result for result in constrained if result.has_errors]),
+        "reconstructions": (draw_pictures, [result for result in constrained if result.has_examples]),
+    }
     with styled():
-        if constrained:
-            paths += draw_errors(folder, settings, constrained, naming)
-            paths += draw_pictures(folder, settings, constrained, naming)
-        paths += draw_epochs(folder, settings, shown, naming)
-        paths += draw_trade_off(folder, settings, found, naming)
-    return paths
+        for draw, drawn in kept.values():
+            if drawn:
+                draw(folder, settings, drawn, naming)
+        draw_epochs(folder, settings, shown, naming)
+        draw_trade_off(folder, settings, found, naming)
+    return [name for name, (_, drawn) in kept.items() if constrained and not drawn]
 
 
-def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """Distribution of reconstruction errors with the bound marked (the paper's figure 2)."""
     figure, panels = new_figure(1, 2, height=2.7)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
@@ -76,12 +91,11 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], namin
             widths = 100 * counts[f"{split}/selected"][:-1].reshape(-1, merged).sum(1) / total
             edges = edges[::merged]
             colour = COLOURS[naming.kind(result.row)]
-            panel.stairs(widths, edges, color=colour, linewidth=1.2, label=naming.label(result.row))
-            panel.stairs(widths, edges, color=colour, fill=True, alpha=0.15)
+            histogram(panel, widths, edges, colour, label=naming.label(result.row))
             panel.text(
                 0.98,
                 0.84 - 0.09 * place,
-                f"{result.selected[split]['satisfied']:.1%} satisfied",
+                f"{result.numbers(split)['satisfied']:.1%} satisfied",
                 transform=panel.transAxes,
                 ha="right",
                 color=colour,
@@ -96,7 +110,7 @@ def draw_errors(folder: Path, settings: Settings, shown: Sequence[Result], namin
     return save(figure, folder, "errors")
 
 
-def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """Accuracy and share satisfied over the epochs (the paper's figure 3)."""
     figure, panels = new_figure(2, 2, height=4.4)
     splits = ("train", settings.held_out)
@@ -107,7 +121,7 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], namin
         for result in shown:
             epochs, values = result.history("epoch", f"{split}/{column}")
             kind = naming.kind(result.row)
-            panel.plot(epochs, values, linestyle=LINES[kind], color=COLOURS[kind], label=naming.label(result.row))
+            curve(panel, epochs, values, COLOURS[kind], LINES[kind], naming.label(result.row))
             lowest = min(lowest, float(np.quantile(values, 0.02)))
         panel.set_title(f"({letter}) {name}, {_split_name(split)}", loc="left")
         panel.set_xlim(0, settings.epochs)
@@ -124,10 +138,10 @@ def draw_epochs(folder: Path, settings: Settings, shown: Sequence[Result], namin
 def _legend(figure: Figure, panel: Axes) -> None:
     handles, labels = panel.get_legend_handles_labels()
     columns = 1 if max(map(len, labels)) > LONG_NAME else min(3, len(labels))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    legend_below(figure, handles, columns=columns)
 
 
-def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result], naming: Naming) -> list[Path]:
     """Share satisfied against accuracy: every row of the run and, for MNIST, of the paper.
 
     Classification only, which satisfies next to nothing, is a line at its accuracy, so that the others are seen.
@@ -135,11 +149,10 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], na
     comparable = settings.comparable
     figure, panels = new_figure(1, 2, height=4.0)
     for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
-        for name, row in TABLE.items() if comparable else ():
-            point = getattr(row, split)
-            _point(panel, parse_row(name).family, point.accuracy, point.satisfied, filled=False)
+        for name, point in _papers(split).items() if comparable else ():
+            _point(panel, parse_row(name).family, *point, filled=False)
         for result in found:
-            metrics = result.selected[split]
+            metrics = result.numbers(split)
             _point(panel, naming.kind(result.row), metrics["accuracy"], metrics["satisfied"], filled=True)
         panel.set_xlabel("accuracy")
         panel.set_ylabel("share satisfied")
@@ -150,11 +163,15 @@ def draw_trade_off(folder: Path, settings: Settings, found: Sequence[Result], na
         figure, panels[0], {naming.kind(result.row) for result in found}, letters.values(), comparable=comparable
     )
     for panel, split in zip(panels, ("train", settings.held_out), strict=False):
-        papers = [getattr(row, split) for row in TABLE.values()] if comparable else []
-        label_points(
-            panel, _names(found, split, naming, letters), others=[(each.accuracy, each.satisfied) for each in papers]
-        )
+        papers = list(_papers(split).values()) if comparable else []
+        label_points(panel, _names(found, split, naming, letters), others=papers)
     return save(figure, folder, "trade_off")
+
+
+def _papers(split: str) -> dict[str, tuple[float, float]]:
+    """Accuracy and share satisfied of the paper's rows."""
+    pairs = {row: [paper_number(row, split, name) for name in ("accuracy", "satisfied")] for row in TABLE_ONE}
+    return {row: (x, y) for row, (x, y) in pairs.items() if x is not None and y is not None}
 
 
 def _letters(found: Sequence[Result], naming: Naming) -> dict[str, tuple[str, str]]:
@@ -177,8 +194,7 @@ def _trade_off_legend(
         panel.plot([], [], LINES["classification"], color=COLOURS["classification"], label="classification only")
     if comparable:
         panel.plot([], [], "o", color=COLOURS["bound"], fillstyle="none", label="hollow, faint: the paper's")
-    handles, labels = panel.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2 if ours else 3)
+    legend_below(figure, panel.get_legend_handles_labels()[0], columns=2 if ours else 3)
 
 
 def _size(kind: str) -> float:
@@ -208,7 +224,7 @@ def _names(
     places: dict[str, list[tuple[float, float]]] = {}
     rows = {result.row.name: result.row for result in found if result.row.kind != "classification"}
     for result in found:
-        metrics = result.selected[split]
+        metrics = result.numbers(split)
         places.setdefault(result.row.name, []).append((metrics["accuracy"], metrics["satisfied"]))
     names = []
     for name, row in rows.items():

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import wait as wait_for
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samplewise.data import ImageData
 from samplewise.errors import SamplewiseError
+from samplewise.processes import LOST, side_by_side
 from samplewise.studies.mnist.rows import Row, parse_row
-from samplewise.studies.mnist.settings import Settings, row_folder
+from samplewise.studies.mnist.settings import StudySettings, row_folder
 from samplewise.studies.mnist.study import is_complete, run_row, warm_start
 
 if TYPE_CHECKING:
@@ -50,7 +47,7 @@ class JobFailedError(SamplewiseError, RuntimeError):
 
 def run_jobs(
     jobs: Sequence[Job],
-    settings: Settings,
+    settings: StudySettings,
     out: Path,
     load: LoadData,
     *,
@@ -82,23 +79,35 @@ def run_jobs(
     if not todo:
         return
     failures: dict[str, str] = {}
-    with _pool(min(processes, len(todo)), load, threads, fabric) as pool:
-        try:
+    try:
+        # Rows are safe to end at any moment, so an interrupt need not wait for them.
+        with side_by_side(
+            min(processes, len(todo)), partial(_load, load, fabric), threads=threads, end_at_once=True
+        ) as pool:
             # Warm starts first: two rows of one seed must not make the same one at the same time.
             seeds = dict.fromkeys(job.seed for job in todo)
             for warm in [pool.submit(_warm, settings, seed, out) for seed in seeds]:
                 warm.result()
             running = {pool.submit(_run, settings, job.row.name, job.seed, out, tensorboard): job for job in todo}
             _collect(running, failures, out, watch)
-        except BrokenProcessPool:
-            failures["a process"] = "was ended from outside (out of memory?)"
+    except BrokenProcessPool as error:
+        done = sum(is_complete(out, job.row, job.seed) for job in todo)
+        raise JobFailedError(
+            f"{LOST}, when {done} of {len(todo)} rows were complete. Run again with --resume and fewer --jobs"
+        ) from error
     if failures:
         listed = "; ".join(f"{name}: {why}" for name, why in failures.items())
         raise JobFailedError(f"{len(failures)} of {len(todo)} rows failed: {listed}. Run again with --resume to go on")
 
 
 def run_here(
-    jobs: Sequence[Job], settings: Settings, out: Path, data: ImageData, fabric: Fabric, *, tensorboard: bool = False
+    jobs: Sequence[Job],
+    settings: StudySettings,
+    out: Path,
+    data: ImageData,
+    fabric: Fabric,
+    *,
+    tensorboard: bool = False,
 ) -> None:
     """Run the rows one after the other in this process, on all devices of ``fabric``, launched already."""
     for job in jobs:
@@ -117,6 +126,8 @@ def _collect(running: dict[Future[None], Job], failures: dict[str, str], out: Pa
                 raise error
             if error is not None:
                 failures[str(job)] = f"{error}" if isinstance(error, SamplewiseError) else f"{error!r}"
+    if watch:
+        watch({})
 
 
 def _epochs_done(out: Path, job: Job) -> int:
@@ -127,57 +138,18 @@ def _epochs_done(out: Path, job: Job) -> int:
         return 0
 
 
-@contextmanager
-def _pool(
-    processes: int, load: LoadData, threads: int | None, fabric: MakeFabric | None
-) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes, not forks: PyTorch's thread pools do not survive a fork."""
-    pool = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(load, threads, fabric)
-    )
-    try:
-        yield pool
-    except BaseException:
-        # Rows are safe to end at any moment, so an interrupt need not wait for them.
-        for process in multiprocessing.active_children():
-            process.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
-        raise
-    pool.shutdown()
+def _load(load: LoadData, fabric: MakeFabric | None) -> tuple[ImageData, Fabric | None]:
+    """What each process keeps: the data and its devices."""
+    return load(), fabric() if fabric is not None else None
 
 
-_data: ImageData | None = None
-_fabric: Fabric | None = None
+def _warm(kept: tuple[ImageData, Fabric | None], settings: StudySettings, seed: int, out: Path) -> None:
+    data, fabric = kept
+    warm_start(settings, data, seed, out, fabric=fabric)
 
 
-def _begin(load: LoadData, threads: int | None, fabric: MakeFabric | None) -> None:
-    """Set up a worker process."""
-    global _data, _fabric
-    import signal
-
-    import torch
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    _data = load()
-    _fabric = fabric() if fabric is not None else None
-
-
-def _follow_parent() -> None:
-    """End this process with its parent: nobody would collect the row, and a resumed run would find it busy."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
-
-
-def _warm(settings: Settings, seed: int, out: Path) -> None:
-    assert _data is not None
-    warm_start(settings, _data, seed, out, fabric=_fabric)
-
-
-def _run(settings: Settings, row: str, seed: int, out: Path, tensorboard: bool) -> None:
-    assert _data is not None
-    run_row(settings, _data, parse_row(row), seed, out, fabric=_fabric, tensorboard=tensorboard)
+def _run(
+    kept: tuple[ImageData, Fabric | None], settings: StudySettings, row: str, seed: int, out: Path, tensorboard: bool
+) -> None:
+    data, fabric = kept
+    run_row(settings, data, parse_row(row), seed, out, fabric=fabric, tensorboard=tensorboard)

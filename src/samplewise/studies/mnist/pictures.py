@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from samplewise.report.style import COLOURS, save
 from samplewise.studies.mnist.results import Result
 from samplewise.studies.mnist.rows import Naming
-from samplewise.studies.mnist.settings import Settings
+from samplewise.studies.mnist.settings import StudySettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,7 @@ class Strip:
     """Stands above the line where a new block begins."""
 
 
-def draw_pictures(folder: Path, settings: Settings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """The first held-out images as each row reconstructs them, then each row's worst.
 
     Args:
@@ -63,7 +63,7 @@ def draw_pictures(folder: Path, settings: Settings, shown: Sequence[Result], nam
     return save(figure, folder, "reconstructions")
 
 
-def _draw(axes: Axes, strip: Strip, top: float, settings: Settings) -> None:
+def _draw(axes: Axes, strip: Strip, top: float, settings: StudySettings) -> None:
     """Draw a line of pictures downward from ``top``, its heading first and the errors last."""
     if strip.heading is not None:
         axes.text(0.07, top - HEADING / 2, strip.heading, va="center", weight="bold", fontsize=8.5)

@@ -1,9 +1,9 @@
-"""The files one row leaves behind, written and read: from these alone tables and figures are made."""
+"""What one row left behind, read: fit's own folder, and beside it which row it is, its seed and some pictures."""
 
 import csv
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,64 +14,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from samplewise import checkpoint
-from samplewise.audit import Audit
-from samplewise.errors import CheckpointError, DataError
-from samplewise.studies.mnist.network import CONSTRAINT
+from samplewise import disk
+from samplewise.errors import DataError
+from samplewise.records import decoding, read_json
 from samplewise.studies.mnist.rows import Row, parse_row
+from samplewise.studies.mnist.table_one import TABLE_ONE, numbers_of
 
-__all__ = [
-    "METRICS",
-    "RESULT_FILE",
-    "Result",
-    "from_audit",
-    "from_history",
-    "read_results",
-    "write_errors",
-    "write_examples",
-    "write_history",
-]
+__all__ = ["FIT", "RESULT_FILE", "Result", "read_results", "write_errors", "write_examples", "write_result"]
 
+FIT = "fit"
+"""The folder of fit's run below the row's."""
 RESULT_FILE = "result.json"
-HISTORY_FILE = "history.csv"
 ERRORS_FILE = "errors.csv"
 EXAMPLES_FILE = "examples.safetensors"
 FORMAT = "samplewise-mnist-row-1"
 BINS_TO_THETA = 40  # bins of the error distribution from zero to theta, and as many for each further theta
 THETAS = 5
-
-METRICS = ("objective", "accuracy", "mse", "violation", "satisfied")
-"""The columns of the paper's Table I, in its order."""
-
-Metrics = dict[str, float]
-
-
-def from_history(row: Mapping[str, Any], split: str) -> Metrics:
-    """Table I's numbers, and those beyond it, of one epoch of a history."""
-    prefix = f"{split}/{CONSTRAINT}"
-    return {
-        "objective": float(row[f"{split}/objective"]),
-        "accuracy": float(row[f"{split}/accuracy"]),
-        "mse": float(row[prefix]),
-        "violation": float(row[f"{prefix}/violation"]),
-        "satisfied": float(row[f"{prefix}/satisfied"]),
-        "worst": float(row[f"{prefix}/worst"]),
-        "violation_rate_upper": float(row[f"{prefix}/violation_rate_upper"]),
-    }
-
-
-def from_audit(audit: Audit) -> Metrics:
-    """The same numbers of an audit."""
-    part = audit[CONSTRAINT]
-    return {
-        "objective": audit.objective,
-        "accuracy": audit.means["accuracy"],
-        "mse": audit.means[CONSTRAINT],
-        "violation": part.mean_violation,
-        "satisfied": part.satisfied,
-        "worst": part.worst,
-        "violation_rate_upper": part.violation_rate_upper,
-    }
 
 
 @dataclass(frozen=True)
@@ -81,25 +39,62 @@ class Result:
     folder: Path
     row: Row
     seed: int
-    selected: dict[str, Metrics]
-    """By split, at the epoch with the most satisfied training constraints."""
-    last: dict[str, Metrics]
-    """By split, at the last epoch."""
     selected_epoch: int
-    epochs: int
-    seconds: float
-    stored: dict[str, Any]
-    """The whole file, provenance included."""
+    reason: str
+    """Why that one was selected."""
+    black: Mapping[str, Mapping[str, float]]
+    """What an all-black picture would score, by data set and column."""
+    provenance: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    """Samples by data set; earlier versions left it to the distribution of errors."""
 
-    def at(self, epoch: str) -> dict[str, Metrics]:
-        """The numbers at the ``selected`` or the ``last`` epoch."""
-        return self.selected if epoch == "selected" else self.last
+    @cached_property
+    def epochs(self) -> list[dict[str, Any]]:
+        """The history of fit, which audits every data set after each epoch."""
+        path = self.folder / FIT / "history.csv"
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = [{name: value for name, value in row.items() if value != ""} for row in csv.DictReader(file)]
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        if not rows:
+            raise DataError(f"{path}: holds no epoch")
+        return rows
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of the last epoch."""
+        return int(self.epochs[-1]["epoch"])
+
+    def epoch(self, which: str) -> dict[str, Any]:
+        """The history's row of the ``selected`` or the ``last`` epoch."""
+        number = self.selected_epoch if which == "selected" else self.last_epoch
+        found = [row for row in self.epochs if int(row["epoch"]) == number]
+        if not found:
+            raise DataError(f"{self.folder / FIT}: its history lacks epoch {number}")
+        return found[0]
+
+    def numbers(self, split: str, which: str = "selected") -> dict[str, float]:
+        """Table I's numbers on one data set, at the ``selected`` or the ``last`` epoch."""
+        return numbers_of(self.epoch(which), split)
+
+    def samples(self, split: str) -> int:
+        """How many samples the data set has."""
+        return self.sizes[split] if split in self.sizes else int(self.errors()[1][f"{split}/selected"].sum())
 
     def history(self, *columns: str) -> list[list[float]]:
         """The numbers of every epoch in the given columns."""
-        with (self.folder / HISTORY_FILE).open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return [[float(row[name]) for row in rows] for name in columns]
+        return [[float(row[name]) for row in self.epochs] for name in columns]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the distribution of errors was kept."""
+        return (self.folder / ERRORS_FILE).exists()
+
+    @property
+    def has_examples(self) -> bool:
+        """Whether pictures were kept."""
+        return (self.folder / EXAMPLES_FILE).exists()
 
     def errors(self) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """Edges of the bins and, by ``split/epoch``, how many samples lie in each; the last bin has no upper edge."""
@@ -116,46 +111,39 @@ class Result:
             raise DataError(f"{self.folder / EXAMPLES_FILE}: cannot be read: {error}") from error
 
 
-def write_result(folder: Path, content: dict[str, Any]) -> None:
-    """Write the row's result: its presence says that the row is complete."""
-    checkpoint.write_json(folder / RESULT_FILE, {"format": FORMAT, **content})
-
-
 def read_results(out: Path) -> list[Result]:
-    """All complete rows of the run in ``out``, by the order of the table and then by seed."""
-    return [_read(path) for path in sorted((out / "rows").glob(f"*/seed-*/{RESULT_FILE}"))]
+    """All complete rows of the run in ``out``: those of the paper in its order, the others by name; each by seed."""
+    found = [_read(path) for path in (out / "rows").glob(f"*/seed-*/{RESULT_FILE}")]
+    order = list(TABLE_ONE)
+
+    def place(result: Result) -> tuple[int, str, int]:
+        name = result.row.name
+        return order.index(name) if name in order else len(order), name, result.seed
+
+    return sorted(found, key=place)
 
 
 def _read(path: Path) -> Result:
-    try:
-        stored = json.loads(path.read_text())
-        if stored["format"] != FORMAT:
-            raise CheckpointError(f"{path}: was written by another version of the study")
+    stored = read_json(path, "a result of the study", format=FORMAT)
+    with decoding(path, "a result of the study"):
         row = parse_row(stored["row"])
         if row.name != stored["name"]:  # a recipe keeps its name; what it stood for is in the file
             row = Row(stored["name"], row.kind, row.numbers, row.options)
         return Result(
             folder=path.parent,
             row=row,
-            seed=stored["seed"],
-            selected=stored["selected"]["metrics"],
-            last=stored["last"]["metrics"],
-            selected_epoch=stored["selected"]["epoch"],
-            epochs=stored["last"]["epoch"],
-            seconds=stored["seconds"],
-            stored=stored,
+            seed=int(stored["seed"]),
+            selected_epoch=int(stored["selected"]["epoch"]),
+            reason=str(stored["selected"]["reason"]),
+            black=stored["black_image"],
+            provenance=stored["provenance"],
+            sizes=stored.get("samples", {}),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as a result of the study: {error!r}") from error
 
 
-def write_history(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write every epoch's numbers as CSV."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with checkpoint.atomic(folder / HISTORY_FILE) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+def write_result(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write which row it is and which epoch was selected; last, since it says that the row is complete."""
+    disk.write_json(folder / RESULT_FILE, {"format": FORMAT, **content})
 
 
 def write_errors(folder: Path, theta: float, errors: Mapping[str, Tensor]) -> None:
@@ -168,7 +156,7 @@ def write_errors(folder: Path, theta: float, errors: Mapping[str, Tensor]) -> No
     """
     edges = np.arange(THETAS * BINS_TO_THETA + 1) * (theta / BINS_TO_THETA)
     counts = {name: np.histogram(values.numpy(), [*edges, np.inf])[0] for name, values in errors.items()}
-    with checkpoint.atomic(folder / ERRORS_FILE) as temporary, temporary.open("w", newline="") as file:
+    with disk.atomic(folder / ERRORS_FILE) as temporary, temporary.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["lower", *counts])
         writer.writerows(zip((f"{edge:.8g}" for edge in edges), *counts.values(), strict=True))
@@ -180,5 +168,5 @@ def write_examples(folder: Path, examples: Mapping[str, Tensor]) -> None:
         name: values if name.endswith(("/index", "/error")) else (values.clamp(0, 1) * 255).round().to(torch.uint8)
         for name, values in examples.items()
     }
-    with checkpoint.atomic(folder / EXAMPLES_FILE) as temporary:
+    with disk.atomic(folder / EXAMPLES_FILE) as temporary:
         save_file({name: values.contiguous() for name, values in stored.items()}, temporary)

@@ -9,16 +9,15 @@ from types import MappingProxyType
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, did_you_mean
 from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, SequentialPenalty, Unconstrained
-from samplewise.penalties import Huber, Linear, Penalty, Quadratic
-from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
-from samplewise.studies.mnist.paper import TABLE
+from samplewise.penalties import Linear, Penalty, Quadratic
+from samplewise.schedules import Geometric
+from samplewise.studies.mnist.table_one import TABLE_ONE
 
 __all__ = ["GRAMMAR", "GROUPS", "OURS", "Naming", "Options", "Row", "make_method", "parse_row"]
 
 GRAMMAR = (
-    "classification | fixed:LAMBDA | penalty:TAU0:GAMMA | quadratic:TAU0:GAMMA | huber:TAU0:GAMMA:DELTA | "
-    "auglag:TAU0:GAMMA:STEP | ours, each with options behind it: ,lr=constant|cosine|inverse-tau ,rate=RATE "
-    ",decay=WEIGHT_DECAY ,margin=MARGIN ,cap=MAXIMUM_TAU ,clip=GRADIENT_NORM ,target=SHARE ,factor=FACTOR; "
+    "classification | fixed:LAMBDA | penalty:TAU0:GAMMA | quadratic:TAU0:GAMMA | auglag:TAU0:GAMMA:STEP | ours, each "
+    "with options behind it: ,lr=constant|cosine ,rate=RATE ,decay=WEIGHT_DECAY ,margin=MARGIN ,cap=MAXIMUM_TAU; "
     "for example penalty:100:1.01 or penalty:200:1.01,lr=cosine,decay=3e-4,margin=0.001"
 )
 
@@ -27,9 +26,9 @@ OURS = "penalty:100:1.01,lr=cosine,decay=1e-4,margin=0.0015"
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "all": tuple(TABLE),
-        "fixed": tuple(name for name in TABLE if name.startswith("fixed")),
-        "sequential": tuple(name for name in TABLE if name.startswith("penalty")),
+        "all": tuple(TABLE_ONE),
+        "fixed": tuple(name for name in TABLE_ONE if name.startswith("fixed")),
+        "sequential": tuple(name for name in TABLE_ONE if name.startswith("penalty")),
     }
 )
 """What ``--rows`` takes; ``all`` is the paper's Table I."""
@@ -40,7 +39,6 @@ NUMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fixed": ("LAMBDA",),
         "penalty": ("TAU0", "GAMMA"),
         "quadratic": ("TAU0", "GAMMA"),
-        "huber": ("TAU0", "GAMMA", "DELTA"),
         "auglag": ("TAU0", "GAMMA", "STEP"),
     }
 )
@@ -51,11 +49,11 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "fixed": "Fixed (λ = {})",
         "penalty": f"Penalty (τ₀ = {{}}, {GAMMA} = {{}})",
         "quadratic": f"Quadratic penalty (τ₀ = {{}}, {GAMMA} = {{}})",
-        "huber": f"Huber penalty (τ₀ = {{}}, {GAMMA} = {{}}, δ = {{}})",
         "auglag": f"Augmented Lagrangian (τ₀ = {{}}, {GAMMA} = {{}}, step = {{}})",
     }
 )
-RATES = ("constant", "cosine", "inverse-tau")
+PENALTIES: Mapping[str, type[Penalty]] = MappingProxyType({"penalty": Linear, "quadratic": Quadratic})
+RATES = ("constant", "cosine")
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Options:
     """How a row is trained; the defaults are the paper's."""
 
     lr: str = "constant"
-    """How the learning rate runs: constant, falling to zero as a cosine, or as tau0 / tau."""
+    """How the learning rate runs: constant, or falling to zero as a cosine."""
     rate: float = 1e-3
     """The learning rate at the start."""
     decay: float = 1e-3
@@ -72,12 +70,6 @@ class Options:
     """How much tighter the bound is in training."""
     cap: float = 1e4
     """The largest tau."""
-    clip: float | None = None
-    """The largest norm of the gradient."""
-    target: float | None = None
-    """Where given, tau grows only while it has to, and not beyond this share of satisfied samples."""
-    factor: float | None = None
-    """Where given, tau grows only while the violation does not fall to this factor from round to round."""
 
 
 @dataclass(frozen=True)
@@ -231,22 +223,7 @@ def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) 
         return Unconstrained(constraints)
     if row.kind == "fixed":
         return FixedPenalty(constraints, row.numbers[0])
-    schedule = _schedule(row)
+    schedule = Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
     if row.kind == "auglag":
         return AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
-    penalty: Penalty = {"penalty": Linear, "quadratic": Quadratic}.get(row.kind, lambda: Huber(row.numbers[2]))()
-    return SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
-
-
-def _schedule(row: Row) -> Schedule:
-    tau0, growth = row.numbers[:2]
-    options = row.options
-    if options.target is None and options.factor is None:
-        return Geometric(tau0, growth=growth, maximum=options.cap)
-    return FeasibilityDriven(
-        tau0,
-        growth=growth,
-        maximum=options.cap,
-        target=1.0 if options.target is None else options.target,
-        factor=0.9 if options.factor is None else options.factor,
-    )
+    return SequentialPenalty(constraints, penalty=PENALTIES[row.kind](), schedule=schedule)

@@ -7,18 +7,20 @@ from typing import Any, Self, get_args
 
 from samplewise.data import ImageData
 from samplewise.errors import ConfigurationError
-from samplewise.settings_file import SettingsFile
-from samplewise.studies.mnist.network import Latent, Network
+from samplewise.records import SettingsFile
+from samplewise.studies.mnist.digit_network import DigitNetwork, Latent
 from samplewise.studies.mnist.rows import Row
 
-__all__ = ["RUN_FILE", "Settings", "open_run", "read_settings", "row_folder", "write_settings"]
+__all__ = ["MADE", "RUN_FILE", "StudySettings", "open_run", "read_settings", "row_folder", "write_settings"]
 
 RUN_FILE = "run.json"
+MADE = ("data", "fingerprint", "pixels", "height", "classes", "held_out")
+"""Settings that follow from the data, and that nobody chooses."""
 FORMAT = "samplewise-mnist-1"
 
 
 @dataclass(frozen=True)
-class Settings:
+class StudySettings:
     """All that the rows of one table have in common; the defaults are the paper's."""
 
     data: str
@@ -70,15 +72,18 @@ class Settings:
 
     @property
     def comparable(self) -> bool:
-        """Whether the paper reports on the same data."""
-        return self.data == "mnist" and self.held_out == "test"
+        """Whether the paper reports on the same data, network, bound and training; it leaves open the code's units."""
+        same = StudySettings("mnist", self.fingerprint, height=self.height, latent=self.latent)
+        return self == same
 
-    def network(self) -> Network:
+    def network(self) -> DigitNetwork:
         """A network of these sizes, freshly initialised."""
-        return Network(pixels=self.pixels, classes=self.classes, hidden=self.hidden, code=self.code, latent=self.latent)
+        return DigitNetwork(
+            pixels=self.pixels, classes=self.classes, hidden=self.hidden, code=self.code, latent=self.latent
+        )
 
 
-SETTINGS = SettingsFile(RUN_FILE, FORMAT, Settings, "this study")
+SETTINGS = SettingsFile(RUN_FILE, FORMAT, StudySettings, "this study")
 read_settings, write_settings, open_run = SETTINGS.read, SETTINGS.write, SETTINGS.open
 
 

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
-from torch.utils.data import TensorDataset
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, TensorDataset
 
-from samplewise import checkpoint, distributed
+from samplewise import checkpoint, disk, distributed
 from samplewise.audit import Audit, audit
-from samplewise.batches import mix
 from samplewise.constraints import Constraint
 from samplewise.data import ImageData
 from samplewise.errors import ConfigurationError
-from samplewise.fit import Solution, fit
+from samplewise.history import History
 from samplewise.measures import mse
-from samplewise.methods import Method, Unconstrained
+from samplewise.methods import Unconstrained
 from samplewise.provenance import provenance
-from samplewise.stopping import inverse_tau
+from samplewise.report.tensorboard import to_tensorboard
+from samplewise.samples import mix
 from samplewise.studies.mnist import results
-from samplewise.studies.mnist.network import CONSTRAINT, Network, study_problem
+from samplewise.studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
 from samplewise.studies.mnist.rows import Row, make_method
-from samplewise.studies.mnist.settings import Settings, row_folder
-from samplewise.training.live import in_lines
+from samplewise.studies.mnist.settings import StudySettings, row_folder
+from samplewise.training import Solution, fit
+from samplewise.training.step import single_device
+from samplewise.training.watch import in_lines
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -44,7 +44,9 @@ def is_complete(out: Path, row: Row, seed: int) -> bool:
     return (row_folder(out, row, seed) / results.RESULT_FILE).exists()
 
 
-def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fabric: Fabric | None = None) -> Network:
+def warm_start(
+    settings: StudySettings, data: ImageData, seed: int, out: Path, *, fabric: Fabric | None = None
+) -> DigitNetwork:
     """The network after a few epochs of classification only, made once for each seed and kept.
 
     As in the published code: Adam with learning rate 1e-3 and no weight decay. The decoder is as initialised.
@@ -59,7 +61,7 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
     if kept.exists():
         model.load_state_dict(checkpoint.load_state(kept)["model"])
         return model
-    with checkpoint.alone(folder, "row"):
+    with disk.alone(folder, "row"):
         problem = study_problem(settings.theta)
         fit(
             problem,
@@ -70,11 +72,9 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
             epochs=settings.warm_epochs,
             batch_size=settings.batch_size,
             seed=mix("warm", seed),
-            audit_on={"train": data.train},
+            audit_on={"train": DataLoader(data.train, batch_size=EVALUATION_BATCH)},
             audit_every=settings.warm_epochs,
-            audit_batch_size=EVALUATION_BATCH,
             checkpoint=folder / "fit",
-            keep=1,
             fabric=fabric,
             progress=False,
         )
@@ -84,7 +84,7 @@ def warm_start(settings: Settings, data: ImageData, seed: int, out: Path, *, fab
 
 
 def run_row(
-    settings: Settings,
+    settings: StudySettings,
     data: ImageData,
     row: Row,
     seed: int,
@@ -103,27 +103,27 @@ def run_row(
         row: which row.
         seed: of the initial weights and of the order of the samples.
         out: the run's folder.
-        fabric: devices, strategy and precision; one CPU process if not given.
+        fabric: devices, strategy and precision; the best single device if not given.
         progress: show a progress bar; on a terminal only if None.
         resumable: keep checkpoints to go on from; a run of seconds does without.
         tensorboard: also write TensorBoard event files, with pictures, below ``fit``.
 
     Returns:
-        The row's folder, with ``result.json``, ``history.csv``, ``errors.csv`` and pictures in it.
+        The row's folder: fit's own in ``fit``, and beside it which row it is, the distribution of errors and pictures.
     """
     if row.options.margin >= settings.theta:
         raise ConfigurationError(f"expected a margin below theta = {settings.theta:g}, got {row.options.margin:g}")
     folder = row_folder(out, row, seed)
     if is_complete(out, row, seed):
         return folder
-    start = time.perf_counter()
     model = warm_start(settings, data, seed, out, fabric=fabric)
     problem = study_problem(settings.theta, margin=row.options.margin)
     method = make_method(row, problem.constraints, samples=len(data.train))
     # Fused: the same algorithm in one pass over the weights, which saves time on a CPU too.
     optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay, fused=True)
     splits = {"train": data.train, settings.held_out: data.test}
-    with checkpoint.alone(folder, "row"):
+    fabric = fabric or single_device()
+    with disk.alone(folder, "row"), to_tensorboard(fabric, folder / results.FIT if tensorboard else None):
         solution = fit(
             problem,
             model,
@@ -133,15 +133,12 @@ def run_row(
             epochs=settings.epochs,
             batch_size=settings.batch_size,
             seed=seed,
-            scheduler=_scheduler(row, optimizer, method, settings.epochs),
-            clip_norm=row.options.clip,
-            audit_on=dict(splits),
-            audit_batch_size=EVALUATION_BATCH,
-            select_on="train",
-            checkpoint=folder / "fit" if resumable else None,
+            scheduler=CosineAnnealingLR(optimizer, T_max=settings.epochs) if row.options.lr == "cosine" else None,
+            # The first decides: the row is selected by what holds on its training data.
+            audit_on={name: DataLoader(images, batch_size=EVALUATION_BATCH) for name, images in splits.items()},
+            checkpoint=folder / results.FIT if resumable else None,
             fabric=fabric,
             progress=progress,
-            tensorboard=tensorboard,
             pictures=partial(_pictures, settings.shape) if tensorboard else None,
         )
         chosen = _selected(row, settings, solution, model)
@@ -151,7 +148,9 @@ def run_row(
             for split, images in splits.items()
         }
         if distributed.rank() == 0:
-            _leave(folder, settings, row, seed, splits, solution, chosen, audits, time.perf_counter() - start)
+            if not resumable:
+                History(folder / results.FIT, solution.history.rows)
+            _leave(folder, settings, row, seed, splits, chosen, audits)
     return folder
 
 
@@ -163,14 +162,6 @@ def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Ten
     return {"original and reconstruction": in_lines(originals, redrawn)}
 
 
-def _scheduler(row: Row, optimizer: torch.optim.Optimizer, method: Method, epochs: int) -> LRScheduler | None:
-    if row.options.lr == "cosine":
-        return CosineAnnealingLR(optimizer, T_max=epochs)
-    if row.options.lr == "inverse-tau":
-        return inverse_tau(optimizer, method)
-    return None
-
-
 class _Chosen(NamedTuple):
     """The model of the selected epoch."""
 
@@ -179,7 +170,7 @@ class _Chosen(NamedTuple):
     reason: str
 
 
-def _selected(row: Row, settings: Settings, solution: Solution, last: nn.Module) -> _Chosen:
+def _selected(row: Row, settings: StudySettings, solution: Solution, last: nn.Module) -> _Chosen:
     if row.kind == "classification":
         # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
         return _Chosen(last, settings.epochs, "the last epoch: this row does not train the decoder")
@@ -188,45 +179,28 @@ def _selected(row: Row, settings: Settings, solution: Solution, last: nn.Module)
 
 def _leave(
     folder: Path,
-    settings: Settings,
+    settings: StudySettings,
     row: Row,
     seed: int,
     splits: dict[str, TensorDataset],
-    solution: Solution,
     chosen: _Chosen,
     audits: dict[str, Audit],
-    seconds: float,
 ) -> None:
-    """Write what tables and figures are made of; the result last, since it says that the row is complete."""
-    rows = solution.history.rows
-    results.write_history(folder, rows)
+    """Write what fit's folder does not hold; the result last, since it says that the row is complete."""
     errors = {f"{split}/selected": found[CONSTRAINT].values for split, found in audits.items()}
-    errors |= {f"{split}/last": solution.audits[split][CONSTRAINT].values for split in splits}
     results.write_errors(folder, settings.theta, errors)
     results.write_examples(folder, _examples(chosen.model, splits, audits))
     checkpoint.save_state(folder / checkpoint.MODEL_FILE, {"model": dict(chosen.model.state_dict())})
     constraint = study_problem(settings.theta).constraints[0]
-    black = {split: _black(images, constraint) for split, images in splits.items()}
     results.write_result(
         folder,
         {
             "name": row.name,
             "row": row.text,
             "seed": seed,
-            "settings": asdict(settings),
-            "status": solution.status.name,
-            "selected": {
-                "epoch": chosen.epoch,
-                "reason": chosen.reason,
-                "metrics": {split: results.from_audit(found) for split, found in audits.items()},
-            },
-            "last": {
-                "epoch": len(rows),
-                "metrics": {split: results.from_audit(solution.audits[split]) for split in splits},
-            },
-            "black_image": black,
-            "seconds": sum(entry["seconds"] for entry in rows),
-            "seconds_this_call": seconds,
+            "samples": {split: len(images) for split, images in splits.items()},
+            "selected": {"epoch": chosen.epoch, "reason": chosen.reason},
+            "black_image": {split: _black(images, constraint) for split, images in splits.items()},
             "provenance": provenance(seed=seed, device=str(next(chosen.model.parameters()).device)),
         },
     )

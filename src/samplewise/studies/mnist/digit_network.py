@@ -1,0 +1,74 @@
+"""The network of section V-A and the problem it solves."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from samplewise.constraints import AtMost
+from samplewise.errors import ConfigurationError
+from samplewise.measures import mse
+from samplewise.problem import Problem
+
+__all__ = ["CONSTRAINT", "DigitNetwork", "Latent", "study_problem"]
+
+Latent = Literal["linear", "relu"]
+CONSTRAINT = "reconstruction"
+
+
+class DigitNetwork(nn.Module):
+    """An encoder to a small code, a classifier on the code, and a decoder back to the image (Figure 1).
+
+    Args:
+        pixels: D, values of one image; 784 in the paper.
+        classes: 10 in the paper.
+        hidden: width of the layer before the code and of the one after it.
+        code: units of the code.
+        latent: activation of the code. The paper says ReLU; its published numbers were made without ("linear").
+    """
+
+    def __init__(
+        self,
+        *,
+        pixels: int = 784,
+        classes: int = 10,
+        hidden: int = 256,
+        code: int = 20,
+        latent: Latent = "linear",
+    ) -> None:
+        super().__init__()
+        if latent not in get_args(Latent):
+            raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {latent!r}")
+        encoder: list[nn.Module] = [nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, code)]
+        if latent == "relu":
+            encoder.append(nn.ReLU())
+        self.encoder = nn.Sequential(*encoder)
+        self.classifier = nn.Linear(code, classes)
+        self.decoder = nn.Sequential(nn.Linear(code, hidden), nn.ReLU(), nn.Linear(hidden, pixels), nn.Sigmoid())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Class scores ``(B, classes)`` and reconstructions ``(B, D)`` of images ``(B, D)``."""
+        code = self.encoder(images)
+        return self.classifier(code), self.decoder(code)
+
+
+def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Cross entropy of each sample; its reconstruction error and, where nothing is trained, whether it is right."""
+    images, labels = batch
+    scores, reconstruction = model(images)
+    objective = nn.functional.cross_entropy(scores, labels, reduction="none")
+    measures = {CONSTRAINT: mse(reconstruction, images)}
+    if not torch.is_grad_enabled():
+        measures["accuracy"] = (scores.argmax(1) == labels).to(objective.dtype)
+    return objective, measures
+
+
+def study_problem(theta: float, *, margin: float = 0.0) -> Problem:
+    """``min CE`` subject to ``MSE <= theta`` for every sample, the problem of section V-A.
+
+    Args:
+        theta: the tolerated reconstruction error; 0.01 in the paper.
+        margin: how much tighter the bound is in training.
+    """
+    return Problem(evaluate, [AtMost(CONSTRAINT, theta, margin=margin)])
