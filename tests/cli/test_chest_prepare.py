@@ -1,5 +1,8 @@
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,8 +10,7 @@ from PIL import Image
 
 from picture_folders import chest_names, noise, row, save, write_chest, write_pictures, write_table
 from samplewise.cli import main
-from samplewise.cli.preparing import duration, preparing, volume
-from samplewise.data.pictures import Progress, Store
+from samplewise.data.pictures import Store
 
 
 def prepare(data: Path, out: Path, *arguments: str) -> int:
@@ -70,8 +72,8 @@ def test_the_summary_for_people_says_the_same(mixed: Path, tmp_path: Path, capsy
     assert "turned grey: 2 RGBA" in shown.out
     assert "rows of Data_Entry_2017_v2020.csv without an image here: 2 (00000098_000, 00000099_000 ...)" in shown.out
     lines = shown.err.splitlines()
-    assert re.fullmatch(r"120 of 120 pictures to prepare: about \d+ s, 0 MB", lines[0])
-    assert lines[-2] == "120 of 120 pictures, 1 skipped"
+    assert lines[0] == "preparing: 0 of 120 images"
+    assert lines[-2] == "preparing: 120 of 120 images"
 
 
 def test_a_finished_store_is_only_used_again_with_resume(
@@ -117,18 +119,21 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: tupl
     assert "Example: samplewise chest prepare --data" in re.sub(r"\s+", " ", capsys.readouterr().out)
 
 
-def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with preparing() as watch:
-        watch(Progress(0, 112_120, 0, 1900.0, 5_625_733_120))
-        watch(Progress(500, 112_120, 1, 1800.0, 5_625_733_120))
-        shown = watch.bars.tasks[0].completed  # type: ignore[attr-defined]
-    assert shown == 500
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "112,120 of 112,120 pictures to prepare: about 32 min, 5.6 GB" in printed.err
+def test_a_store_that_a_kill_left_is_begun_anew_with_a_line(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "images.u8.unfinished").write_bytes(bytes(1000))
+    assert prepare(mixed, out) == 0
+    assert "ended before its store was complete; beginning anew" in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == ["images.u8", "index.json", "split.json"]
 
 
-def test_numbers_are_in_words_for_people() -> None:
-    assert [duration(s) for s in (0.4, 89, 600, 7200)] == ["0 s", "89 s", "10 min", "2.0 h"]
-    assert [volume(b) for b in (140_492_800, 5_600_000_000)] == ["140 MB", "5.6 GB"]
+def test_a_pipe_among_the_images_is_passed_over(mixed: Path, tmp_path: Path) -> None:
+    os.mkfifo(mixed / "images" / "00000099_000.png")
+    arguments = ["chest", "prepare", "--data", str(mixed), "--out", str(tmp_path / "out"), "--size", "8"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "samplewise.cli", *arguments], timeout=100, check=True, capture_output=True, text=True
+    )
+    assert "119 images of 60 patients" in ran.stdout

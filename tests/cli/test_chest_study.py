@@ -1,6 +1,11 @@
 """The commands of the study, one after the other: classifier, watermarks with and without it, impact."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,17 +13,22 @@ import pytest
 from samplewise.cli import main
 from small_chest import make_store
 
-CLASSIFIER = ("--epochs", "1", "--batch-size", "8", "--no-augment")
-MARK = ("--size", "32", "--bits", "4", "--steps", "100", "--message-steps", "50", "--batch-size", "2", "--psnr", "30")
+CLASSIFIER = ("--epochs", "1", "--batch-size", "8")
+MARK = ("--size", "32", "--bits", "4", "--psnr", "30")
+SHORT = "message_rounds = 1\nrounds = 1\nbatch_size = 2\n"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chest")
     make_store(folder)
-    store = str(folder / "store")
-    assert main(["chest", "classifier", "--store", store, *CLASSIFIER, "--out", str(folder / "classifier")]) == 0
-    assert main(["watermark", "train", "--data", store, *MARK, "--out", str(folder / "plain")]) == 0
+    store, recipe = str(folder / "store"), folder / "plain.toml"
+    recipe.write_text("augment = false\nepochs = 7\n")
+    command = ["chest", "classifier", "--store", store, *CLASSIFIER, "--recipe", str(recipe)]
+    assert main([*command, "--out", str(folder / "classifier")]) == 0
+    (folder / "short.toml").write_text(SHORT)
+    short = (*MARK, "--recipe", str(folder / "short.toml"))
+    assert main(["watermark", "train", "--data", store, *short, "--out", str(folder / "plain")]) == 0
     return folder
 
 
@@ -32,7 +42,7 @@ def error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, classifier, kept = (str(folder / name) for name in ("store", "classifier", "kept"))
-    bound = ("--classifier", classifier, "--diagnosis", "0.05")
+    bound = ("--classifier", classifier, "--diagnosis", "0.05", "--recipe", str(folder / "short.toml"))
     assert main(["watermark", "train", "--data", store, *MARK, *bound, "--out", kept]) == 0
     history = (folder / "kept" / "fit" / "history.csv").read_text().splitlines()[0]
     assert "validation/diagnosis/satisfied" in history
@@ -57,8 +67,50 @@ def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[s
     assert "| mean" in capsys.readouterr().out
 
 
+KILLED = """
+import os, signal, sys
+from samplewise.studies.chest import impact
+plain = impact.judge_run
+def judge_run(run, *arguments, **options):
+    if run.name == "again":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(run, *arguments, **options)
+impact.judge_run = judge_run
+from samplewise.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_comparison_that_was_killed_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = (*MARK, "--recipe", str(folder / "short.toml"), "--seed", "1")
+    store = str(folder / "store")
+    assert main(["watermark", "train", "--data", store, *short, "--out", str(folder / "again")]) == 0
+    common = ["--classifier", str(folder / "classifier"), "--store", str(folder / "store"), "--fewest", "1"]
+    runs = ["--watermark", str(folder / "plain"), "--watermark", str(folder / "again"), "--resamples", "100"]
+    command = ["chest", "impact", *common, *runs]
+    out = tmp_path / "killed"
+    ran = subprocess.run([sys.executable, "-c", KILLED, *command, "--out", str(out)], timeout=300)
+    assert ran.returncode == -signal.SIGKILL
+    assert len(list((out / "seen").iterdir())) == 3
+    torn = max((out / "seen").iterdir(), key=os.path.getmtime)
+    torn.write_bytes(torn.read_bytes()[:-100])
+    capsys.readouterr()
+    assert main([*command, "--out", str(out), "--resume", "--json"]) == 0
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if "6 of 6 images" in line]
+    assert len(lines) == 1  # only what was torn is looked at again
+    assert not (out / "seen").exists()
+    assert main([*command, "--out", str(tmp_path / "whole"), "--json"]) == 0
+    whole = capsys.readouterr()
+    assert "originals: 6 of 6 images" in whole.err
+    assert json.loads(whole.out)["runs"] == json.loads(shown.out)["runs"]
+
+
 def test_a_classifier_says_what_it_reaches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["chest", "classifier", "--store", str(folder / "store"), *CLASSIFIER]
+    whole = folder / "classifier" / "recipe.toml"
+    kept = tomllib.loads(whole.read_text())
+    assert (kept["augment"], kept["epochs"], kept["batch_size"], kept["size"]) == (False, 1, 8, 32)
+    command = ["chest", "classifier", "--store", str(folder / "store"), "--recipe", str(whole)]
     assert "add --resume" in error(capsys, *command, "--out", folder / "classifier")
     assert main([*command, "--out", str(folder / "classifier"), "--resume"]) == 0
     shown = capsys.readouterr().out

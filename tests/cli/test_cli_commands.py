@@ -7,10 +7,10 @@ import pytest
 from samplewise.cli import main
 from samplewise.cli.devices import Devices
 from samplewise.cli.mnist import Source, share_cores
-from samplewise.cli.progress import downloading, watching
+from samplewise.cli.progress import duration, progress
 from samplewise.errors import ConfigurationError
 
-SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--warm-epochs", "1", "--jobs", "1", "--threads", "1")
+SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--jobs", "1", "--threads", "1")
 
 
 def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -47,7 +47,6 @@ def test_mnist_refuses_what_cannot_be_right(capsys: pytest.CaptureFixture[str], 
     assert "give --data" in error(capsys, *common[:-1], "--rows", "all")
     assert "no such folder" in error(capsys, *common, str(tmp_path / "nowhere"), "--rows", "all")
     assert "expected one of mnist" in error(capsys, *common, str(tmp_path), "--rows", "all", "--dataset", "cifar")
-    assert "latent as one of" in error(capsys, *common, "digits", "--rows", "all", "--latent", "tanh")
     assert "validation part" in error(capsys, *common, "digits", "--rows", "all", "--validation", "5000")
     assert "holds no run" in error(capsys, *common[:-1], "--table-only")
     assert not out.exists()
@@ -88,40 +87,55 @@ def test_a_source_can_hold_out_a_validation_part() -> None:
     assert (plain.held_out, held.held_out, len(held.test)) == ("test", "validation", 100)
 
 
-def test_progress_in_a_log_is_a_line_at_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
-    with watching(2, 100) as watch:
-        for epochs in range(0, 100, 5):
-            watch({"row": epochs, "waiting": 0})
+def test_progress_in_a_log_is_a_line_at_once_and_at_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("3 rows", 300, unit="epochs") as tell:
+        assert capsys.readouterr().err == "3 rows: 300 epochs\n"
+        for epochs in range(0, 301, 5):
+            tell(epochs, None, "penalty:100:1.01 at 5" if epochs < 100 else "")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "row: 5 of 100 epochs"
+    assert lines[0] == "3 rows: 30 of 300 epochs, penalty:100:1.01 at 5"
+    assert lines[-1] == "3 rows: 300 of 300 epochs"
     assert len(lines) == 10
 
 
-def test_progress_on_a_terminal_is_bars(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slow_progress_in_a_log_is_a_line_every_half_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr("samplewise.cli.progress.time.monotonic", lambda: clock)
+    with progress("marking", 1000) as tell:
+        for done in range(1, 5):
+            clock += 16.0
+            tell(done)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "marking: 1,000 images",
+        "marking: 2 of 1,000 images, about 8.9 h left",
+        "marking: 4 of 1,000 images, about 5.9 h left",
+    ]
+
+
+def test_nothing_is_said_of_work_that_there_may_not_be(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("downloading", unit="bytes") as tell:
+        assert capsys.readouterr().err == ""
+        tell(100, 1000, "images\x1b[31m.gz")
+        tell(100, 1000, "images.gz")
+    assert capsys.readouterr().err == "downloading: 100 of 1,000 bytes, images\\x1b[31m.gz\n"
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with watching(2, 10) as watch:
-        watch({"penalty:50:1.01": 5, "penalty:100:1.01": 0})
-        watch({"penalty:100:1.01": 3})
-        shown = {task.description: task.completed for task in watch.bars.tasks}  # type: ignore[attr-defined]
-    assert shown == {"all rows": 13, "penalty:100:1.01": 3}
+    monkeypatch.setenv("COLUMNS", "120")
+    with progress("2 rows", 20, unit="epochs") as tell:
+        tell(13, None, "penalty:100:1.01 at 3")
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "penalty:100:1.01" in printed.err
+    assert "13/20" in printed.err
+    assert "penalty:100:1.01 at 3" in printed.err
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_download_is_announced(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    with downloading() as report:
-        report("images.gz", 500_000, 1_000_000)
-        report("images.gz", 1_000_000, 1_000_000)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "images.gz" in shown.err
-    if not terminal:
-        assert shown.err == "downloading images.gz, 1.0 MB\n"
+def test_numbers_are_in_words_for_people() -> None:
+    assert [duration(s) for s in (0.4, 89, 600, 7200)] == ["0 s", "89 s", "10 min", "2.0 h"]
 
 
 def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 import typer
 
 from samplewise import errors
-from samplewise.cli.outcome import emit_json, run
+from samplewise.cli.outcome import emit_json, note, run
 
 
 def app_that_raises(error: BaseException) -> typer.Typer:
@@ -29,7 +29,12 @@ def app_that_raises(error: BaseException) -> typer.Typer:
         (OSError(errno.ENOSPC, "No space left on device", "x.bin"), 1, "x.bin: the disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "y.bin"), 1, "y.bin: Permission denied"),
         (MemoryError(), 1, "not enough memory"),
-        (ImportError("no", name="matplotlib"), 1, "matplotlib is not installed: pip install"),
+        (
+            ImportError("no", name="matplotlib"),
+            1,
+            "matplotlib is not installed; in a checkout of samplewise: pip install -c constraints.txt -e '.[plots]'",
+        ),
+        (ImportError("no", name="kornia.enhance"), 1, "kornia.enhance is not installed; in a checkout"),
         (TypeError("a mistake of ours"), 1, "unexpected TypeError: a mistake of ours. Please report it"),
     ],
 )
@@ -55,6 +60,31 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     app.callback()(lambda debug=False: None)
     assert run(app, ["--debug", "job"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+HOSTILE = "x\x1b[2J\x9b31m\u202egnp.exe\x7f"
+
+
+def test_nothing_that_is_shown_moves_colours_or_turns_round_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def job(fail: bool = False) -> None:
+        print(f"found\n{HOSTILE}")
+        emit_json({HOSTILE: HOSTILE, "τ": "é"})
+        note(HOSTILE)
+        if fail:
+            raise errors.DataError(f"{HOSTILE}: torn")
+
+    assert run(app, ["--fail"]) == 2
+    shown = capsys.readouterr()
+    harmless = "x\\x1b[2J\\x9b31m\\u202egnp.exe\\x7f"
+    assert all(char.isprintable() or char == "\n" for char in shown.out + shown.err)
+    assert shown.err == f"{harmless}\nsamplewise: error: {harmless}: torn\n"
+    first, name, rest = shown.out.split("\n", 2)
+    assert (first, name) == ("found", harmless)
+    assert json.loads(rest) == {HOSTILE: HOSTILE, "τ": "é"}
+    assert "τ" in rest
 
 
 def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--warm-epochs", "1", "--threads", "1")
+MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--threads", "1")
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -64,8 +64,9 @@ def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(tmp_path: Path) -
 
     code, out, err = finish(start(*MNIST, *rows, "--out", str(tmp_path)))
     assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "holds a run already; add --resume" in err
+    opening, line = err.splitlines()
+    assert opening == f"mnist: opening {tmp_path}"
+    assert "holds a run already; add --resume" in line
 
     code, out, err = finish(start(*MNIST, *rows, "--out", str(tmp_path), "--resume", "--json"))
     assert code == 0, err
@@ -100,7 +101,7 @@ def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("mnist", "--data", ".", "--rows", "all", "--out", "out"), 2, "(plain or .gz) not found"),
-        ((*MNIST, "--rows", "all", "--out", "file/out"), 1, "cannot write to the folder"),
+        ((*MNIST, "--rows", "all", "--out", "file/out"), 1, "cannot write file/out: a part of its path is a file"),
     ],
 )
 def test_exit_codes(
@@ -110,5 +111,43 @@ def test_exit_codes(
     monkeypatch.chdir(tmp_path)
     found, out, err = finish(start(*arguments))
     assert (found, out) == (code, "")
-    assert err.count("\n") == 1
-    assert message in err
+    opening, line = err.splitlines()
+    assert opening.startswith("mnist: opening ")
+    assert message in line
+
+
+# A stand-in for a PyTorch that takes forever to load: a command that is about to load it has said what it is doing.
+SLOW = """
+import importlib.abc, sys
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            raise ImportError("still loading", name="torch")
+sys.meta_path.insert(0, Slow())
+from samplewise.cli import main
+for arguments in sys.stdin.read().splitlines():
+    assert main(arguments.split()) == 1
+"""
+COMMANDS = """demo
+env
+report runs
+mnist --out out
+chest prepare --data data --out out
+chest classifier --store store --out out
+chest impact --classifier c --watermark w --store store --out out
+watermark train --data data --out out
+watermark evaluate run --data data --out out
+watermark embed in.png out.png --text a
+watermark extract in.png
+watermark verify in.png out.png"""
+
+
+def test_every_command_says_what_it_does_before_it_loads_anything() -> None:
+    told = subprocess.run([sys.executable, "-c", SLOW], input=COMMANDS, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stderr
+    lines = told.stderr.splitlines()
+    for command, opening, error in zip(COMMANDS.splitlines(), lines[::2], lines[1::2], strict=True):
+        name, _, what = opening.partition(": ")
+        assert command.startswith(name)
+        assert what
+        assert error.startswith("samplewise: error: torch is not installed")

@@ -37,7 +37,7 @@ def test_what_cannot_be_reported_on_is_one_line(run: Path, tmp_path: Path, capsy
     for arguments, message in (
         ([str(tmp_path / "nowhere")], "there is no such folder"),
         ([str(tmp_path / "empty")], "holds no run"),
-        ([str(run), str(tmp_path / "torn")], "cannot be read, it is torn"),
+        ([str(run), str(tmp_path / "torn")], "cannot be read as a run"),
         ([], "Missing argument"),
     ):
         assert main(["report", *arguments, "--out", str(out)]) == 2

@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 import plotly.graph_objects as go
 import pytest
 from report_runs import made_up
 
+import samplewise
 from samplewise.report.charts import curve_charts, distribution_charts, multiplier_charts
 from samplewise.report.look import PALETTE, Look
 
@@ -19,6 +23,15 @@ def test_every_colour_stands_out_on_every_page(page: str) -> None:
     for colour in PALETTE:
         light, dark = sorted((luminance(colour), luminance(page)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3.0, (colour, page)
+
+
+def test_no_other_module_names_a_colour() -> None:
+    """What is drawn looks the same everywhere: the style sheet has the page's own colours, ``look`` all others."""
+    root = Path(samplewise.__file__).parent
+    paths = [path for kind in ("*.py", "*.js", "*.html") for path in root.rglob(kind) if path.name != "look.py"]
+    named = re.compile(r"#[0-9a-fA-F]{3,8}['\"]|rgba?\(\d|color=['\"](?!inherit|none)[a-z]+['\"]")
+    found = {path.name: named.findall(path.read_text()) for path in paths}
+    assert {name: colours for name, colours in found.items() if colours} == {"page.js": ["rgba(0"]}  # transparent
 
 
 @pytest.mark.parametrize("runs", [RUNS[:1], RUNS])
@@ -57,3 +70,5 @@ def test_a_distribution_says_what_lies_beyond_its_scale() -> None:
     assert [shape["x0"] for shape in chart.figure["layout"]["shapes"] if shape["type"] == "line"] == [0.5]
     test = chart.figure["data"][1]
     assert sum(test["y"]) == pytest.approx(198 / 200)
+    assert test["x"] == [0.0, 0.0, 0.25, 0.5, 0.75, 1.0]  # the first and the last bar are as wide as the others
+    assert (test["y"][0], test["y"][-1]) == (0, 0)

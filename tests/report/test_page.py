@@ -79,6 +79,39 @@ def test_texts_of_a_run_are_escaped_everywhere() -> None:
     assert EVIL in "".join(evil.text)
 
 
+def test_no_text_of_a_run_turns_the_page_round_and_its_lines_can_still_be_hidden() -> None:
+    hostile = "x\u202egnp\x1b[31m"
+    plain = made_up("a")
+    splits = (plain.splits[0], replace(plain.splits[1], name=hostile))
+    curves = tuple(replace(each, split=hostile) if each.split == "test" else each for each in plain.curves)
+    text = page.make_page([replace(made_up(hostile), splits=splits, curves=curves), plain], title=hostile)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    found = Outline()
+    found.feed(text)
+    keys = {attributes.get("data-key") for _, attributes in found.tags} - {None}
+    traces = [trace for each in figures(text).values() for trace in each["data"]]
+    assert {trace["meta"]["split"] for trace in traces if trace["meta"].get("split")} <= keys
+    assert "x\\u202egnp\\x1b[31m" in keys
+
+
+def test_the_confidence_is_that_of_the_audit() -> None:
+    runs = [made_up("a"), made_up("b")]
+    strict = [replace(run, splits=tuple(replace(each, confidence=0.999) for each in run.splits)) for run in runs]
+    for found in (outline(*strict), outline(strict[0])):
+        text = "".join(found.text)
+        assert "99.9%" in text
+        assert "95%" not in text
+    mixed = "".join(outline(runs[0], strict[1]).text)
+    assert "(95% confidence)" in mixed
+    assert "(99.9% confidence)" in mixed
+
+
+def test_an_objective_that_all_runs_share_is_named_though_their_bounds_differ() -> None:
+    runs = [replace(made_up("a"), objective="bit error"), replace(made_up("b", constraint="x"), objective="bit error")]
+    assert "mean bit error" in outline(*runs).text
+    assert "mean objective" in outline(runs[0], replace(runs[1], objective="loss")).text
+
+
 def test_the_numbers_are_in_the_page_without_any_script() -> None:
     text = re.sub(r"<script.*?</script>", "", page.make_page([made_up()]), flags=re.DOTALL)
     for said in (
@@ -121,5 +154,5 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     page._packed_plotly.cache_clear()
-    with pytest.raises(MissingPackageError, match=r"pip install 'samplewise\[report\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install -c constraints.txt -e '\.\[report\]'"):
         page.make_page([made_up()])

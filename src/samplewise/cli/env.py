@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from samplewise.cli.outcome import emit_json
+from samplewise.cli.outcome import begin, emit_json
 
 __all__ = ["env"]
 
@@ -14,6 +14,7 @@ def env(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Print versions and hardware, for bug reports."""
+    begin("env: asking PyTorch for its versions and devices")
     import torch
 
     from samplewise.provenance import commit, provenance

@@ -7,30 +7,67 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from contextlib import redirect_stdout
+from typing import Any, TextIO, cast
 
 import typer
 
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError, install, printable
 
-__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "emit_json", "note", "run"]
+__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "begin", "emit_json", "note", "run"]
 
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+EXTRAS = {
+    "jinja2": "report",
+    "kornia": "watermark",
+    "matplotlib": "plots",
+    "monai": "chest",
+    "PIL": "watermark",
+    "plotly": "report",
+    "pydicom": "watermark",
+    "reedsolo": "watermark",
+    "sklearn": "demo",
+    "tensorboard": "tensorboard",
+    "torchmetrics": "images",
+}
+"""The smallest extra that brings a package."""
+
+
+class _Harmless:
+    """A stream on which nothing that is printed, such as a file's name, moves the cursor or turns the text round."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write("\n".join(map(printable, text.split("\n"))))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def note(text: str) -> None:
     """A line for people, on standard error, so that standard output stays for results."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def begin(what: str) -> None:
+    """Say what a command is about to do, where it must first load PyTorch, which takes seconds."""
+    if "torch" not in sys.modules and os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes only the first
+        note(what)
 
 
 def emit_json(value: Any) -> None:
     """Strict JSON on standard output."""
-    from samplewise.checkpoint import strict_json
+    from samplewise.disk import strict_json
 
     plain = (sys.stdout.encoding or "utf-8").lower() != "utf-8"
-    print(json.dumps(strict_json(value), indent=2, allow_nan=False, ensure_ascii=plain), flush=True)
+    text = json.dumps(strict_json(value), indent=2, allow_nan=False, ensure_ascii=plain)
+    # What a terminal would obey is escaped as JSON does it: a program reads the same text.
+    print("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text), flush=True)
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +76,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files and messages may be more than it can show
     try:
-        result = app(args=arguments, prog_name="samplewise", standalone_mode=False)
+        with redirect_stdout(cast(TextIO, _Harmless(sys.stdout))):
+            result = app(args=arguments, prog_name="samplewise", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -50,7 +88,8 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:
         if "--debug" in arguments:
-            traceback.print_exc()
+            for line in traceback.format_exc().splitlines():
+                note(line)
         code, message = _judge(error)
         note(f"samplewise: error: {' '.join(message.split())}")
         return code
@@ -76,7 +115,8 @@ def _judge(error: Exception) -> tuple[int, str]:
     if isinstance(error, MemoryError):
         return FAILED, "not enough memory"
     if isinstance(error, ImportError) and error.name and not error.name.startswith("samplewise"):
-        return FAILED, f"{error.name} is not installed: pip install 'samplewise[demo]'"
+        extra = EXTRAS.get(error.name.partition(".")[0])
+        return FAILED, f"{error.name} is not installed" + (f"; {install(extra)}" if extra else "")
     return FAILED, (
         f"unexpected {type(error).__name__}: {error}. Please report it with the output of samplewise env "
         "and the traceback that samplewise --debug COMMAND shows"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli.outcome import emit_json, note
+from samplewise.cli.outcome import begin, emit_json, note
 from samplewise.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from samplewise.report.reading import Reader
+    from samplewise.report.readers import Reader
 
 __all__ = ["readers", "report"]
 
@@ -20,9 +20,9 @@ __all__ = ["readers", "report"]
 def readers() -> list[Reader]:
     """What knows a kind of run, each asked in turn: a new kind of run adds its reader here."""
     from samplewise.report.fits import read_fit
-    from samplewise.studies.chest.reading import read_classifier_training
-    from samplewise.studies.mnist.reading import read_study
-    from samplewise.watermark.reading import read_evaluation, read_training
+    from samplewise.studies.chest.for_report import read_classifier_training
+    from samplewise.studies.mnist.for_report import read_study
+    from samplewise.watermark.run_reports import read_evaluation, read_training
 
     return [read_study, read_training, read_evaluation, read_classifier_training, read_fit]
 
@@ -40,13 +40,14 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print what holds in each run as JSON.")] = False,
 ) -> None:
     """Make one self-contained HTML page: what was asked, what holds, how it went, which samples fail."""
+    begin(f"report: reading {', '.join(map(str, runs))}")
     from samplewise.report.page import write_page
-    from samplewise.report.reading import read_runs
+    from samplewise.report.readers import read_reports
     from samplewise.report.words import comparison, verdict
 
     if out.is_dir():
         raise ConfigurationError(f"expected --out as a file, got the folder {out}: give {out / 'report.html'}")
-    found = read_runs(runs, readers())
+    found = read_reports(runs, readers())
     write_page(out, found, title=title)
     if as_json:
         results = [

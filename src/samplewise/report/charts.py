@@ -4,16 +4,18 @@ import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from samplewise.report.look import PALETTE, SYMBOLS, Look
+from samplewise.errors import printable
+from samplewise.report.look import BEYOND, INK, SYMBOLS, Look, colour
 from samplewise.report.run import TRAINING, Bars, Curve, Distribution, Multipliers, RunReport
-from samplewise.report.words import count
+from samplewise.report.words import count, objective
 
 __all__ = ["Chart", "bar_charts", "curve_charts", "distribution_charts", "multiplier_charts"]
 
 BUDGET = 60_000  # points of all curves together, about 1 MB
+SHARE = {"tickformat": ".3~%", "autorangeoptions": {"clipmin": -0.05, "clipmax": 1.05}}
+"""An axis of shares, which shows none above all, even where all are the same."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,13 @@ def _order(title: str) -> tuple[int, str]:
 def _scale(title: str) -> dict[str, Any]:
     """The axis of a chart whose scale is not for the reader to choose."""
     if title.startswith("Share"):
-        return {"tickformat": ".3~%"}
+        return SHARE
     return {"type": "log", "nticks": 6} if title.startswith("τ") else {}
 
 
 def _line(look: Look, place: int, run: RunReport, curve: Curve, points: int, *, visible: bool) -> dict[str, Any]:
     keep = _spread(len(curve.epochs), points)
-    colour, text = look.colour(place, curve.split), ".2%" if curve.title.startswith("Share") else ".5g"
+    shade, text = look.colour(place, curve.split), ".2%" if curve.title.startswith("Share") else ".5g"
     return {
         "type": "scatter",
         "mode": "lines" if len(keep) > 1 else "markers",
@@ -74,10 +76,10 @@ def _line(look: Look, place: int, run: RunReport, curve: Curve, points: int, *, 
         "x": [int(curve.epochs[i]) for i in keep],
         # No tau is no point of a logarithmic axis.
         "y": [_short(curve.values[i] if curve.split else curve.values[i] or None) for i in keep],
-        "line": {"color": colour, "dash": look.dash(curve.split), "width": 2},
-        "marker": {"color": colour, "size": 8},
+        "line": {"color": shade, "dash": look.dash(curve.split), "width": 2},
+        "marker": {"color": shade, "size": 8},
         "hovertemplate": f"epoch %{{x}}: %{{y:{text}}}",
-        "meta": {"run": place, "split": curve.split},
+        "meta": {"run": place, "split": printable(curve.split)},
         "visible": visible,
     }
 
@@ -88,21 +90,20 @@ def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
         {
             "type": "scatter",
             "mode": "markers",
+            "cliponaxis": False,
             "name": _name(look, run, split.name),
             "x": [_short(split.objective)],
             "y": [_short(split.satisfied)],
             "marker": {"color": look.colour(place, split.name), "symbol": look.symbol(split.name), "size": 12},
             "hovertemplate": f"{_verbatim(run.objective)} %{{x:.5g}}<br>satisfied %{{y:.2%}}",
-            "meta": {"run": place, "split": split.name},
+            "meta": {"run": place, "split": printable(split.name)},
         }
         for place, run in enumerate(runs)
         for split in run.splits
     ]
-    kinds = {run.objective for run in runs}
-    objective = kinds.pop() if len(kinds) == 1 else "objective"
     layout = {
-        "xaxis": {"title": {"text": f"mean {_verbatim(objective)}"}},
-        "yaxis": {"title": {"text": "share satisfied"}, "tickformat": ".3~%"},
+        "xaxis": {"title": {"text": f"mean {_verbatim(objective(runs))}"}},
+        "yaxis": {"title": {"text": "share satisfied"}, **SHARE},
     }
     names = [name for name in look.splits if name != TRAINING]
     marks = "; ".join(f"{SYMBOLS[look.symbol(name)]}: {name}" for name in names)
@@ -134,20 +135,21 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         total = sum(counts) + below + above
         if not total:
             continue
-        colour = look.split_colour(split)
+        shade = look.split_colour(split)
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines",
                 "name": _verbatim(split),
-                "x": [_short((a + b) / 2) for a, b in pairwise(edges)],
-                "y": [_short(each / total) for each in counts],
-                "customdata": [int(each) for each in counts],
-                "line": {"color": colour, "shape": "hvh", "width": 1.5},
+                # Steps that rise from nothing at the first edge and fall to it at the last.
+                "x": [_short(edge) for edge in (edges[0], *edges)],
+                "y": [0, *(_short(each / total) for each in counts), 0],
+                "customdata": [0, *(int(each) for each in counts), 0],
+                "line": {"color": shade, "shape": "hv", "width": 1.5},
                 "fill": "tozeroy",
-                "fillcolor": f"{colour}30",
-                "hovertemplate": "%{x:.4g}: %{y:.2%} (%{customdata})",
-                "meta": {"split": split},
+                "fillcolor": f"{shade}30",
+                "hovertemplate": "from %{x:.4g}: %{y:.2%} (%{customdata})",
+                "meta": {"split": printable(split)},
             }
         )
         if below or above:
@@ -181,14 +183,14 @@ def _multipliers(tail: Multipliers, identity: str) -> Chart:
         "name": _verbatim(tail.constraint),
         "x": list(tail.ranks),
         "y": [_short(value) for value in tail.values],
-        "line": {"color": PALETTE[0], "width": 2},
-        "marker": {"color": PALETTE[0], "size": 4},
+        "line": {"color": colour(0), "width": 2},
+        "marker": {"color": colour(0), "size": 4},
         "hovertemplate": "rank %{x}: %{y:.4g}",
         "meta": {},
     }
     layout = {
         "xaxis": {"title": {"text": "rank"}, "type": "log", "dtick": 1},
-        "yaxis": {"title": {"text": "multiplier"}, "type": "log"},
+        "yaxis": {"title": {"text": "multiplier"}, "type": "log", "nticks": 6},
     }
     caption = (
         f"{count(tail.positive)} of {count(tail.total)} multipliers are positive, the largest {tail.values[0]:.4g}: "
@@ -210,7 +212,7 @@ def _bars(bars: Bars, identity: str) -> Chart:
             "name": _verbatim(name),
             "x": [_short(value) for value in values],
             "y": [_verbatim(each) for each in bars.names],
-            "marker": {"color": PALETTE[number % len(PALETTE)]},
+            "marker": {"color": colour(number)},
             "hovertemplate": "%{y}: %{x:.4g}",
             "meta": {},
         }
@@ -246,12 +248,12 @@ def _occupied(spread: Distribution, bounds: Iterable[float]) -> tuple[float, flo
 def _shade(side: str, bound: float, low: float, high: float) -> dict[str, Any]:
     ends = {"x0": low, "x1": bound} if side == "lower" else {"x0": bound, "x1": high}
     shape = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": {"width": 0}}
-    return {**shape, **ends, "fillcolor": "rgba(210, 75, 75, 0.09)"}
+    return {**shape, **ends, "fillcolor": f"{BEYOND}17"}
 
 
 def _rule(axis: str, value: float, *, dash: str) -> dict[str, Any]:
     shape = {"type": "line", "xref": axis, "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1}
-    return {**shape, "line": {"color": "#777", "width": 1.5, "dash": dash}}
+    return {**shape, "line": {"color": INK, "width": 1.5, "dash": dash}}
 
 
 def _name(look: Look, run: RunReport, split: str) -> str:
@@ -261,7 +263,7 @@ def _name(look: Look, run: RunReport, split: str) -> str:
 
 def _verbatim(text: str) -> str:
     """A text for plotly, which reads tags and templates in its texts."""
-    return html.escape(text, quote=False).replace("%{", "%&#123;")
+    return html.escape(printable(text), quote=False).replace("%{", "%&#123;")
 
 
 def _short(value: float | None) -> float | None:

@@ -1,10 +1,10 @@
-"""Colours, dashes and symbols of a report's charts."""
+"""What everything that is drawn looks like, on a page or in a figure: colours, dashes and symbols."""
 
 from collections.abc import Sequence
 
 from samplewise.report.run import TRAINING, RunReport
 
-__all__ = ["DASHES", "PALETTE", "SYMBOLS", "Look"]
+__all__ = ["BEYOND", "BOUND", "DASHES", "FAINT", "GRID", "INK", "MARKERS", "PALETTE", "SYMBOLS", "Look", "colour"]
 
 PALETTE = (
     "#2a7fca",
@@ -20,7 +20,12 @@ PALETTE = (
     "#a06a4f",
     "#5a76e0",
 )
-"""Each keeps a contrast of 3 to the light and to the dark page."""
+"""Each keeps a contrast of 3 to paper, to the light and to the dark page; the first ones stay apart for colour-blind
+readers. Lines and points that may be printed without colour also differ in dash or symbol."""
+BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
+"""Of bounds, of what belongs to no series, and on paper of what stands in the background, and of the grid."""
+BEYOND = PALETTE[6]
+"""Of the side of a bound where a requirement is missed."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = {
     "circle-open": "rings",
@@ -30,6 +35,14 @@ SYMBOLS = {
     "cross": "crosses",
     "star": "stars",
 }
+"""By plotly's name, what a reader calls them."""
+MARKERS = ("o", "D", "s", "^", "P", "*")
+"""The same as matplotlib names them."""
+
+
+def colour(number: int) -> str:
+    """Of one series after the other."""
+    return PALETTE[number % len(PALETTE)]
 
 
 class Look:
@@ -50,11 +63,11 @@ class Look:
 
     def colour(self, run: int, split: str) -> str:
         """Of a line among those of all runs."""
-        return PALETTE[run % len(PALETTE)] if self.several else self.split_colour(split)
+        return colour(run) if self.several else self.split_colour(split)
 
     def split_colour(self, split: str) -> str:
         """Of a data set where only one run is shown."""
-        return PALETTE[self._place(split) % len(PALETTE)]
+        return colour(self._place(split))
 
     def dash(self, split: str) -> str:
         """Of a line."""

@@ -12,8 +12,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samplewise import checkpoint
-from samplewise.errors import DataError, MissingPackageError
+from samplewise import disk
+from samplewise.errors import DataError, MissingPackageError, install, printable
 from samplewise.provenance import provenance
 from samplewise.report import words
 from samplewise.report.charts import Chart, bar_charts, curve_charts, distribution_charts, multiplier_charts
@@ -28,7 +28,6 @@ __all__ = ["LARGEST", "make_page", "write_page"]
 LARGEST = 5_000_000  # bytes of a page
 PICTURES = 1_300_000  # bytes of all pictures together
 SMALL = 64  # pixels; pictures up to this width are magnified
-EXTRA = "pip install 'samplewise[report]'"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = Non
     page = make_page(runs, title=title).encode("utf-8")
     if len(page) > LARGEST:
         raise DataError(f"the page of {len(runs)} runs would have {len(page) / 1e6:.1f} MB: report on fewer runs")
-    with checkpoint.atomic(path) as temporary:
+    with disk.atomic(path) as temporary:
         temporary.write_bytes(page)
 
 
@@ -140,12 +139,16 @@ def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str,
 
 
 def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
-    """What a table of several runs compares: data sets, and the measures without a bound that all runs have."""
+    """What a table of several runs compares: data sets, the measures without a bound that all runs have, and at which
+    confidence, if that is the same for all.
+    """
     splits = [name for name in look.splits if name != TRAINING]
     found = [split for run in runs for split in run.splits]
     bounded = {requirement.measure for run in runs for requirement in run.requirements}
     common = set.intersection(*(set(split.means) for split in found)) if found else set()
-    return {"splits": splits, "means": sorted(common - bounded)}
+    confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
+    one = confidences.pop() if len(confidences) == 1 else None
+    return {"splits": splits, "means": sorted(common - bounded), "objective": words.objective(runs), "confidence": one}
 
 
 def _split(run: RunReport, name: str) -> Split | None:
@@ -169,7 +172,7 @@ def _data_uri(image: Any) -> str:
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingPackageError(f"pictures in a report need pillow: {EXTRA}") from error
+        raise MissingPackageError(f"pictures in a report need pillow; {install('report')}") from error
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
@@ -192,7 +195,7 @@ def _packed_plotly() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise MissingPackageError(f"a report needs plotly: {EXTRA}") from error
+        raise MissingPackageError(f"a report needs plotly; {install('report')}") from error
     return base64.b64encode(gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)).decode()
 
 
@@ -200,18 +203,24 @@ def _environment() -> Environment:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
-        raise MissingPackageError(f"a report needs jinja2: {EXTRA}") from error
+        raise MissingPackageError(f"a report needs jinja2; {install('report')}") from error
     # Every text of a run is escaped: what its files hold is not trusted.
     environment = Environment(
         loader=PackageLoader("samplewise.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_harmless,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(share=words.share, count=words.count, number=words.number)
+    environment.filters.update(share=words.share, percent=words.percent, count=words.count, number=words.number)
     environment.globals.update(split_of=_split)
     return environment
+
+
+def _harmless(value: Any) -> Any:
+    """Texts as :func:`samplewise.errors.printable` has them; our own style, script and charts are marked as safe."""
+    return printable(value) if type(value) is str else value
 
 
 def _own(name: str) -> str:

@@ -1,31 +1,52 @@
-"""The look that all figures share: size, type, and colours that colour-blind readers and printers keep apart."""
+"""Figures on paper: their size and type, and how a curve, a histogram, a bound and a legend look in all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from samplewise import checkpoint
-from samplewise.errors import ConfigurationError
+import numpy as np
+from numpy.typing import NDArray
+
+from samplewise import disk
+from samplewise.errors import ConfigurationError, install
+from samplewise.report import look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "LINES", "MARKERS", "bound_line", "label_points", "new_figure", "save", "styled"]
+__all__ = [
+    "COLOURS",
+    "LINES",
+    "MARKERS",
+    "Line",
+    "bound_line",
+    "curve",
+    "histogram",
+    "label_points",
+    "legend_below",
+    "new_figure",
+    "save",
+    "series",
+    "styled",
+]
+
+Line = str | tuple[int, tuple[float, ...]]
+"""How matplotlib takes a dash."""
 
 COLOURS = {
-    "sequential": "#0072B2",
-    "fixed": "#D55E00",
-    "classification": "#555555",
-    "ours": "#009E73",
-    "bound": "#000000",
-    "faint": "#BBBBBB",
+    "sequential": look.colour(0),
+    "fixed": look.colour(1),
+    "classification": look.INK,
+    "ours": look.colour(2),
+    "bound": look.BOUND,
+    "faint": look.FAINT,
 }
-"""From the palette of Okabe and Ito, by what is drawn; also apart in lightness, for print without colour."""
-LINES = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
+"""By what is drawn."""
+LINES: dict[str, Line] = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
 MARKERS = {"sequential": "o", "fixed": "s", "classification": "D", "ours": "*"}
 
 RC: Any = {
@@ -38,7 +59,7 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#E4E4E4",
+    "grid.color": look.GRID,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "lines.linewidth": 1.5,
@@ -57,7 +78,7 @@ def styled() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise ConfigurationError("figures need matplotlib: pip install 'samplewise[plots]'") from error
+        raise ConfigurationError(f"figures need matplotlib; {install('plots')}") from error
     with mpl.rc_context(RC):
         yield
 
@@ -78,10 +99,52 @@ def new_figure(rows: int, columns: int, *, width: float = 7.0, height: float = 2
     return figure, list(grid.flat)
 
 
-def bound_line(axes: Axes, value: float, text: str) -> None:
-    """Mark the bound of a constraint on the horizontal axis."""
+def series(number: int) -> tuple[str, str]:
+    """Colour and marker of one series after the other."""
+    return look.colour(number), look.MARKERS[number % len(look.MARKERS)]
+
+
+def curve(
+    axes: Axes,
+    x: Iterable[float | None],
+    y: Iterable[float | None],
+    colour: str,
+    line: Line = "-",
+    label: str | None = None,
+) -> None:
+    """Draw a number over the epochs, between those that have one; a single one is a point."""
+    points = [(a, b) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
+    if points:
+        marker = "." if len(points) == 1 else None
+        axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, marker=marker, label=label)
+
+
+def histogram(
+    axes: Axes,
+    shares: NDArray[np.float64],
+    edges: NDArray[np.float64],
+    colour: str,
+    *,
+    fill: float = 0.2,
+    label: str | None = None,
+) -> None:
+    """Draw shares in bins as steps, the area below them filled as far as ``fill`` says."""
+    axes.stairs(shares, edges, color=colour, linewidth=1.2, label=label)
+    if fill:
+        axes.stairs(shares, edges, color=colour, fill=True, alpha=fill)
+
+
+def bound_line(axes: Axes, value: float, text: str, *, side: Literal["left", "right"] = "left") -> None:
+    """Mark a bound on the horizontal axis, its name to the right of the line, or with ``side`` right to the left."""
     axes.axvline(value, color=COLOURS["bound"], linestyle="--", linewidth=1.0)
-    axes.annotate(text, (value, 1.0), (4, -2), xycoords=("data", "axes fraction"), textcoords="offset points", va="top")
+    place = (4, -2) if side == "left" else (-4, -2)
+    where: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top", "ha": side}
+    axes.annotate(text, (value, 1.0), place, **where)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], *, columns: int) -> None:
+    """One legend for all axes, below them."""
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns)
 
 
 def label_points(
@@ -137,7 +200,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = []
     for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{suffix}"
-        with checkpoint.atomic(path) as temporary:
+        with disk.atomic(path) as temporary:
             figure.savefig(temporary, format=suffix, dpi=DPI, metadata=metadata)
         paths.append(path)
     return paths

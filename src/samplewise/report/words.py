@@ -5,7 +5,7 @@ from typing import Any
 
 from samplewise.report.run import RunReport, Split
 
-__all__ = ["comparison", "count", "facts", "flat", "number", "same_problem", "share", "verdict"]
+__all__ = ["comparison", "count", "facts", "flat", "number", "objective", "percent", "same_problem", "share", "verdict"]
 
 
 def share(value: float) -> str:
@@ -24,8 +24,18 @@ def share(value: float) -> str:
     return text
 
 
+def percent(value: float) -> str:
+    """A share that was chosen, with the digits that it was given.
+
+    Example:
+        >>> percent(0.95), percent(0.999)
+        ('95%', '99.9%')
+    """
+    return f"{100 * value:.10g}%"
+
+
 def count(value: int) -> str:
-    """A whole number with separators."""
+    """An integer with separators."""
     return f"{value:,}"
 
 
@@ -50,8 +60,8 @@ def verdict(run: RunReport) -> str:
             return f"{said} meet {bound}; the model was chosen on {chose}, so for other samples this is too good."
         return f"{said} meet {bound}; no unseen data was audited, so this says nothing of other samples."
     return (
-        f"{said} meet {bound}: at {unseen.confidence:.0%} confidence, at least {share(unseen.at_least)} of all samples "
-        f"like those of {unseen.name} do."
+        f"{said} meet {bound}: at {percent(unseen.confidence)} confidence, at least {share(unseen.at_least)} of all "
+        f"samples like those of {unseen.name} do."
     )
 
 
@@ -67,6 +77,12 @@ def comparison(runs: Sequence[RunReport]) -> str:
         # Without the exact bound: being the best of several makes a share look better than it is.
         said.append(f"on {name} by {run.name} ({share(best.satisfied)} of {count(best.samples)} samples)")
     return f"The bounds are met most often {' and '.join(said)}." if said else "No audit has been made yet."
+
+
+def objective(runs: Sequence[RunReport]) -> str:
+    """What the objective of all runs is, if it is the same."""
+    kinds = {run.objective for run in runs}
+    return kinds.pop() if len(kinds) == 1 else "objective"
 
 
 def same_problem(runs: Sequence[RunReport]) -> bool:

@@ -1,16 +1,20 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
 import samplewise as sw
 from samplewise.audit import violation_rate_upper
 from samplewise.errors import DataError
 from samplewise.report.fits import keep_certificate, read_fit
-from samplewise.report.reading import read_curves, read_runs
-from samplewise.report.run import RunReport
-from samplewise.studies.mnist.reading import read_study
+from samplewise.report.readers import read_curves, read_reports
+from samplewise.report.run import Multipliers, RunReport
+from samplewise.studies.mnist.for_report import read_study
 from small import BOUND, make_data, make_problem
 from small_fit import small_fit
 
@@ -25,7 +29,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, sw.Solution]
 
 
 def read_one(folder: Path) -> RunReport:
-    (run,) = read_runs([folder], READERS)
+    (run,) = read_reports([folder], READERS)
     return run
 
 
@@ -48,6 +52,47 @@ def test_a_run_of_fit_is_read_whole(fitted: tuple[Path, sw.Solution]) -> None:
     assert run.multipliers[0].total == 200
     assert run.certificate is None
     assert run.settings["epochs so far"] == 3
+
+
+def test_a_folder_as_fit_is_described_to_leave_it_is_read(tmp_path: Path) -> None:
+    """A folder made by hand: what a report asks of one, whatever writes it."""
+    asked = {"samples": 3, "constraints": ["AtMost(error, 0.5)"], "method": {"type": "FixedPenalty"}, "model": {}}
+    (tmp_path / "run.json").write_text(json.dumps({"asked": asked, "provenance": {}}))
+    (tmp_path / "history.jsonl").write_text('{"epoch": 1, "tau/error": 1.0}\n')
+    numbers = {"violated": 1, "satisfied": 0.5, "mean_violation": 0.1, "worst": 0.2, "confidence": 0.99}
+    part = {"samples": 2, "objective": 1.0, "satisfied": 0.5, "means": {"error": 0.5, "pair": None}}
+    part |= {"constraints": {"error": numbers}, "violators": {"error": [[1, 0.2]]}}
+    bound = {"measure": "error", "formula": "error <= 0.5", "scale": 1.0, "margin": 0.0, "lower": None, "upper": 0.5}
+    audit = {
+        "format": "samplewise-audit-2",
+        "selected": {"epoch": 1, "split": "a/b", "reason": "epoch 1"},
+        "trained_on": "train",
+        "constraints": {"error": bound},
+        "splits": {"train": {**part, "samples": 3, "satisfied": 1.0}, "a/b": part, "a": part},
+    }
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
+    values: dict[str, NDArray[Any]] = {
+        "train/error": np.array([0.1, 0.2, 0.3], dtype=np.float32),
+        "train/pair": np.zeros((3, 2)),
+        "a/b/error": np.array([0.4, 0.7], dtype=np.float32),
+        "a/b/pair": np.array([[0.0, 1.0], [np.inf, 1.0]]),
+        "a/error": np.array([0.5, 0.5], dtype=np.float32),
+        "a/pair": np.ones((2, 2)),
+        "multipliers/error": np.array([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]], dtype=np.float32),
+    }
+    save_file(values, tmp_path / "audit.safetensors")
+    run = read_one(tmp_path)
+    error, pair = run.distributions
+    assert (error.measure, pair.measure) == ("error", "pair")
+    assert 0.5 in error.edges
+    assert {split: sum(counts) for split, counts in error.counts.items()} == {"train": 3, "a/b": 2, "a": 2}
+    assert {split: sum(counts) for split, counts in pair.counts.items()} == {"train": 6, "a/b": 3, "a": 4}
+    assert run.multipliers == (Multipliers("error", 6, 2, (1, 2), (3.0, 2.0)),)
+    assert {split.confidence for split in run.splits} == {0.99}
+    assert [split.chose_the_model for split in run.splits] == [False, True, False]
+    (tmp_path / "audit.safetensors").unlink()  # a copy of the results without the values of every sample
+    plain = read_one(tmp_path)
+    assert (plain.distributions, plain.multipliers, plain.splits) == ((), (), run.splits)
 
 
 def test_a_certificate_put_beside_the_run_is_shown_with_its_multipliers(tmp_path: Path) -> None:
@@ -80,6 +125,10 @@ def other(path: Path) -> None:
     path.write_text('["something else"]')
 
 
+def unlike(path: Path) -> None:
+    path.write_text('{"sentence": "", "constraints": {}, "licq": {}, "multipliers": {"x": {"total": 1}}}')
+
+
 def changed(**values: object) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
@@ -98,35 +147,36 @@ def changed(**values: object) -> Callable[[Path], None]:
         ("audit.json", other),
         ("audit.json", changed(format="samplewise-audit-9")),
         ("audit.json", changed(splits={"train": {}})),
-        (
-            "audit.json",
-            changed(distributions={"x": {"edges": [0, 1], "counts": {"t": [1, 2]}, "below": {}, "above": {}}}),
-        ),
-        ("audit.json", changed(multipliers={"x": {"total": 1, "positive": 1, "rank": [1], "value": []}})),
+        ("audit.safetensors", torn),
+        ("audit.safetensors", other),
+        ("certificate.json", torn),
+        ("certificate.json", unlike),
         ("history.jsonl", other),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(
     fitted: tuple[Path, sw.Solution], tmp_path: Path, name: str, harm: Callable[[Path], None]
 ) -> None:
-    for path in fitted[0].glob("*.json*"):
+    for path in (*fitted[0].glob("*.json*"), fitted[0] / "audit.safetensors"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
+    if name == "certificate.json":
+        (tmp_path / name).write_text("{}")
     if name == "history.jsonl":  # a last line without its end is only left out
         (tmp_path / name).write_text("{}\n" + "[1\n")
     else:
         harm(tmp_path / name)
     with pytest.raises(DataError, match=name.replace(".", r"\.")):
-        read_runs([tmp_path], READERS)
+        read_reports([tmp_path], READERS)
 
 
 def test_a_folder_that_is_no_run_is_refused(fitted: tuple[Path, sw.Solution], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such folder"):
-        read_runs([tmp_path / "nowhere"], READERS)
+        read_reports([tmp_path / "nowhere"], READERS)
     with pytest.raises(DataError, match="holds no run"):
-        read_runs([tmp_path], READERS)
+        read_reports([tmp_path], READERS)
     (tmp_path / "run.json").write_bytes((fitted[0] / "run.json").read_bytes())
     with pytest.raises(DataError, match="not ended an epoch"):
-        read_runs([tmp_path], READERS)
+        read_reports([tmp_path], READERS)
 
 
 def test_runs_of_several_folders_are_told_apart_by_their_folders(
@@ -136,7 +186,7 @@ def test_runs_of_several_folders_are_told_apart_by_their_folders(
     twin.mkdir(parents=True)
     for path in fitted[0].glob("*.json*"):
         (twin / path.name).write_bytes(path.read_bytes())
-    names = [run.name for run in read_runs([fitted[0], twin], READERS)]
+    names = [run.name for run in read_reports([fitted[0], twin], READERS)]
     assert names == [f"{fitted[0].parent.name}/fitted", "elsewhere/fitted"]
 
 
@@ -152,5 +202,5 @@ def test_one_tau_for_all_constraints_is_one_curve() -> None:
 def test_a_new_kind_of_run_needs_only_a_reader(tmp_path: Path, fitted: tuple[Path, sw.Solution]) -> None:
     (tmp_path / "mine.json").touch()
     known = read_one(fitted[0])
-    found = read_runs([tmp_path], [*READERS, lambda folder: [known] if (folder / "mine.json").exists() else None])
+    found = read_reports([tmp_path], [*READERS, lambda folder: [known] if (folder / "mine.json").exists() else None])
     assert found == [known]

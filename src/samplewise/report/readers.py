@@ -1,8 +1,6 @@
 """From a run's folder to a :class:`RunReport`: one reader for each kind of run, asked in turn."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 from samplewise.errors import DataError
 from samplewise.report.run import TRAINING, Curve, Numbers, RunReport
 
-__all__ = ["Reader", "number", "read_curves", "read_json", "read_runs", "reading"]
+__all__ = ["Reader", "number", "read_curves", "read_reports"]
 
 Reader = Callable[[Path], Sequence[RunReport] | None]
 """Reads the runs of a folder, or gives None if the folder is of another kind."""
@@ -18,7 +16,7 @@ Reader = Callable[[Path], Sequence[RunReport] | None]
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
 
 
-def read_runs(folders: Sequence[Path], readers: Sequence[Reader]) -> list[RunReport]:
+def read_reports(folders: Sequence[Path], readers: Sequence[Reader]) -> list[RunReport]:
     """All runs in the folders; where there are several folders, each run's name begins with its folder's.
 
     Args:
@@ -60,27 +58,6 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(set(parts)):
             break
     return names
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong inside, on a file that is torn or foreign, into one error that names it."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        what = f"{type(error).__name__} {error}" if isinstance(error, KeyError | IndexError) else str(error)
-        raise DataError(f"{path}: cannot be read, it is torn or not of this library: {what}") from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The file's JSON object."""
-    with reading(path):
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict):
-            raise ValueError(f"expected a JSON object, got {type(value).__name__}")
-        return value
 
 
 def number(value: Any) -> float | None:

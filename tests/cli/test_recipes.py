@@ -1,0 +1,64 @@
+"""Settings from a file, and the whole of them in the run's folder."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from samplewise.cli import main
+
+COMMON = ("mnist", "--data", "digits", "--row", "fixed:10", "--jobs", "1", "--threads", "1")
+
+
+def test_a_recipe_sets_what_options_do_not(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('theta = 0.03\ncode = 4\nwarm_epochs = 1\nlatent = "relu"\nepochs = 9\n')
+    out = tmp_path / "run"
+    assert main([*COMMON, "--recipe", str(recipe), "--epochs", "1", "--out", str(out)]) == 0
+    settings = json.loads((out / "run.json").read_text())["settings"]
+    found = [settings[name] for name in ("theta", "code", "warm_epochs", "latent", "epochs")]
+    assert found == [0.03, 4, 1, "relu", 1]
+    whole = tomllib.loads((out / "recipe.toml").read_text())
+    assert whole == {name: settings[name] for name in whole}
+    assert {"hidden", "batch_size", "epochs"} <= whole.keys()
+    assert "fingerprint" not in whole
+    # What a run leaves gives the same run.
+    assert main([*COMMON, "--recipe", str(out / "recipe.toml"), "--out", str(out), "--resume"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("warm_epoch = 1", "unknown key 'warm_epoch'. Did you mean 'warm_epochs'?"),
+        ('fingerprint = "x"', "unknown key 'fingerprint'"),
+        ('theta = "small"', "expected a finite number as theta, got 'small'"),
+        ('latent = "tanh"', "latent"),
+        ("theta = -1", "expected theta > 0"),
+        ("theta 1", "is not TOML"),
+    ],
+)
+def test_a_recipe_that_cannot_be_right_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
+) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(content)
+    assert main([*COMMON, "--recipe", str(recipe), "--out", str(tmp_path / "run")]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_classifiers_recipe_is_read_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from small_chest import make_store
+
+    store = make_store(tmp_path).folder
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("pacience = 3")
+    command = ["chest", "classifier", "--store", str(store), "--recipe", str(recipe), "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "unknown key 'pacience'. Did you mean 'patience'?" in capsys.readouterr().err
+    recipe.write_text("rate = 0.0")
+    assert main(command) == 2
+    assert "expected a learning rate above 0" in capsys.readouterr().err
