@@ -1,77 +1,61 @@
 """What an epoch of ``fit`` costs beside the same epoch written by hand, on data in memory.
 
+    python benchmarks/epoch.py
+
 Both train the paper's network (784-256-20, heads 10 and 256-784) with Adam at batch 128 and slice whole batches out of
 memory; one variant adds the audit of the whole training and test set after the epoch. Beside them stand the epoch's
 matrix products alone, which no loop can do without. The runs are interleaved and repeated, and the result is the median
 of the ratios, since machines are noisy.
-
-    python benchmarks/epoch.py --out results/benchmarks
 """
 
-import argparse
 import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.utils.data import TensorDataset
+from common import (
+    DigitNetwork,
+    begin,
+    digit_problem,
+    evaluate_digits,
+    keep,
+    options,
+    random_digits,
+    ratios,
+    take_turns,
+    timed,
+)
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 import samplewise as sw
-from samplewise.checkpoint import write_json
-from samplewise.provenance import provenance
-from samplewise.studies.mnist.network import Network
 
 BOUND, TAU, BATCH, AUDIT_BATCH = 0.01, 100.0, 128, 2000
 
 
-def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    images, labels = batch
-    logits, decoded = model(images)
-    return (
-        functional.cross_entropy(logits, labels, reduction="none"),
-        {"reconstruction": (decoded - images).square().mean(1)},
-    )
-
-
-def random_images(samples: int) -> TensorDataset:
-    generator = torch.Generator().manual_seed(0)
-    return TensorDataset(
-        torch.rand(samples, 784, generator=generator), torch.randint(10, (samples,), generator=generator)
-    )
-
-
 def by_hand(train: TensorDataset, test: TensorDataset, epochs: int, audited: bool) -> None:
     """The least a loop can do: shuffle, slice, step; and, if asked, sum up the whole of both sets."""
-    model = Network()
+    model = DigitNetwork()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-3)
-    images, labels = train.tensors
     for _ in range(epochs):
-        for index in torch.split(torch.randperm(len(images)), BATCH):
-            objective, measures = evaluate(model, (images[index], labels[index]))
+        for index in torch.split(torch.randperm(len(train)), BATCH):
+            objective, measures = evaluate_digits(model, train[index])
             loss = (objective + TAU * torch.relu(measures["reconstruction"] - BOUND)).mean()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
         if audited:
             with torch.no_grad():
                 for data in (train, test):
                     total = satisfied = 0.0
-                    for x, y in zip(
-                        torch.split(data.tensors[0], AUDIT_BATCH),
-                        torch.split(data.tensors[1], AUDIT_BATCH),
-                        strict=True,
-                    ):
-                        objective, measures = evaluate(model, (x, y))
+                    for first in range(0, len(data), AUDIT_BATCH):
+                        objective, measures = evaluate_digits(model, data[first : first + AUDIT_BATCH])
                         total += float(objective.sum())
                         satisfied += float((measures["reconstruction"] <= BOUND).sum())
 
 
 def with_fit(train: TensorDataset, test: TensorDataset, epochs: int, audited: bool) -> None:
-    model = Network()
-    problem = sw.Problem(evaluate, [sw.AtMost("reconstruction", BOUND)])
+    model = DigitNetwork()
+    problem = digit_problem(BOUND)
     sw.fit(
         problem,
         model,
@@ -81,11 +65,10 @@ def with_fit(train: TensorDataset, test: TensorDataset, epochs: int, audited: bo
         epochs=epochs,
         batch_size=BATCH,
         # An audit comes after the last epoch in any case; of one sample it costs nothing.
-        audit_on={"train": train, "test": test}
+        audit_on={"train": DataLoader(train, AUDIT_BATCH), "test": DataLoader(test, AUDIT_BATCH)}
         if audited
         else {"train": TensorDataset(*(t[:1] for t in train.tensors))},
         audit_every=1 if audited else epochs,
-        audit_batch_size=AUDIT_BATCH,
         progress=False,
     )
 
@@ -112,52 +95,28 @@ def products_alone(train: TensorDataset, test: TensorDataset, epochs: int, audit
                     torch.mm(inputs, weights, out=outputs)
 
 
-def seconds(run: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
-
-
-def compare(
-    train: TensorDataset, test: TensorDataset, *, audited: bool, epochs: int, repeats: int
-) -> dict[str, object]:
-    timings: list[tuple[float, float, float]] = []
-    for _ in range(repeats):
-        hand, ours, products = (
-            seconds(lambda run=run: run(train, test, epochs, audited)) / epochs  # type: ignore[misc]
-            for run in (by_hand, with_fit, products_alone)
-        )
-        timings.append((hand, ours, products))
-    ratios = sorted(ours / hand for hand, ours, _ in timings)
+def compare(train: TensorDataset, test: TensorDataset, epochs: int, repeats: int, audited: bool) -> dict[str, Any]:
+    ways = {"by_hand": by_hand, "fit": with_fit, "products": products_alone}
+    arms = {
+        name: timed(lambda turn, way=way: way(train, test, epochs, audited))  # type: ignore[misc]  # no lambda defaults
+        for name, way in ways.items()
+    }
+    seconds = take_turns(arms, repeats)
     return {
         "audited": audited,
         "epochs": epochs,
         "repeats": repeats,
-        "by_hand_seconds": statistics.median(hand for hand, _, _ in timings),
-        "fit_seconds": statistics.median(ours for _, ours, _ in timings),
-        "products_seconds": statistics.median(products for _, _, products in timings),
-        "ratio": statistics.median(ratios),
-        "ratio_range": [ratios[0], ratios[-1]],
-        "products_share_of_fit": statistics.median(products / ours for _, ours, products in timings),
+        **{f"{name}_seconds": statistics.median(values) / epochs for name, values in seconds.items()},
+        **ratios(seconds["fit"], seconds["by_hand"]),
+        "products_share_of_fit": ratios(seconds["products"], seconds["fit"])["ratio"],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
-    parser.add_argument("--samples", type=int, default=60_000)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    train, test = random_images(arguments.samples), random_images(arguments.samples // 6)
-    with_fit(train, test, 1, audited=False)  # imports and first allocations
-    results = [
-        compare(train, test, audited=audited, epochs=arguments.epochs, repeats=arguments.repeats)
-        for audited in (False, True)
-    ]
-    write_json(arguments.out / "epoch.json", {"results": results, "provenance": provenance(seed=0)})
+    chosen = begin(options(__doc__, samples=60_000, epochs=1, repeats=7))
+    train, test = random_digits(chosen.samples), random_digits(chosen.samples // 6)
+    results = [compare(train, test, chosen.epochs, chosen.repeats, audited) for audited in (False, True)]
+    keep(__file__, chosen, {"results": results})
     for result in results:
         print(result)
 

@@ -1,6 +1,5 @@
 """Cost of one training step of HiDDeN: this library's network and loop against the straightforward ones.
 
-Example:
     python benchmarks/hidden_step.py --turns 24 --large-turns 5
 
 All arms are the network of section V-B with 200 bits and its discriminator, start from the same weights and get the
@@ -10,29 +9,23 @@ step in an order that changes; a ratio compares two steps of one turn. Seconds a
 thread that is the time on a machine with nothing else to do.
 """
 
-import argparse
-import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from common import begin, keep, options, quartiles, ratios, table, take_turns, timed
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.profiler import profile
 
 import samplewise as sw
-from samplewise.checkpoint import write_json
 from samplewise.measures import psnr
-from samplewise.provenance import provenance
-from samplewise.training.engine import Engine
-from samplewise.training.plan import MicroBatch
+from samplewise.training.step import MicroBatch, Stepper
 from samplewise.watermark.adversary import Adversary, Discriminator
-from samplewise.watermark.embedding import Embedding
 from samplewise.watermark.networks.hidden import Hidden, channels_last
+from samplewise.watermark.pipeline import MarkedBatch
 
 BITS = 200
 FLOOR = 40.0
@@ -40,12 +33,6 @@ TAU = 0.1
 ADVERSARIAL = 1e-3
 LR = 1e-4
 TARGET = 0.8  # what the ratio must not exceed
-OPERATORS = {
-    "convolution, forward": ("aten::mkldnn_convolution", "aten::_slow_conv2d_forward", "aten::thnn_conv2d"),
-    "convolution, backward": ("aten::convolution_backward", "aten::_slow_conv2d_backward"),
-    "batch norm": ("aten::native_batch_norm", "aten::native_batch_norm_backward"),
-    "ReLU": ("aten::relu_", "aten::clamp_min_", "aten::threshold_backward"),
-}
 
 Step = Callable[[Tensor], Tensor]
 
@@ -118,37 +105,38 @@ def straightforward(network: nn.Module, discriminator: nn.Module) -> Step:
     return step
 
 
-def embed(model: nn.Module, images: Any) -> Embedding:
+def embed(model: nn.Module, images: Any) -> MarkedBatch:
     assert isinstance(model, Hidden)
     messages = draw_messages(images)
     marked = model.embed(images, messages)
-    return Embedding(images, messages, marked, model.extract(marked))
+    return MarkedBatch(images, messages, marked, model.extract(marked))
 
 
 def with_library(network: Hidden, discriminator: Discriminator) -> Step:
-    """The step of ``fit``: its engine, the sequential penalty and the adversary."""
+    """The step of ``fit``: its stepper, the sequential penalty and the adversary."""
     losses: list[Tensor] = []
 
     def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        assert isinstance(batch, Embedding)
+        assert isinstance(batch, MarkedBatch)
         assert batch.adversarial is not None
         objective = network.message_loss(batch.logits, batch.messages) + ADVERSARIAL * batch.adversarial
-        quality = psnr(batch.marked, batch.images)
+        quality = psnr(batch.marked, batch.covers)
         losses[:] = [(objective + TAU * functional.relu(FLOOR - quality)).mean().detach()]
         return objective, {"psnr": quality}
 
     problem = sw.Problem(evaluate, [sw.AtLeast("psnr", FLOOR)])
     method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(TAU))
-    engine = Engine(
+    stepper = Stepper(
         Fabric(accelerator="cpu", devices=1),
         problem,
         network,
         torch.optim.Adam(network.parameters(), lr=LR),
         auxiliary=Adversary(embed, discriminator=discriminator, lr=LR),
+        clip_norm=None,
     )
 
     def step(images: Tensor) -> Tensor:
-        engine.step(method, [MicroBatch(torch.arange(len(images)))], iter([images]))
+        stepper.step(method, [MicroBatch(torch.arange(len(images)))], iter([images]))
         return losses[0]
 
     return step
@@ -175,105 +163,61 @@ def make_arms() -> dict[str, Step]:
     }
 
 
-def turns_of(arms: dict[str, Step], images: Tensor, turns: int) -> Iterator[dict[str, tuple[float, float]]]:
-    """Seconds and loss of each arm's step in each turn; the first turn, which warms up, has the loss to compare."""
-    for turn in range(turns + 1):
-        found = {}
-        for name in random.sample(list(arms), len(arms)):
-            torch.manual_seed(turn)  # the same messages
-            start = time.process_time()
-            loss = arms[name](images)
-            found[name] = time.process_time() - start, float(loss)
-        yield {name: found[name] for name in arms}
-
-
 def compare(size: int, batch: int, turns: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
-    first, *rest = turns_of(make_arms(), torch.rand(batch, 3, size, size), turns)
-    rows = {}
-    for name in first:
-        ratios = [turn[name][0] / turn["straightforward"][0] for turn in rest]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        rows[name] = {
-            "seconds": round(statistics.median(turn[name][0] for turn in rest), 4),
-            "ratio": round(middle, 4),
-            "ratio_quartile_low": round(low, 4),
-            "ratio_quartile_high": round(high, 4),
-            "first_loss_relative_difference": abs(first[name][1] / first["straightforward"][1] - 1),
+    images = torch.rand(batch, 3, size, size)
+    losses: dict[str, list[float]] = {}
+
+    def arm(name: str, step: Step) -> Callable[[int], float]:
+        def work(turn: int) -> None:
+            torch.manual_seed(turn)  # the same messages
+            losses.setdefault(name, []).append(float(step(images)))
+
+        return timed(work, time.process_time)
+
+    seconds = take_turns({name: arm(name, step) for name, step in make_arms().items()}, turns)
+    reference = "straightforward"
+    rows = {
+        name: {
+            "seconds": round(statistics.median(values), 4),
+            **ratios(values, seconds[reference]),
+            "first_loss_relative_difference": abs(losses[name][0] / losses[reference][0] - 1),
         }
+        for name, values in seconds.items()
+    }
     return {"size": size, "batch": batch, "turns": turns, "arms": rows}
 
 
-def where_time_goes(size: int, batch: int, steps: int, seed: int) -> dict[str, dict[str, float]]:
-    """Shares of a step by kind of operator, from PyTorch's profiler."""
-    torch.manual_seed(seed)
-    images = torch.rand(batch, 3, size, size)
-    found = {}
-    for name, step in make_arms().items():
-        step(images)
-        with profile() as profiler:
-            for _ in range(steps):
-                step(images)
-        spent = {event.key: event.self_cpu_time_total for event in profiler.key_averages()}
-        whole = sum(spent.values())
-        shares = {kind: sum(spent.get(key, 0.0) for key in keys) / whole for kind, keys in OPERATORS.items()}
-        shares["everything else"] = 1.0 - sum(shares.values())
-        found[name] = {kind: round(share, 4) for kind, share in shares.items()}
-    return found
-
-
-def report(sizes: list[dict[str, Any]], shares: dict[str, dict[str, float]]) -> list[str]:
-    lines = ["| image, batch, turns | step | s a step | ratio | quartiles |", "|---|---|---|---|---|"]
-    for found in sizes:
-        for name, row in found["arms"].items():
-            quartiles = f"{row['ratio_quartile_low']:.3f} to {row['ratio_quartile_high']:.3f}"
-            what = f"{found['size']}x{found['size']}, {found['batch']}, {found['turns']}"
-            lines.append(f"| {what} | {name} | {row['seconds']:.3f} | {row['ratio']:.3f} | {quartiles} |")
-    difference = max(row["first_loss_relative_difference"] for found in sizes for row in found["arms"].values())
-    lines += [
-        "",
-        f"The losses of the first steps differ by {difference:.1e} of their value at most.",
-        "",
-        f"Where the time goes, {sizes[0]['size']}x{sizes[0]['size']}: ms a step, the profiler's shares of the seconds "
-        "above.",
-        "",
-        f"| operator | {' | '.join(shares)} |",
-        f"|---|{'---|' * len(shares)}",
+def page(sizes: list[dict[str, Any]]) -> list[str]:
+    rows = [
+        (
+            f"{found['size']}x{found['size']}, {found['batch']}, {found['turns']}",
+            name,
+            f"{row['seconds']:.3f}",
+            f"{row['ratio']:.3f}",
+            quartiles(row),
+        )
+        for found in sizes
+        for name, row in found["arms"].items()
     ]
-    for kind in shares["straightforward"]:
-        spent = [1e3 * sizes[0]["arms"][name]["seconds"] * share[kind] for name, share in shares.items()]
-        lines.append(f"| {kind} | {' | '.join(f'{value:.0f}' for value in spent)} |")
-    return [*lines, ""]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the cost of one training step of HiDDeN.")
-    parser.add_argument("--turns", type=int, default=24, help="steps of each arm at 64x64, batch 4")
-    parser.add_argument("--large-turns", type=int, default=5, help="steps of each arm at 128x128, batch 2")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("results/watermark"), help="folder of the result files")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    random.seed(options.seed)
-    sizes = [compare(64, 4, options.turns, options.seed), compare(128, 2, options.large_turns, options.seed)]
-    shares = where_time_goes(64, 4, 3, options.seed)
-    source = provenance(seed=options.seed)
-    settings = {"bits": BITS, "target_ratio": TARGET}
-    found = {"settings": settings, "step": sizes, "share_by_operator": shares, "provenance": source}
-    write_json(options.output / "hidden_step.json", found)
-    versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
-    lines = [
+    difference = max(row["first_loss_relative_difference"] for found in sizes for row in found["arms"].values())
+    return [
         "# Cost of one training step of HiDDeN",
         "",
         f"{BITS} bits, width 64, with the discriminator's step, Adam, one thread. A ratio compares two steps of one "
         f"turn; the median is to be at most {TARGET}.",
         "",
-        *report(sizes, shares),
-        f"`{source['command']}`, commit {source['commit']}, seed {options.seed}; {versions}.",
+        *table(["image, batch, turns", "step", "s a step", "ratio", "quartiles"], rows),
         "",
+        f"The losses of the first steps differ by {difference:.1e} of their value at most.",
     ]
-    (options.output / "hidden_step.md").write_text("\n".join(lines))
-    print("\n".join(lines))
+
+
+def main() -> None:
+    chosen = begin(options(__doc__, turns=24, large_turns=5))  # at 64x64, batch 4, and at 128x128, batch 2
+    sizes = [compare(64, 4, chosen.turns, chosen.seed), compare(128, 2, chosen.large_turns, chosen.seed)]
+    settings = {"bits": BITS, "target_ratio": TARGET}
+    keep(__file__, chosen, {"settings": settings, "step": sizes}, page(sizes))
 
 
 if __name__ == "__main__":

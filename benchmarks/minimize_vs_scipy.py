@@ -1,38 +1,33 @@
 """``minimize`` beside scipy's SLSQP and trust-constr on the standard problems of the tests.
 
-Run from the root of the repository::
-
     python benchmarks/minimize_vs_scipy.py
 
-All get the same functions and the same gradients, by autograd. Writes ``results/theory/minimize.json`` and ``.md``.
+All get the same functions and the same gradients, by autograd.
 """
 
-import argparse
-import json
 import math
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from common import ROOT, begin, keep, options, table
 from numpy.typing import NDArray
 from scipy import optimize
 
-from samplewise.minimize import minimize
-from samplewise.provenance import provenance
+from samplewise.minimize import LagrangianRounds, PenaltyRounds, minimize
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from nonlinear_problems import PROBLEMS, Function, NonlinearProblem  # noqa: E402  # found only on the path above
+from nonlinear_problems import PROBLEMS, Function, NonlinearProblem  # found only on the path above
 
 Array = NDArray[np.float64]
-SOLVERS = ("sequential-penalty", "augmented-lagrangian", "SLSQP", "trust-constr")
+METHODS = {"sequential-penalty": PenaltyRounds(), "augmented-lagrangian": LagrangianRounds()}
+SOLVERS = (*METHODS, "SLSQP", "trust-constr")
 ACTIVE = 1e-5
 
 
@@ -115,14 +110,14 @@ def residuals(problem: NonlinearProblem, x: Array) -> tuple[float, float]:
     return violation, float(np.abs(matrix @ found.x + gradient[0]).max()) / size
 
 
-def by_samplewise(problem: NonlinearProblem, method: Any) -> tuple[Array, int]:
+def by_samplewise(problem: NonlinearProblem, method: str) -> tuple[Array, int]:
     result = minimize(
         problem.f,
         problem.x0,
         constraints=problem.constraints,
         equalities=problem.equalities,
         bounds=problem.bounds,
-        method=method,
+        method=METHODS[method],
     )
     return result.x.numpy(), result.evaluations
 
@@ -167,7 +162,7 @@ def by_scipy(problem: NonlinearProblem, method: str) -> tuple[Array, int]:
 
 def run(problem: NonlinearProblem, solver: str) -> Row:
     began = time.perf_counter()
-    solve = by_scipy if solver in ("SLSQP", "trust-constr") else by_samplewise
+    solve = by_samplewise if solver in METHODS else by_scipy
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns of steps outside the bounds and of flat quasi-Newton updates
         try:
@@ -182,83 +177,46 @@ def run(problem: NonlinearProblem, solver: str) -> Row:
     return Row(problem.name, len(x), solver, fun, problem.fun, error, feasibility, kkt, evaluations, seconds, solved)
 
 
-def table(rows: list[Row]) -> str:
-    lines = [
-        "| solver | solved | worst KKT where solved | median evaluations | seconds in all |",
-        "|---|---|---|---|---|",
-    ]
+def page(rows: list[Row]) -> list[str]:
+    summary = []
     for solver in SOLVERS:
         own = [row for row in rows if row.solver == solver]
         good = [row for row in own if row.solved]
         worst = max((row.kkt for row in good), default=math.nan)
         middle = float(np.median([row.evaluations for row in own]))
         seconds = sum(row.seconds for row in own)
-        lines.append(f"| {solver} | {len(good)} of {len(own)} | {worst:.1e} | {middle:.0f} | {seconds:.1f} |")
-    lines += ["", "Solved: relative error in f and feasibility both at most 1e-6. Evaluations count all functions", ""]
-    lines[-2] += " together; those of `minimize` include the Jacobians and Hessians of Newton's method as one each."
-    lines += [
-        "| problem | n | solver | f | error | feasibility | KKT | evaluations |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        mark = "" if row.solved else " **not solved**"
-        lines.append(
-            f"| {row.problem} | {row.variables} | {row.solver}{mark} | {row.fun:.9g} | {row.error:.1e} "
-            f"| {row.feasibility:.1e} | {row.kkt:.1e} | {row.evaluations} |"
+        summary.append((solver, f"{len(good)} of {len(own)}", f"{worst:.1e}", f"{middle:.0f}", f"{seconds:.1f}"))
+    each = [
+        (
+            row.problem,
+            row.variables,
+            row.solver + ("" if row.solved else " **not solved**"),
+            f"{row.fun:.9g}",
+            *(f"{value:.1e}" for value in (row.error, row.feasibility, row.kkt)),
+            row.evaluations,
         )
-    return "\n".join(lines) + "\n"
-
-
-def place(row: Row) -> tuple[int, int]:
-    return [problem.name for problem in PROBLEMS].index(row.problem), SOLVERS.index(row.solver)
-
-
-def kept(file: Path, solvers: list[str]) -> list[Row]:
-    """The rows of an earlier run by other solvers."""
-    if set(solvers) == set(SOLVERS) or not file.exists():
-        return []
-    rows: list[dict[str, Any]] = [
-        {key: math.nan if value is None else value for key, value in row.items()} for row in read(file)
+        for row in rows
     ]
-    return [Row(**row) for row in rows if row["solver"] not in solvers]
-
-
-def read(file: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"]
-    return rows
-
-
-def strict(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return [
+        *table(["solver", "solved", "worst KKT where solved", "median evaluations", "seconds in all"], summary),
+        "",
+        "Solved: relative error in f and feasibility both at most 1e-6. Evaluations count the points at which all "
+        "functions were evaluated; derivatives there, for `minimize` second ones too, count no more.",
+        "",
+        *table(["problem", "n", "solver", "f", "error", "feasibility", "KKT", "evaluations"], each),
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=ROOT / "results" / "theory", help="where the results go")
+    parser = options(__doc__)
     parser.add_argument("--problems", nargs="*", help="only these")
-    parser.add_argument(
-        "--solvers", nargs="*", choices=SOLVERS, default=SOLVERS, help="only these; rows of the others are kept"
-    )
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    chosen = [p for p in PROBLEMS if not arguments.problems or p.name in arguments.problems]
+    chosen = begin(parser)
     rows = []
-    for problem in chosen:
-        for solver in arguments.solvers:
+    for problem in (p for p in PROBLEMS if not chosen.problems or p.name in chosen.problems):
+        for solver in SOLVERS:
             rows.append(run(problem, solver))
-            row = rows[-1]
-            print(
-                f"{row.problem:22}{row.solver:22}{row.fun:16.9g} error {row.error:.1e} feasibility "
-                f"{row.feasibility:.1e} kkt {row.kkt:.1e} evaluations {row.evaluations:6}"
-                f"{'' if row.solved else ' NOT SOLVED'}",
-                flush=True,
-            )
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    rows = sorted(rows + kept(arguments.folder / "minimize.json", arguments.solvers), key=place)
-    plain = [{key: strict(value) for key, value in vars(row).items()} for row in rows]
-    text = json.dumps({"provenance": provenance(), "rows": plain}, indent=1, allow_nan=False)
-    (arguments.folder / "minimize.json").write_text(text + "\n")
-    (arguments.folder / "minimize.md").write_text(table(rows))
+            print(rows[-1], flush=True)
+    keep(__file__, chosen, {"rows": [vars(row) for row in rows]}, page(rows))
 
 
 if __name__ == "__main__":

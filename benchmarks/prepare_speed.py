@@ -1,15 +1,14 @@
 """How fast ``prepare`` makes a store, beside Pillow alone on as many processes, and how much memory it takes.
 
+    python benchmarks/prepare_speed.py --data ChestX-ray8/px256
+
 Pillow alone opens, turns grey and resizes the same files in processes that were started before the clock, and drops the
 result; ``prepare`` also lists the folder, checks the files, writes, syncs and indexes. The runs are interleaved and
 repeated, and the result is the median of the ratios, since machines are noisy. The second part takes pictures scaled
 up to 1024 x 1024, the size of the published ones: the same comparison, and ``prepare`` on two folders of different
-length: the peak of memory must be the same, and the time that was projected from a sample near the time it took.
-
-    python benchmarks/prepare_speed.py --data ChestX-ray8/px256 --out results/chest
+length: the peak of memory must be the same.
 """
 
-import argparse
 import dataclasses
 import multiprocessing
 import os
@@ -17,16 +16,14 @@ import statistics
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import begin, enlarged, keep, options, peak_megabytes, quartiles, ratios, table, take_turns
 from PIL import Image
 
-from samplewise.checkpoint import atomic, write_json
-from samplewise.data.pictures import Listing, Progress, find, prepare
-from samplewise.provenance import provenance
+from samplewise.data.pictures import Listing, find, prepare
 
 PUBLISHED = 112_120  # images of ChestX-ray8, of 1024 x 1024 pixels
 LARGE = 1024
@@ -64,59 +61,39 @@ def cost_of_prepare(listing: Listing, size: int, workers: int) -> Cost:
     with tempfile.TemporaryDirectory() as out:
         began, cpu = time.perf_counter(), time.process_time()
         limited = dataclasses.replace(find(listing.root), pictures=listing.pictures)
-        prepare(limited, out, size=size, workers=workers, watch=lambda progress: None)
+        prepare(limited, out, size=size, workers=workers)
         return Cost(time.perf_counter() - began, time.process_time() - cpu)
 
 
 def compare(listing: Listing, *, size: int, workers: int, repeats: int) -> dict[str, Any]:
-    timings = []
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        cost_of_pillow(pool, listing, size)  # starts the processes and reads the files from disk once
-        for _ in range(repeats):
-            timings.append((cost_of_pillow(pool, listing, size), cost_of_prepare(listing, size, workers)))
-    ratios = sorted(pillow.seconds / ours.seconds for pillow, ours in timings)
-    cpu_ratios = sorted(pillow.cpu / ours.cpu for pillow, ours in timings)
+        arms = {
+            "pillow": lambda turn: cost_of_pillow(pool, listing, size),
+            "prepare": lambda turn: cost_of_prepare(listing, size, workers),
+        }
+        costs = take_turns(arms, repeats)
+    seconds = {name: [cost.seconds for cost in values] for name, values in costs.items()}
+    cpu = {name: [cost.cpu for cost in values] for name, values in costs.items()}
     count = len(listing.pictures)
     return {
         "pictures": count,
         "size": size,
         "workers": workers,
         "repeats": repeats,
-        "pillow_pictures_per_second": count / statistics.median(pillow.seconds for pillow, _ in timings),
-        "prepare_pictures_per_second": count / statistics.median(ours.seconds for _, ours in timings),
-        "speed_ratio": statistics.median(ratios),
-        "speed_ratio_range": [ratios[0], ratios[-1]],
-        "cpu_ratio": statistics.median(cpu_ratios),
-        "cpu_ratio_range": [cpu_ratios[0], cpu_ratios[-1]],
+        "pictures_per_second": {name: count / statistics.median(values) for name, values in seconds.items()},
+        "speed": ratios(seconds["pillow"], seconds["prepare"]),
+        "cpu": ratios(cpu["pillow"], cpu["prepare"]),
         "load": os.getloadavg()[0],
         "goal": GOAL,
     }
 
 
-def scale_up(listing: Listing, folder: Path, count: int) -> None:
-    """Pictures as large as the published ones, with some noise so that their files are as long, too."""
-    rng = np.random.default_rng(0)
-    for picture in listing.pictures[:count]:
-        with Image.open(picture.path) as image:
-            large = np.asarray(image.convert("L").resize((LARGE, LARGE), Image.Resampling.BICUBIC)).astype(np.int16)
-        noisy = np.clip(large + rng.integers(-2, 3, large.shape), 0, 255).astype(np.uint8)
-        Image.fromarray(noisy).save(folder / f"{len(list(folder.iterdir())):06d}.png")
-
-
 def prepare_large(folder: Path, size: int, workers: int) -> dict[str, Any]:
-    seen: list[Progress] = []
     with tempfile.TemporaryDirectory() as out:
         began = time.perf_counter()
-        prepare(folder, out, size=size, workers=workers, watch=seen.append)
+        pictures = len(prepare(folder, out, size=size, workers=workers))
         took = time.perf_counter() - began
-    status = Path("/proc/self/status")
-    peak = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-    return {
-        "pictures": seen[0].total,
-        "projected_seconds": seen[0].seconds_left,
-        "seconds": took,
-        "peak_memory_megabytes": round(int(peak[0]) / 1024, 1),
-    }
+    return {"pictures": pictures, "seconds": took, "peak_memory_megabytes": round(peak_megabytes(), 1)}
 
 
 def large(listing: Listing, *, size: int, workers: int, count: int, times: int, repeats: int) -> dict[str, Any]:
@@ -125,7 +102,8 @@ def large(listing: Listing, *, size: int, workers: int, count: int, times: int, 
         once, often = Path(place, "once"), Path(place, "often")
         once.mkdir()
         often.mkdir()
-        scale_up(listing, once, count)
+        for number, picture in enumerate(listing.pictures[:count]):
+            Image.fromarray(enlarged(picture.path, LARGE, number)).save(once / f"{number:06d}.png")
         length = statistics.mean(path.stat().st_size for path in once.iterdir())
         for copy in range(times):
             for path in once.iterdir():
@@ -136,8 +114,6 @@ def large(listing: Listing, *, size: int, workers: int, count: int, times: int, 
         speed = compare(find(often), size=size, workers=workers, repeats=repeats)
     return {
         "pixels": LARGE,
-        "size": size,
-        "workers": workers,
         "mean_file_bytes": round(length),
         "runs": runs,
         "speed": speed,
@@ -146,72 +122,49 @@ def large(listing: Listing, *, size: int, workers: int, count: int, times: int, 
     }
 
 
-def sentence(speed: dict[str, Any]) -> str:
-    low, high = speed["speed_ratio_range"]
+def sentence(found: dict[str, Any]) -> str:
+    pace = found["pictures_per_second"]
     return (
-        f"{speed['pictures']:,} pictures to {speed['size']} x {speed['size']}, {speed['workers']} workers, "
-        f"{speed['repeats']} interleaved repeats: Pillow alone {speed['pillow_pictures_per_second']:.0f} pictures a "
-        f"second, prepare {speed['prepare_pictures_per_second']:.0f}; median ratio **{speed['speed_ratio']:.2f}** "
-        f"({low:.2f} to {high:.2f}), goal {speed['goal']}. By processor time the ratio is **{speed['cpu_ratio']:.2f}**."
+        f"{found['pictures']:,} pictures to {found['size']} x {found['size']}, {found['workers']} workers, "
+        f"{found['repeats']} interleaved repeats: Pillow alone {pace['pillow']:.0f} pictures a second, prepare "
+        f"{pace['prepare']:.0f}; median ratio **{found['speed']['ratio']:.2f}** (quartiles "
+        f"{quartiles(found['speed'])}), goal {found['goal']}. By processor time the ratio is "
+        f"**{found['cpu']['ratio']:.2f}**."
     )
 
 
-def page(result: dict[str, Any]) -> str:
-    speed, memory = result["speed"], result["large"]
-    rows = [
-        f"| {run['pictures']:,} | {run['projected_seconds']:.0f} | {run['seconds']:.0f} | "
-        f"{run['peak_memory_megabytes']:.0f} |"
+def page(speed: dict[str, Any], memory: dict[str, Any]) -> list[str]:
+    runs = [
+        (f"{run['pictures']:,}", f"{run['seconds']:.0f}", f"{run['peak_memory_megabytes']:.0f}")
         for run in memory["runs"]
     ]
-    return "\n".join(
-        [
-            "# Speed and memory of prepare",
-            "",
-            f"{sentence(speed)} Load of the machine: {speed['load']:.0f}.",
-            "",
-            f"Pictures of {LARGE} x {LARGE} (files of {memory['mean_file_bytes'] / 1e3:.0f} kB) to "
-            f"{memory['size']} x {memory['size']}:",
-            "",
-            "| pictures | projected s | took s | peak memory MB |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            sentence(memory["speed"]),
-            "",
-            f"At this speed the published {PUBLISHED:,} images take {memory['published_set_hours']:.1f} h and "
-            f"{memory['published_set_gigabytes']:.1f} GB.",
-            "",
-            f"Made by `{result['provenance']['command']}` at commit {result['provenance']['commit']}.",
-            "",
-        ]
-    )
+    return [
+        "# Speed and memory of prepare",
+        "",
+        f"{sentence(speed)} Load of the machine: {speed['load']:.0f}.",
+        "",
+        f"Pictures of {LARGE} x {LARGE} (files of {memory['mean_file_bytes'] / 1e3:.0f} kB):",
+        "",
+        *table(["pictures", "took s", "peak memory MB"], runs),
+        "",
+        sentence(memory["speed"]),
+        "",
+        f"At this speed the published {PUBLISHED:,} images take {memory['published_set_hours']:.1f} h and "
+        f"{memory['published_set_gigabytes']:.1f} GB.",
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # Pictures in a run, then how many are scaled up, and how many times as long the longer folder of these is.
+    parser = options(__doc__, size=224, workers=2, limit=1000, repeats=7, large=100, times=8)
     parser.add_argument("--data", type=Path, required=True, help="a folder of pictures")
-    parser.add_argument("--out", type=Path, default=Path("results/chest"))
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=1000, help="pictures in a run")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--large", type=int, default=100, help="pictures that are scaled up")
-    parser.add_argument("--times", type=int, default=8, help="how many times as long the longer folder is")
-    arguments = parser.parse_args()
-    listing = find(arguments.data)
-    listing = dataclasses.replace(listing, pictures=listing.pictures[: arguments.limit])
-    common = {"size": arguments.size, "workers": arguments.workers}
-    result = {
-        "speed": compare(listing, **common, repeats=arguments.repeats),
-        "large": large(listing, **common, count=arguments.large, times=arguments.times, repeats=arguments.repeats),
-        "pillow": metadata.version("pillow"),
-        "provenance": provenance(seed=0),
-    }
-    write_json(arguments.out / "prepare.json", result)
-    text = page(result)
-    with atomic(arguments.out / "prepare.md") as temporary:
-        temporary.write_text(text)
-    print(text)
+    chosen = begin(parser)
+    listing = find(chosen.data)
+    listing = dataclasses.replace(listing, pictures=listing.pictures[: chosen.limit])
+    shared = {"size": chosen.size, "workers": chosen.workers, "repeats": chosen.repeats}
+    speed = compare(listing, **shared)
+    memory = large(listing, **shared, count=chosen.large, times=chosen.times)
+    keep(__file__, chosen, {"speed": speed, "large": memory}, page(speed, memory))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Cost of one training step: by hand, with this library, and with Cooper, on the network of the paper's first study.
 
-Example:
     python benchmarks/step.py --repeats 60 --steps 40
 
 All arms train one and the same network with one and the same optimiser, so none has luckier memory than another. They
@@ -8,15 +7,24 @@ alternate step by step, in an order that changes; a ratio compares the median st
 result is the median over turns. The hand-written step runs twice: its second ratio shows what is noise.
 """
 
-import argparse
-import random
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from common import (
+    DigitNetwork,
+    begin,
+    evaluate_digits,
+    keep,
+    options,
+    quartiles,
+    random_digits,
+    ratios,
+    table,
+    take_turns,
+    timed,
+)
 from cooper.cmp import CMPState, ConstrainedMinimizationProblem
 from cooper.constraints.constraint import Constraint
 from cooper.constraints.constraint_state import ConstraintState
@@ -27,14 +35,9 @@ from cooper.optim.unconstrained_optimizer import UnconstrainedOptimizer
 from cooper.penalty_coefficients.penalty_coefficients import DensePenaltyCoefficient
 from cooper.utils.annotations import ConstraintType
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
 import samplewise as sw
-from samplewise.checkpoint import write_json
-from samplewise.measures import mse
-from samplewise.provenance import provenance
-from samplewise.studies.mnist.network import Network
 
 BOUND = 0.01
 TAU = 100.0
@@ -45,53 +48,52 @@ Batch = tuple[Tensor, Tensor, Tensor]
 Step = Callable[[Batch], None]
 
 
-def by_hand(model: nn.Module, optimizer: Optimizer) -> Step:
-    """The linear penalty in plain PyTorch: no check, no statistics."""
+def plain(optimizer: Optimizer, loss_of: Callable[[Batch], Tensor]) -> Step:
+    """A step as everybody writes it."""
 
     def step(batch: Batch) -> None:
-        images, labels, _ = batch
-        logits, pixels = model(images)
-        error = (pixels - images).square().mean(1)
-        loss = (functional.cross_entropy(logits, labels, reduction="none") + TAU * torch.relu(error - BOUND)).mean()
+        loss = loss_of(batch)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
 
     return step
+
+
+def by_hand(model: nn.Module, optimizer: Optimizer) -> Step:
+    """The linear penalty in plain PyTorch: no check, no statistics."""
+
+    def loss_of(batch: Batch) -> Tensor:
+        objective, measures = evaluate_digits(model, batch[:2])
+        return (objective + TAU * torch.relu(measures["reconstruction"] - BOUND)).mean()
+
+    return plain(optimizer, loss_of)
 
 
 def lagrangian_by_hand(model: nn.Module, optimizer: Optimizer) -> Step:
     """The augmented Lagrangian in plain PyTorch: no check, no statistics."""
-    table = torch.zeros(SAMPLES[0])
+    multipliers = torch.zeros(SAMPLES[0])
 
-    def step(batch: Batch) -> None:
-        images, labels, index = batch
-        logits, pixels = model(images)
-        g = (pixels - images).square().mean(1) - BOUND
-        known = table[index]
-        term = (torch.relu(known + TAU * g).square() - known.square()) / (2 * TAU)
-        loss = (functional.cross_entropy(logits, labels, reduction="none") + term).mean()
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        table[index] = torch.relu(known + TAU * g.detach())
+    def loss_of(batch: Batch) -> Tensor:
+        index = batch[2]
+        objective, measures = evaluate_digits(model, batch[:2])
+        known = multipliers[index]
+        raised = torch.relu(known + TAU * (measures["reconstruction"] - BOUND))
+        multipliers[index] = raised.detach()
+        return (objective + (raised.square() - known.square()) / (2 * TAU)).mean()
 
-    return step
+    return plain(optimizer, loss_of)
 
 
 def with_method(model: nn.Module, optimizer: Optimizer, method: sw.Method) -> Step:
-    """This library: three lines of the hand-written step change."""
+    """This library: one line of the hand-written step changes."""
 
-    def step(batch: Batch) -> None:
-        images, labels, index = batch
-        logits, pixels = model(images)
-        objective = functional.cross_entropy(logits, labels, reduction="none")
-        loss = method(objective, index=index, reconstruction=mse(pixels, images))
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
+    def loss_of(batch: Batch) -> Tensor:
+        objective, measures = evaluate_digits(model, batch[:2])
+        loss: Tensor = method(objective, index=batch[2], **measures)
+        return loss
 
-    return step
+    return plain(optimizer, loss_of)
 
 
 class CooperProblem(ConstrainedMinimizationProblem):
@@ -110,17 +112,14 @@ class CooperProblem(ConstrainedMinimizationProblem):
         self.indexed = indexed
 
     def compute_cmp_state(self, batch: Batch) -> CMPState:
-        images, labels, index = batch
-        logits, pixels = self.model(images)
-        g = (pixels - images).square().mean(1) - BOUND
+        objective, measures = evaluate_digits(self.model, batch[:2])
         state = ConstraintState(
-            violation=g,
-            constraint_features=index if self.indexed else None,
+            violation=measures["reconstruction"] - BOUND,
+            constraint_features=batch[2] if self.indexed else None,
             contributes_to_dual_update=self.indexed,
         )
         # Cooper adds the violations of a batch up, so the objective is added up too: the same problem, times 128.
-        objective = functional.cross_entropy(logits, labels, reduction="sum")
-        return CMPState(loss=objective, observed_constraints={self.reconstruction: state})
+        return CMPState(loss=objective.sum(), observed_constraints={self.reconstruction: state})
 
 
 def with_cooper(model: nn.Module, primal: Optimizer, formulation: type[Formulation]) -> Step:
@@ -145,54 +144,36 @@ def lagrangian(samples: int) -> sw.Method:
     return sw.AugmentedLagrangian(bounded(), samples=samples, schedule=sw.Constant(TAU))
 
 
-def batches(samples: int, count: int, generator: torch.Generator) -> list[Batch]:
+def batches(samples: int, count: int, seed: int) -> list[Batch]:
     """Random images with many black pixels, as digits have; indices spread over all samples, none twice in a batch."""
-    made = []
-    for _ in range(count):
-        images = torch.rand(BATCH, 784, generator=generator)
-        images = torch.where(images > 0.8, images, torch.zeros(()))
-        labels = torch.randint(10, (BATCH,), generator=generator)
-        index = (torch.randperm(samples // 10, generator=generator)[:BATCH] * 10) % samples
-        made.append((images, labels, index))
-    return made
+    draw = torch.Generator().manual_seed(seed)
+    images, labels = random_digits(count * BATCH, seed).tensors
+    images = torch.where(images > 0.8, images, 0.0)
+    indices = [(torch.randperm(samples // 10, generator=draw)[:BATCH] * 10) % samples for _ in range(count)]
+    return list(zip(images.split(BATCH), labels.split(BATCH), indices, strict=True))
 
 
-def take_turns(arms: dict[str, tuple[Step, list[Batch]]], repeats: int, steps: int) -> dict[str, list[float]]:
-    """Median seconds per step of each arm in each turn; within a turn the arms alternate step by step."""
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    order = list(arms)
-    for turn in range(repeats + 1):
-        spent: dict[str, list[float]] = {name: [] for name in arms}
-        for i in range(steps):
-            random.shuffle(order)
-            for name in order:
-                step, feed = arms[name]
-                start = time.perf_counter()
-                step(feed[i % len(feed)])
-                spent[name].append(time.perf_counter() - start)
-        if turn:  # the first turn warms up
-            for name in arms:
-                seconds[name].append(statistics.median(spent[name]))
-    return seconds
+def measure(arms: dict[str, tuple[Step, list[Batch]]], repeats: int, steps: int) -> dict[str, dict[str, float]]:
+    """Time and ratio to the first arm, from the median step of each turn; in a turn the arms alternate step by step."""
 
+    def arm(step: Step, feed: list[Batch]) -> Callable[[int], float]:
+        return timed(lambda turn: step(feed[turn % len(feed)]))
 
-def summary(seconds: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
-    """Median time, and the ratio to the reference in the same turn: median and quartiles."""
-    low, middle, high = statistics.quantiles((a / b for a, b in zip(seconds, reference, strict=True)), n=4)
+    alternating = {name: arm(*given) for name, given in arms.items()}
+    turns = [take_turns(alternating, steps) for _ in range(repeats)]
+    seconds = {name: [statistics.median(turn[name]) for turn in turns] for name in arms}
+    reference = next(iter(seconds.values()))
     return {
-        "milliseconds": round(1e3 * statistics.median(seconds), 4),
-        "ratio": round(middle, 4),
-        "ratio_quartile_low": round(low, 4),
-        "ratio_quartile_high": round(high, 4),
+        name: {"milliseconds": round(1e3 * statistics.median(values), 4), **ratios(values, reference)}
+        for name, values in seconds.items()
     }
 
 
 def compare(repeats: int, steps: int, seed: int) -> dict[str, dict[str, dict[str, float]]]:
-    generator = torch.Generator().manual_seed(seed)
-    model = Network(latent="relu")
-    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
-    feed = batches(SAMPLES[0], steps, generator)
-    steps_by_arm = {
+    model = DigitNetwork(latent="relu")
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)  # the honest baseline is the quickest one
+    feed = batches(SAMPLES[0], steps, seed)
+    by_arm = {
         "by hand": by_hand(model, adam),
         "by hand, again": by_hand(model, adam),
         "SequentialPenalty": with_method(model, adam, sw.SequentialPenalty(bounded(), schedule=sw.Constant(TAU))),
@@ -201,55 +182,38 @@ def compare(repeats: int, steps: int, seed: int) -> dict[str, dict[str, dict[str
         "Cooper QuadraticPenalty": with_cooper(model, adam, QuadraticPenalty),
         "Cooper AugmentedLagrangian": with_cooper(model, adam, AugmentedLagrangian),
     }
-    seconds = take_turns({name: (step, feed) for name, step in steps_by_arm.items()}, repeats, steps)
-    by_arm = {name: summary(values, seconds["by hand"]) for name, values in seconds.items()}
-    sizes = {
-        f"{samples:.0e}": (with_method(model, adam, lagrangian(samples)), batches(samples, steps, generator))
+    by_size = {
+        f"{samples:.0e}": (with_method(model, adam, lagrangian(samples)), batches(samples, steps, seed))
         for samples in SAMPLES
     }
-    seconds = take_turns(sizes, repeats, steps)
-    smallest = next(iter(seconds.values()))
-    return {"step": by_arm, "samples": {name: summary(values, smallest) for name, values in seconds.items()}}
+    return {
+        "step": measure({name: (step, feed) for name, step in by_arm.items()}, repeats, steps),
+        "samples": measure(by_size, repeats, steps),
+    }
 
 
-def table(title: str, rows: dict[str, dict[str, float]]) -> list[str]:
-    lines = [f"| {title} | ms a step | ratio | quartiles |", "|---|---|---|---|"]
-    for name, row in rows.items():
-        quartiles = f"{row['ratio_quartile_low']:.3f} to {row['ratio_quartile_high']:.3f}"
-        lines.append(f"| {name} | {row['milliseconds']:.3f} | {row['ratio']:.3f} | {quartiles} |")
-    return [*lines, ""]
+def rows_of(found: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    return [(name, f"{row['milliseconds']:.3f}", f"{row['ratio']:.3f}", quartiles(row)) for name, row in found.items()]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the cost of one training step.")
-    parser.add_argument("--repeats", type=int, default=60, help="turns of each arm")
-    parser.add_argument("--steps", type=int, default=40, help="steps in one turn")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("results/benchmarks"), help="folder of the result files")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(options.seed)
-    random.seed(options.seed)
-    found = compare(options.repeats, options.steps, options.seed)
-    source = provenance(seed=options.seed)
-    settings = {"batch": BATCH, "repeats": options.repeats, "steps": options.steps}
-    write_json(options.output / "step.json", {"settings": settings, **found, "provenance": source})
-    versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
-    lines = [
+    chosen = begin(options(__doc__, repeats=60, steps=40))
+    found = compare(chosen.repeats, chosen.steps, chosen.seed)
+    settings = {"batch": BATCH, "repeats": chosen.repeats, "steps": chosen.steps}
+    columns = ["ms a step", "ratio", "quartiles"]
+    page = [
         "# Cost of one training step",
         "",
-        f"Network 784-256-20 with heads 10 and 256-784, batch {BATCH}, Adam, one thread, {options.repeats} turns of "
-        f"{options.steps} steps. Ratios are medians over turns, to the hand-written step of the same turn.",
+        f"Network 784-256-20 with heads 10 and 256-784, batch {BATCH}, Adam(fused=True), one thread, {chosen.repeats} "
+        f"turns of {chosen.steps} steps. Ratios are medians over turns, to the hand-written step of the same turn.",
         "",
-        *table("step", found["step"]),
+        *table(["step", *columns], rows_of(found["step"])),
+        "",
         "AugmentedLagrangian by number of samples; ratios to the smallest.",
         "",
-        *table("samples", found["samples"]),
-        f"`{source['command']}`, commit {source['commit']}, seed {options.seed}; {versions}.",
-        "",
+        *table(["samples", *columns], rows_of(found["samples"])),
     ]
-    (options.output / "step.md").write_text("\n".join(lines))
-    print("\n".join(lines))
+    keep(__file__, chosen, {"settings": settings, **found}, page)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,20 @@
 """What the theory's stopping rule and learning rate change on the embedded digits, at the same number of epochs.
 
-Run from the root of the repository::
-
-    python benchmarks/stopping_rule.py
-
-Writes ``results/theory/stopping.json`` and ``stopping.md``.
+python benchmarks/stopping_rule.py --seeds 2
 """
 
-import argparse
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
+from common import DigitNetwork, begin, keep, options, table
 
 from samplewise import Geometric, Linear, Penalty, Quadratic, SequentialPenalty, audit, fit
 from samplewise.certificate import certify
 from samplewise.data import digits
-from samplewise.provenance import provenance
 from samplewise.stopping import GradientRule, inverse_tau
-from samplewise.studies.mnist.network import CONSTRAINT, Network, study_problem
+from samplewise.studies.mnist.digit_network import CONSTRAINT, study_problem
 
-ROOT = Path(__file__).resolve().parent.parent
 THETA, BATCH, RATE = 0.02, 32, 1e-3
 # The rule leaves fewer rounds in the same epochs, so each raises tau more, up to the same seven times the first.
 EVERY_EPOCH, BY_RULE, LARGEST = 1.05, 1.3, 7.0
@@ -36,7 +28,7 @@ def run(name: str, *, rule: bool, falling: bool, epochs: int, seed: int) -> dict
     penalty, tau, epsilon = PENALTIES[name]
     data = digits(seed=seed)
     torch.manual_seed(seed)
-    model = Network(pixels=data.pixels, classes=data.classes, code=10)
+    model = DigitNetwork(pixels=data.pixels, classes=data.classes, code=10)
     problem = study_problem(THETA)
     schedule = Geometric(tau, growth=BY_RULE if rule else EVERY_EPOCH, maximum=LARGEST * tau)
     method = SequentialPenalty(problem.constraints, penalty=penalty, schedule=schedule)
@@ -80,46 +72,40 @@ def run(name: str, *, rule: bool, falling: bool, epochs: int, seed: int) -> dict
     return row
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| penalty | a round is | learning rate | rounds | tau | stationarity | train CE / accuracy / satisfied "
-        "| test accuracy / satisfied | seconds |",
-        "|" + "---|" * 9,
-    ]
+def page(rows: list[dict[str, Any]]) -> list[str]:
+    """A line for each kind of run, with its means over the seeds."""
+    lines = []
     keys = ("penalty", "rounds", "learning_rate")
     for kind in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
         own = [row for row in rows if tuple(row[key] for key in keys) == kind]
-
-        def mean(key: str, own: list[dict[str, Any]] = own) -> float:
-            return float(sum(row[key] for row in own) / len(own))
-
+        mean = {key: sum(row[key] for row in own) / len(own) for key, value in own[0].items() if type(value) is not str}
         lines.append(
-            f"| {' | '.join(kind)} | {mean('rounds_done'):.0f} | {mean('tau'):.0f} | {mean('stationarity'):.2g} "
-            f"| {mean('train_objective'):.4f} / {mean('train_accuracy'):.4f} / {mean('train_satisfied'):.3f} "
-            f"| {mean('test_accuracy'):.4f} / {mean('test_satisfied'):.3f} | {mean('seconds'):.1f} |"
+            (
+                *kind,
+                f"{mean['rounds_done']:.0f}",
+                f"{mean['tau']:.0f}",
+                f"{mean['stationarity']:.2g}",
+                f"{mean['train_objective']:.4f} / {mean['train_accuracy']:.4f} / {mean['train_satisfied']:.3f}",
+                f"{mean['test_accuracy']:.4f} / {mean['test_satisfied']:.3f}",
+                f"{mean['seconds']:.1f}",
+            )
         )
-    return "\n".join(lines) + "\n"
+    train, test = "train CE / accuracy / satisfied", "test accuracy / satisfied"
+    return table(
+        ["penalty", "a round is", "learning rate", "rounds", "tau", "stationarity", train, test, "seconds"], lines
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--seeds", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    chosen = begin(options(__doc__, epochs=50, seeds=1))
     rows = []
     for name in PENALTIES:
         for rule in (False, True):
             for falling in (False, True):
-                for seed in range(arguments.seeds):
-                    rows.append(run(name, rule=rule, falling=falling, epochs=arguments.epochs, seed=seed))
-                    print(json.dumps(rows[-1]), flush=True)
-    folder = ROOT / "results" / "theory"
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"provenance": provenance(), "epochs": arguments.epochs, "rows": rows}
-    (folder / "stopping.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    (folder / "stopping.md").write_text(table(rows))
-    print(table(rows))
+                for seed in range(chosen.seeds):
+                    rows.append(run(name, rule=rule, falling=falling, epochs=chosen.epochs, seed=seed))
+                    print(rows[-1], flush=True)
+    keep(__file__, chosen, {"epochs": chosen.epochs, "rows": rows}, page(rows))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,22 @@
 """How loose the iteration bound of Theorem 2 is, on a problem whose constants are all known.
 
-Run from the root of the repository::
-
     python benchmarks/theorem2_bound.py
 
 N samples with ``f_j = (a_j x - 2)^2 / 2`` and ``a_j x <= 1``, the rows a_j independent and of length one: each can
-be moved alone, so the strong growth condition holds with a known rho although every constraint is active. Writes
-``results/theory/theorem2.json`` and ``docs/images/theorem2.png`` and ``.svg``.
+be moved alone, so the strong growth condition holds with a known rho although every constraint is active. It also draws
+``theorem2.png`` and ``.svg``.
 """
 
-import argparse
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
+from common import ROOT, begin, keep, options
 from numpy.typing import NDArray
 
-from samplewise.provenance import provenance
 from samplewise.theory import iteration_bound, smoothness
 
-ROOT = Path(__file__).resolve().parent.parent
 SAMPLES, WIDTH, WANTED, BOUND = 8, 10, 2.0, 1.0
 TAUS = (1.0, 10.0, 100.0)
 EPSILONS = (0.1, 0.05, 0.02)
@@ -126,28 +120,20 @@ def draw_figure(curves: dict[float, tuple[NDArray[np.float64], float]], folder: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--iterations", type=int, default=200_000, help="SGD steps of each run")
-    parser.add_argument("--runs", type=int, default=64, help="runs with different draws")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    parser = options(__doc__, iterations=200_000, runs=64)
+    parser.add_argument("--figures", type=Path, default=ROOT / "docs" / "images", help="folder of the figure")
+    chosen = begin(parser)
     rows: list[Row] = []
     curves = {}
     for tau in TAUS:
-        found, curve, product = study(tau, arguments.iterations, arguments.runs, arguments.seed)
+        found, curve, product = study(tau, chosen.iterations, chosen.runs, chosen.seed)
         rows += found
         curves[tau] = (curve, product)
         for row in found:
             ratio = math.nan if row.needed is None else row.bound / row.needed
-            print(
-                f"tau {tau:5g} eps {row.epsilon:5g}: T = {row.bound:>9,}, needed {row.needed}, {ratio:.1f} times less"
-            )
-    folder = ROOT / "results" / "theory"
-    folder.mkdir(parents=True, exist_ok=True)
-    content = {"provenance": provenance(seed=arguments.seed), "rows": [asdict(row) for row in rows]}
-    (folder / "theorem2.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    draw_figure(curves, ROOT / "docs" / "images")
+            print(f"tau {tau:g}, eps {row.epsilon:g}: T = {row.bound:,}, needed {row.needed}, {ratio:.1f} times less")
+    keep(__file__, chosen, {"rows": [asdict(row) for row in rows]})
+    draw_figure(curves, chosen.figures)
 
 
 if __name__ == "__main__":

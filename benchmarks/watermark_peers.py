@@ -1,66 +1,35 @@
 """Our tool beside blind-watermark and invisible-watermark: same images, same eight bytes, same treatment of the files.
 
+    python benchmarks/watermark_peers.py --data ChestX-ray8/px256/images --split chest.store/split.json
+
 The peers take colour images only, so they are given the grey X-ray three times and their files are kept in colour,
 which is kinder to them than what an archive would do. Both must be told the length of the message when they read. A
 message counts as exact if all its bits are right, as wrong if others are returned with no word of doubt. Seconds are
 processor time of one thread, without starting Python.
-
-    python benchmarks/watermark_peers.py --data ChestX-ray8/px256/images --split chest.store/split.json
 """
 
-import argparse
 import contextlib
 import io
-import json
 import os
-import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from common import Pixels, begin, keep, psnr, resized, saved, table, unseen_xrays, xray_options
 from PIL import Image
 
 import samplewise as sw
-from samplewise.checkpoint import write_json
 from samplewise.errors import RefusedError
-from samplewise.provenance import provenance
 
 MESSAGE = b"patient4"
-Pixels = NDArray[np.uint8]
-
-
-def jpeg(quality: int) -> Callable[[Pixels], Pixels]:
-    def attack(pixels: Pixels) -> Pixels:
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "JPEG", quality=quality)
-        return np.asarray(Image.open(file))
-
-    return attack
-
-
-def half_and_back(pixels: Pixels) -> Pixels:
-    image = Image.fromarray(pixels)
-    small = image.resize((image.width // 2, image.height // 2), Image.Resampling.BICUBIC)
-    return np.asarray(small.resize(image.size, Image.Resampling.BICUBIC))
-
-
-def saved(pixels: Pixels) -> Pixels:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return np.asarray(Image.open(file))
-
-
-TREATMENTS: dict[str, Callable[[Pixels], Pixels]] = {
-    "PNG": saved,
-    "JPEG 90": jpeg(90),
-    "JPEG 75": jpeg(75),
-    "50% and back": half_and_back,
+TREATMENTS = {
+    "PNG": saved("PNG"),
+    "JPEG 90": saved("JPEG", quality=90),
+    "JPEG 75": saved("JPEG", quality=75),
+    "50% and back": resized(0.5),
 }
 
 
@@ -144,9 +113,7 @@ class Tally:
         if marked is None:
             self.refused += 1
             return
-        cover = grey if marked.ndim == 2 else np.dstack([grey] * 3)
-        error = np.mean(np.square(marked.astype(np.float64) - cover))
-        self.psnr.append(float(10 * np.log10(255.0**2 / error)))
+        self.psnr.append(psnr(grey if marked.ndim == 2 else np.dstack([grey] * 3), marked))
         for name, treat in TREATMENTS.items():
             treated = treat(marked)
             with self.timed("extract"):
@@ -168,8 +135,20 @@ class Tally:
         }
 
 
-def table(found: dict[str, dict[str, Any]], images: int, size: tuple[int, ...], made: dict[str, Any]) -> str:
-    lines = [
+def page(found: dict[str, dict[str, Any]], images: int, size: tuple[int, ...]) -> list[str]:
+    rows = [
+        (
+            name,
+            f"{each['psnr']['lowest']:.2f}",
+            f"{each['psnr']['median']:.2f}",
+            each["refused"],
+            *(f"{each['exact'][key]:.3f} ({each['wrong'][key]:.3f})" for key in TREATMENTS),
+            f"{each['seconds']['embed']:.3f}",
+            f"{each['seconds']['extract']:.3f}",
+        )
+        for name, each in found.items()
+    ]
+    return [
         "# Our tool and two others on chest X-rays",
         "",
         f"{images} X-rays of {size[1]} x {size[0]} pixels, none of them used in training; {len(MESSAGE)} bytes in "
@@ -177,32 +156,14 @@ def table(found: dict[str, dict[str, Any]], images: int, size: tuple[int, ...], 
         "another is returned with no word of doubt. Seconds are processor time of one thread for one image; "
         "reading is the mean over the four treatments.",
         "",
-        f"| Tool | PSNR, lowest | PSNR, median | Refused | {' | '.join(TREATMENTS)} | s to embed | s to extract |",
-        "|---|---|---|---|" + "---|" * len(TREATMENTS) + "---|---|",
+        *table(["Tool", "PSNR, lowest", "PSNR, median", "Refused", *TREATMENTS, "s to embed", "s to extract"], rows),
     ]
-    for name, each in found.items():
-        shares = " | ".join(f"{each['exact'][key]:.3f} ({each['wrong'][key]:.3f})" for key in TREATMENTS)
-        lines.append(
-            f"| {name} | {each['psnr']['lowest']:.2f} | {each['psnr']['median']:.2f} | {each['refused']} | {shares} | "
-            f"{each['seconds']['embed']:.3f} | {each['seconds']['extract']:.3f} |"
-        )
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-    lines += ["", f"`{made['command']}`, commit {made['commit']}; {versions}."]
-    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="our watermarking tool beside two others")
-    parser.add_argument("--data", type=Path, required=True, help="folder of grey images")
-    parser.add_argument("--split", type=Path, required=True, help="split.json of the store that was trained on")
-    parser.add_argument("--images", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("results/watermark"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    trained = set(json.loads(arguments.split.read_text())["train"])
-    unseen = [path for path in sorted(arguments.data.glob("*.png")) if not trained & {path.name, path.stem}]
-    chosen = random.Random(0).sample(unseen, min(arguments.images, len(unseen)))
+    chosen = begin(xray_options(__doc__, images=200))
+    files = unseen_xrays(chosen)
     tools = {
         "samplewise, floor 50 dB": Ours(50.0),
         "samplewise, floor 45 dB": Ours(45.0),
@@ -213,22 +174,15 @@ def main() -> None:
     }
     tallies = {name: Tally() for name in tools}
     size: tuple[int, ...] = ()
-    for number, path in enumerate([chosen[0], *chosen]):
+    for number, path in enumerate([files[0], *files]):
         grey = np.asarray(Image.open(path).convert("L"))
         size = grey.shape
         for name, tool in tools.items():
             with contextlib.redirect_stdout(io.StringIO()):  # a greeting
                 (tallies[name] if number else Tally()).add(tool, grey)  # the first time is to get warm
-    found = {name: tally.result(len(chosen)) for name, tally in tallies.items()}
-    made = provenance(seed=0)
-    for package in ("blind-watermark", "invisible-watermark", "opencv-python"):
-        from importlib import metadata
-
-        made["versions"][package] = metadata.version(package)
-    write_json(arguments.out / "peers.json", {"images": len(chosen), "tools": found, "provenance": made})
-    text = table(found, len(chosen), size, made)
-    (arguments.out / "peers.md").write_text(text, encoding="utf-8")
-    print(text)
+    found = {name: tally.result(len(files)) for name, tally in tallies.items()}
+    packages = ("blind-watermark", "invisible-watermark", "opencv-python")
+    keep(__file__, chosen, {"images": len(files), "tools": found}, page(found, len(files), size), packages)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 """What the watermarking tool keeps of its promises on images it was not trained on: floors, payloads, false positives.
 
+    python benchmarks/watermark_tool.py --data ChestX-ray8/px256/images --split chest.store/split.json
+
 Runs the commands as a user would, ``samplewise watermark embed`` and ``extract`` on folders, and judges the files they
 wrote by code of its own. Larger images are scaled up from smaller ones, and the result says so. Throughput is by the
 clock, with starting the processes in it, and by processor time; memory is the largest peak of the processes.
-
-    python benchmarks/watermark_tool.py --data ChestX-ray8/px256/images --split chest.store/split.json
 """
 
-import argparse
 import json
 import os
-import random
 import resource
 import shutil
 import subprocess
@@ -21,38 +19,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import begin, enlarged, keep, psnr, table, unseen_xrays, xray_options
 from PIL import Image
 
-from samplewise.checkpoint import write_json
-from samplewise.provenance import provenance
-
 TEXT = "patient 4711"
+PROGRAM = [sys.executable, "-m", "samplewise.cli", "watermark"]
 
 
 def command(*arguments: str) -> tuple[int, dict[str, Any]]:
     """Run ``samplewise watermark ... --json``; the exit code and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "samplewise.cli", "watermark", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run([*PROGRAM, *arguments, "--json"], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout:
         raise SystemExit(f"samplewise watermark {arguments[0]} ended with {done.returncode}: {done.stderr[-500:]}")
     return done.returncode, json.loads(done.stdout)
 
 
 def fill(folder: Path, files: list[Path], size: int) -> None:
-    """Copies of ``files``, scaled up to ``size`` if they are smaller, with noise so that none is smooth."""
+    """Copies of ``files``, scaled up to ``size`` if they are smaller."""
     folder.mkdir()
     for number, path in enumerate(files):
-        image = Image.open(path).convert("L")
-        if image.width >= size:
+        with Image.open(path) as image:
+            small = image.width < size
+        if small:
+            Image.fromarray(enlarged(path, size, number)).save(folder / path.name)
+        else:
             shutil.copyfile(path, folder / path.name)
-            continue
-        large = np.asarray(image.resize((size, size), Image.Resampling.BICUBIC), np.float64)
-        noisy = large + np.random.default_rng(number).normal(0.0, 1.5, large.shape)
-        Image.fromarray(np.clip(np.rint(noisy), 0, 255).astype(np.uint8)).save(folder / path.name)
 
 
 def judge(source: Path, out: Path, floor: float) -> dict[str, Any]:
@@ -61,18 +52,15 @@ def judge(source: Path, out: Path, floor: float) -> dict[str, Any]:
     _, summary = command("embed", str(source), str(out), "--text", TEXT, "--psnr", str(floor))
     seconds, processor = time.perf_counter() - began, _processor_seconds() - before
     _, read = command("extract", str(out))
-    psnr = []
-    for name in read:
-        original, marked = (np.asarray(Image.open(folder / name), np.float64) for folder in (source, out))
-        psnr.append(float(10.0 * np.log10(255.0**2 / np.mean(np.square(original - marked)))))
+    quality = [psnr(*(np.asarray(Image.open(folder / name)) for folder in (source, out))) for name in read]
     images = len(list(source.iterdir()))
     return {
         "floor": floor,
         "images": images,
         "written": len(read),
         "refused": summary["refused"],
-        "below_the_floor": sum(value < floor for value in psnr),
-        "psnr": {"lowest": min(psnr), "highest": max(psnr)},
+        "below_the_floor": sum(value < floor for value in quality),
+        "psnr": {"lowest": min(quality), "highest": max(quality)},
         "exact": sum(found["message"] == TEXT for found in read.values()),
         "wrong": sum(found["message"] not in (None, TEXT) for found in read.values()),
         "corrected_bits": {"mean": float(np.mean([found["corrected_errors"] for found in read.values()]))},
@@ -92,38 +80,40 @@ def false_positives(folder: Path) -> dict[str, Any]:
     return {"images": len(read), "found": sum(found["message"] is not None for found in read.values())}
 
 
-def table(found: dict[str, Any]) -> str:
+def page(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (
+            size,
+            f"{run['floor']:g}",
+            run["images"],
+            run["refused"],
+            run["below_the_floor"],
+            f"{run['psnr']['lowest']:.3f}",
+            f"{run['exact']} of {run['written']}",
+            run["wrong"],
+            f"{run['corrected_bits']['mean']:.2f}",
+            f"{run['images_a_second']:.1f}",
+            f"{run['images_a_processor_second']:.1f}",
+        )
+        for size, runs in found["sizes"].items()
+        for run in runs
+    ]
+    counts = ["Images", "Refused", "Below the floor", "Lowest PSNR", "Exact message", "Wrong message", "Bits corrected"]
+    none = found["false_positives"]
     lines = [
         "# What the tool keeps",
         "",
         f"`samplewise watermark embed` and `extract` on folders of X-rays that were not used in training, "
         f"{len(TEXT)} bytes of text, {os.cpu_count()} cores. Larger ones are scaled up from 256 x 256, with noise.",
         "",
-        "| Size | Floor, dB | Images | Refused | Below the floor | Lowest PSNR | Exact message | Wrong message | "
-        "Bits corrected | Images a second | by processor time |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        *table(["Size", "Floor, dB", *counts, "Images a second", "by processor time"], rows),
+        "",
+        f"Unmarked images that read as a message: {none['found']} of {none['images']:,}.",
     ]
-    for size, runs in found["sizes"].items():
-        for run in runs:
-            lines.append(
-                f"| {size} | {run['floor']:g} | {run['images']} | {run['refused']} | {run['below_the_floor']} | "
-                f"{run['psnr']['lowest']:.3f} | {run['exact']} of {run['written']} | {run['wrong']} | "
-                f"{run['corrected_bits']['mean']:.2f} | {run['images_a_second']:.1f} | "
-                f"{run['images_a_processor_second']:.1f} |"
-            )
-    none = found["false_positives"]
-    lines += ["", f"Unmarked images that read as a message: {none['found']} of {none['images']:,}."]
     if "memory" in found:
-        small, large = found["memory"]
-        lines += [
-            "",
-            f"Largest peak of memory of a process: {small['peak_megabytes']:.0f} MB with {small['images']:,} files, "
-            f"{large['peak_megabytes']:.0f} MB with {large['images']:,}.",
-        ]
-    made = found["provenance"]
-    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
-    lines += ["", f"`{made['command']}`, commit {made['commit']}; {versions}."]
-    return "\n".join(lines) + "\n"
+        peaks = [f"{run['peak_megabytes']:.0f} MB with {run['images']:,} files" for run in found["memory"]]
+        lines += ["", f"Largest peak of memory of a process: {', '.join(peaks)}."]
+    return lines
 
 
 def memory(files: list[Path], count: int, place: Path) -> dict[str, Any]:
@@ -136,17 +126,7 @@ def memory(files: list[Path], count: int, place: Path) -> dict[str, Any]:
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=False); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    embed = [
-        sys.executable,
-        "-m",
-        "samplewise.cli",
-        "watermark",
-        "embed",
-        str(source),
-        f"{source}-marked",
-        "--text",
-        TEXT,
-    ]
+    embed = [*PROGRAM, "embed", str(source), f"{source}-marked", "--text", TEXT]
     began = time.perf_counter()
     peak = subprocess.run([sys.executable, "-c", script, *embed], capture_output=True, text=True, check=True).stdout
     seconds = time.perf_counter() - began
@@ -155,35 +135,24 @@ def memory(files: list[Path], count: int, place: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="floors, payloads, false positives, speed and memory of the tool")
-    parser.add_argument("--data", type=Path, required=True, help="folder of grey PNG images")
-    parser.add_argument("--split", type=Path, required=True, help="split.json of the store that was trained on")
-    parser.add_argument("--images", type=int, default=500)
-    parser.add_argument("--large", type=int, default=60, help="images at each of the larger sizes")
-    parser.add_argument("--unmarked", type=int, default=2000)
+    parser = xray_options(__doc__, images=500, large=60, unmarked=2000)  # large: images at each of the larger sizes
     parser.add_argument("--memory", type=int, nargs=2, metavar="FILES", help="also compare the memory of two runs")
-    parser.add_argument("--out", type=Path, default=Path("results/watermark"))
-    arguments = parser.parse_args()
-    trained = set(json.loads(arguments.split.read_text())["train"])
-    everything = sorted(arguments.data.glob("*.png"))
-    unseen = [path for path in everything if path.name not in trained]
-    chosen = random.Random(0).sample(unseen, min(arguments.images, len(unseen)))
-    found: dict[str, Any] = {"sizes": {}, "provenance": provenance(seed=0)}
-    with tempfile.TemporaryDirectory(dir=arguments.out if arguments.out.exists() else None) as folder:
+    chosen = begin(parser)
+    files = unseen_xrays(chosen)
+    found: dict[str, Any] = {"sizes": {}}
+    with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        for size, files in ((256, chosen), (512, chosen[: arguments.large]), (1024, chosen[: arguments.large])):
-            fill(place / f"{size}", files, size)
+        for size, some in ((256, files), (512, files[: chosen.large]), (1024, files[: chosen.large])):
+            fill(place / f"{size}", some, size)
             found["sizes"][f"{size} x {size}"] = [
                 judge(place / f"{size}", place / f"{size}-{floor}", floor) for floor in (40.0, 45.0, 50.0)
             ]
-        fill(place / "unmarked", everything[: arguments.unmarked], 0)
+        fill(place / "unmarked", sorted(chosen.data.glob("*.png"))[: chosen.unmarked], 0)
         found["false_positives"] = false_positives(place / "unmarked")
-        if arguments.memory:
+        if chosen.memory:
             copies = sorted((place / "256").iterdir())
-            found["memory"] = [memory(copies, count, place) for count in arguments.memory]
-    write_json(arguments.out / "tool.json", found)
-    (arguments.out / "tool.md").write_text(table(found), encoding="utf-8")
-    print(table(found))
+            found["memory"] = [memory(copies, count, place) for count in chosen.memory]
+    keep(__file__, chosen, found, page(found))
 
 
 if __name__ == "__main__":
