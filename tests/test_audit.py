@@ -217,3 +217,13 @@ def test_it_reads_as_text_and_as_plain_values() -> None:
     report = measured([1.0, 3.0], sw.AtMost("x", 2.0))
     assert "x <= 2 holds for 50.00% (1 violated)" in str(report)
     assert report.to_dict()["constraints"]["x"]["violated"] == 1
+
+
+def test_a_measure_whose_number_of_values_changes_between_batches_is_refused() -> None:
+    def evaluate(model: nn.Module, batch: tuple[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        (x,) = batch
+        return x[:, 0], {"v": x[:, : 2 + len(x)]}
+
+    problem = sw.Problem(evaluate, [sw.AtMost("v", 1.0)])
+    with pytest.raises(MeasureError, match=r"as many values of 'v' .* as before, \(6,\), got \(3,\): pad them"):
+        sw.audit(problem, nn.Identity(), TensorDataset(torch.zeros(5, 6)), batch_size=4)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.constraints import Constraint, Fared
-from samplewise.errors import ConfigurationError, did_you_mean
+from samplewise.errors import ConfigurationError, MeasureError, did_you_mean
 from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.problem import Problem, evaluation_mode
 from samplewise.samples import Data, Feed, in_order, source_of, to_device
@@ -36,17 +36,26 @@ def violation_rate_upper(violated: int, samples: int, confidence: float) -> floa
     return 1.0 if violated >= samples else float(betaincinv(violated + 1, samples - violated, confidence))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ConstraintAudit(Fared):
-    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample."""
+    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample.
+
+    Args:
+        constraint: the constraint.
+        values: the measure of every sample, ``(N,)`` or ``(N, m)``.
+        confidence: of the upper bound on the violation rate.
+    """
 
     constraint: Constraint
     values: Tensor
-    """The measure of every sample, ``(N,)`` or ``(N, m)``."""
     confidence: float
-    """Of the upper bound on the violation rate."""
     excess: Tensor
     """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
+
+    def __init__(self, constraint: Constraint, values: Tensor, confidence: float) -> None:
+        # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
+        excess = constraint.worst_excess(values).double()
+        super().__init__(len(excess), *Fared.sums_of(excess))
+        vars(self).update(constraint=constraint, values=values, confidence=confidence, excess=excess)
 
     @cached_property
     def violators(self) -> Tensor:
@@ -201,13 +210,7 @@ def audit(
         raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
     device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
-    parts = {}
-    for constraint in problem.constraints:
-        values = columns[constraint.measure]
-        # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
-        excess = constraint.worst_excess(values).double()
-        fared = Fared.sums_of(excess)
-        parts[constraint.name] = ConstraintAudit(len(excess), *fared, constraint, values, confidence, excess)
+    parts = {c.name: ConstraintAudit(c, columns[c.measure], confidence) for c in problem.constraints}
     return Audit(objectives=columns.pop(""), measures=columns, constraints=parts)
 
 
@@ -241,6 +244,12 @@ def evaluate_all(
                 found = found if found.is_floating_point() else found.float()
                 if name not in columns:
                     columns[name] = found.new_zeros(length, *found.shape[1:])
+                if columns[name].shape[1:] != found.shape[1:]:
+                    before, now = tuple(columns[name].shape[1:]), tuple(found.shape[1:])
+                    raise MeasureError(
+                        f"expected as many values of {name!r} for each sample as before, {before}, got {now}: pad them "
+                        "in evaluate, by values within the bound"
+                    )
                 if mine:
                     columns[name][index[0] : index[-1] + 1] = found
     # Every process filled rows of its own and left zeros elsewhere, so the sum is the whole: each sample counts once.
