@@ -127,8 +127,8 @@ def damaged(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "cannot be read as a certificate"),
-        ("[" * 100_000, "cannot be read as a certificate"),
+        ("", "cannot be read as a certificate of a marked image: Expecting value"),
+        ("[" * 100_000, "cannot be read as a certificate of a marked image: maximum recursion depth"),
         ("[]", "is not a certificate"),
         ('{"format": NaN}', "NaN is not strict JSON"),
         (damaged(format="other"), "is not a certificate"),
