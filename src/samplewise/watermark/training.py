@@ -137,18 +137,17 @@ def train(
             auxiliary=_adversary(recipe, network, pipeline),
             audit_on=parts.audited,
             audit_every=recipe.audit_every,
+            target=0.0 if recipe.image_loss else 1.0,  # the baseline asks no image to keep a floor
             checkpoint=folder / "fit",
             fabric=fabric,
             pictures=marked_pictures(pipeline) if fabric.loggers else None,
             progress=progress,
         )
     if distributed.rank() == 0:
-        # The baseline has no floor to be selected by.
-        chosen = network if recipe.image_loss else solution.model
-        assert isinstance(chosen, Network)
-        _leave_result(folder, recipe, solution, store, chosen)
-        if type(chosen) in NETWORKS.values():  # a file names its network; a variant in a study has no name
-            save_network(folder / MODEL_FILE, chosen)  # last: it says that the run is finished
+        assert isinstance(solution.model, Network)
+        _leave_result(folder, recipe, solution, store)
+        if type(solution.model) in NETWORKS.values():  # a file names its network; a variant in a study has no name
+            save_network(folder / MODEL_FILE, solution.model)  # last: it says that the run is finished
     return solution
 
 
@@ -188,17 +187,17 @@ def _parts(store: Store, recipe: Recipe) -> _Parts:
     return _Parts(loader, audited, steps)
 
 
-def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store, network: nn.Module) -> None:
-    rows = solution.history.rows
+def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store) -> None:
+    weights = list(solution.model.parameters())
     write_json(
         folder / RESULT_FILE,
         {
             "status": solution.status.name,
             "selected": solution.selected.to_dict(),
-            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "parameters": sum(tensor.numel() for tensor in weights),
             "pictures": {part: len(store.split.part(part)) for part in ("train", "validation", "test")},
             "split": store.split.origin,
-            "seconds": sum(row["seconds"] for row in rows),
-            "provenance": provenance(seed=recipe.seed, device=str(next(network.parameters()).device)),
+            "seconds": sum(row["seconds"] for row in solution.history.rows),
+            "provenance": provenance(seed=recipe.seed, device=str(weights[0].device)),
         },
     )
