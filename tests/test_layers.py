@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"constraints", "penalties", "schedules"},
     {"evaluation", "methods", "problem", "samples"},
     {"audit", "certificate", "theory", "stopping", "violators", "gradients"},
-    {"training", "checkpoint", "history", "minimize", "processes", "recipe_file", "records"},
+    {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},
     {"studies", "cli"},
 ]

@@ -54,7 +54,7 @@ def classifier(
     import torch
 
     from samplewise.data.pictures import Store
-    from samplewise.records import read_json
+    from samplewise.data.records import read_json
     from samplewise.studies.chest.classifier import RESULT_FILE, open_run, train_classifier
     from samplewise.studies.chest.settings import MADE, ClassifierSettings
 

@@ -26,7 +26,7 @@ def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str],
         apart: its fields that follow from the data, and that no file may set.
         options: by field; None for those that were not given.
     """
-    from samplewise.recipe_file import toml_values
+    from samplewise.data.recipe_file import toml_values
 
     stored = {} if recipe is None else toml_values(recipe, kind, apart=apart)
     return {**stored, **{name: value for name, value in options.items() if value is not None}}
@@ -34,7 +34,7 @@ def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str],
 
 def keep_recipe(folder: Path, settings: Any, apart: Collection[str]) -> None:
     """Write the settings where ``--recipe`` can take them from for another run."""
+    from samplewise.data.recipe_file import toml_of
     from samplewise.disk import write_text
-    from samplewise.recipe_file import toml_of
 
     write_text(folder / RECIPE, toml_of(settings, apart=apart))

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from samplewise.certificate import Certificate
+from samplewise.data.records import SettingsFile, decoding, read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, RecordError
 from samplewise.history import History
-from samplewise.records import SettingsFile, decoding, read_json
 from samplewise.report.readers import number, read_curves
 from samplewise.report.run import Certified, Distribution, Finding, Multipliers, Requirement, RunReport, Split
 from samplewise.report.spread import distribution, long_tail

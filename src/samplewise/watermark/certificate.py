@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from samplewise import measures
+from samplewise.data.records import read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, did_you_mean
-from samplewise.records import read_json
 
 __all__ = ["Certificate", "Fidelity", "certificate_path", "fidelity", "sha256"]
 

@@ -10,10 +10,10 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
+from samplewise.data.processes import side_by_side
+from samplewise.data.records import SettingsFile
 from samplewise.disk import alone, clear_partial
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.processes import side_by_side
-from samplewise.records import SettingsFile
 from samplewise.watermark.certificate import Certificate, certificate_path, sha256
 from samplewise.watermark.formats import SUFFIXES, looks_like_image, suffix_format
 from samplewise.watermark.marking import FileMarker

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from samplewise.checkpoint import load_state
+from samplewise.data.records import decoding, read_json
 from samplewise.errors import CheckpointError, DataError
-from samplewise.records import decoding, read_json
 from samplewise.report.fits import read_fit_within
 from samplewise.report.run import Bars, Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split, Table
 from samplewise.report.spread import distribution

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, RandomSampler
 from samplewise import distributed
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import Store
+from samplewise.data.recipe_file import toml_of
+from samplewise.data.records import SettingsFile
 from samplewise.disk import alone, write_json, write_text
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
 from samplewise.provenance import provenance
-from samplewise.recipe_file import toml_of
-from samplewise.records import SettingsFile
 from samplewise.samples import mix
 from samplewise.schedules import Geometric
 from samplewise.training import Solution, fit

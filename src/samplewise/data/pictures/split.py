@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 from samplewise.data.pictures.chest import some
+from samplewise.data.records import decoding, read_json
 from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.records import decoding, read_json
 from samplewise.samples import mix
 
 __all__ = ["PARTS", "Part", "Rule", "Split", "parse_rule"]

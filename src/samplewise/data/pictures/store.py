@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 
 from samplewise.data.pictures.chest import PATHOLOGIES, label_array, some
 from samplewise.data.pictures.split import PARTS, Part, Split
+from samplewise.data.records import decoding, read_json
 from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, DataError
-from samplewise.records import decoding, read_json
 
 __all__ = ["IMAGES", "INDEX", "SPLIT", "UNFINISHED", "Index", "PictureData", "Store"]
 

@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader
 from samplewise import distributed
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import PATHOLOGIES, PictureData, Store
+from samplewise.data.records import decoding, read_json
 from samplewise.disk import alone, write_json
 from samplewise.errors import DataError
 from samplewise.methods import Unconstrained
 from samplewise.problem import Problem, evaluation_mode
 from samplewise.provenance import provenance
-from samplewise.records import decoding, read_json
 from samplewise.samples import in_order, mix
 from samplewise.studies.chest.auroc import Array, enough, mean_of, operating_points, patient_weights, score
 from samplewise.studies.chest.densenet import Classifier, load_classifier, load_pretrained, save_classifier

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from samplewise.records import decoding, read_json
+from samplewise.data.records import decoding, read_json
 from samplewise.report.fits import read_fit_within
 from samplewise.report.run import RunReport, Table
 from samplewise.report.words import count

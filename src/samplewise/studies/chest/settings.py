@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from samplewise.data.pictures import Store
+from samplewise.data.records import SettingsFile
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.records import SettingsFile
 
 __all__ = ["MADE", "SETTINGS_FILE", "ClassifierSettings"]
 

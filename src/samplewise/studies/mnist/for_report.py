@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from samplewise.data.records import decoding, read_json
 from samplewise.errors import DataError
-from samplewise.records import decoding, read_json
 from samplewise.report.fits import read_certificate, read_multipliers
 from samplewise.report.readers import read_curves
 from samplewise.report.run import Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samplewise.data import ImageData
+from samplewise.data.processes import LOST, side_by_side
 from samplewise.errors import SamplewiseError
-from samplewise.processes import LOST, side_by_side
 from samplewise.studies.mnist.rows import Row, parse_row
 from samplewise.studies.mnist.settings import StudySettings, row_folder
 from samplewise.studies.mnist.study import is_complete, run_row, warm_start

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from samplewise import disk
+from samplewise.data.records import decoding, read_json
 from samplewise.errors import DataError
-from samplewise.records import decoding, read_json
 from samplewise.studies.mnist.rows import Row, parse_row
 from samplewise.studies.mnist.table_one import TABLE_ONE, numbers_of
 

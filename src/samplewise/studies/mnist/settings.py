@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 from samplewise.data import ImageData
+from samplewise.data.records import SettingsFile
 from samplewise.errors import ConfigurationError
-from samplewise.records import SettingsFile
 from samplewise.studies.mnist.digit_network import DigitNetwork, Latent
 from samplewise.studies.mnist.rows import Row
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.checkpoint import MODEL_FILE
+from samplewise.data.records import read_json
 from samplewise.errors import CheckpointError, DataError
-from samplewise.records import read_json
 from samplewise.watermark.networks import Network
 from samplewise.watermark.recipe import Recipe
 from samplewise.watermark.training import RECIPE_FILE, RESULT_FILE

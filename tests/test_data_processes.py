@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from samplewise.data import ImageData, digits
+from samplewise.data.processes import QUEUED, side_by_side
 from samplewise.errors import ProcessLostError
-from samplewise.processes import QUEUED, side_by_side
 from samplewise.studies.mnist import jobs
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.settings import StudySettings, open_run

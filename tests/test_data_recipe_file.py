@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samplewise.data.recipe_file import read_toml, toml_of, toml_values
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.recipe_file import read_toml, toml_of, toml_values
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from samplewise.data.records import SettingsFile, decoding, read_json
 from samplewise.errors import CheckpointError, DataError, RecordError
-from samplewise.records import SettingsFile, decoding, read_json
 
 
 @dataclass(frozen=True)
