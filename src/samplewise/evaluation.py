@@ -11,6 +11,7 @@ from samplewise.constraints import RESERVED, Constraint
 from samplewise.errors import MeasureError, MissingMeasureError, NotFiniteError, SampleIndexError, did_you_mean
 
 SHOWN = 8  # how many sample indices an error message lists
+COMPARED = frozenset({torch.float32, torch.float64})
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
@@ -74,10 +75,28 @@ def parse(
 
     Half precision stays outside: what ``constraints`` bound is compared in float32 at least, in training as in audits.
     """
-    objective = _objective(objective)
-    for name in RESERVED & measures.keys():
-        raise MeasureError(f"a measure cannot be called {name!r}, which a method takes itself: rename it in evaluate")
-    found = {name: _measure(name, values, objective) for name, values in measures.items()}
+    if not isinstance(objective, Tensor):
+        raise MeasureError(f"expected the objective as a tensor of shape (B,), got {type(objective).__name__}")
+    shape, device = objective.shape, objective.device
+    if len(shape) != 1 or not shape[0]:
+        got = f"{tuple(shape)}; reduce each sample to one number, but not the batch"
+        if not shape:
+            got = "a scalar: it is already reduced. Compute the loss with reduction='none'; the method takes the mean"
+        raise MeasureError(f"expected the objective of each sample, shape (B,) with B >= 1, got {got}")
+    objective = _comparable("the objective", objective, device)
+    found = dict(measures)
+    for name, values in measures.items():
+        if name in RESERVED:
+            raise MeasureError(f"a measure cannot be called {name!r}, which a method takes itself: rename it")
+        if not isinstance(values, Tensor):
+            got = f"{type(values).__name__}; give one value for each sample"
+            raise MeasureError(f"expected the measure {name!r} as a tensor, got {got}")
+        its = values.shape
+        if its != shape and (len(its) != 2 or its[0] != shape[0] or not its[1]):
+            raise MeasureError(
+                f"expected the measure {name!r} of shape ({shape[0]},) or ({shape[0]}, m), one row for each sample of "
+                f"the objective, got {tuple(its)}; do not average over the batch"
+            )
     for constraint in constraints:
         name = constraint.measure
         if name not in found:
@@ -85,7 +104,7 @@ def parse(
                 f"the constraint {constraint} needs the measure {name!r}, which was not given "
                 f"(given: {', '.join(sorted(found)) or 'none'}).{did_you_mean(name, found)}"
             )
-        found[name] = _comparable(f"the measure {name!r}", found[name], objective)
+        found[name] = _comparable(f"the measure {name!r}", found[name], device)
     if index is not None:
         index = check_index(index, objective)
     if sample_weight is not None:
@@ -93,39 +112,15 @@ def parse(
     return Evaluation(objective, found, index, sample_weight)
 
 
-def _objective(objective: Any) -> Tensor:
-    if not isinstance(objective, Tensor):
-        raise MeasureError(f"expected the objective as a tensor of shape (B,), got {type(objective).__name__}")
-    if objective.ndim != 1 or not objective.numel():
-        found = f"{tuple(objective.shape)}; reduce each sample to one number, but not the batch"
-        if objective.ndim == 0:
-            found = "a scalar: it is already reduced. Compute the loss with reduction='none'; the method takes the mean"
-        raise MeasureError(f"expected the objective of each sample, shape (B,) with B >= 1, got {found}")
-    return _comparable("the objective", objective, objective)
-
-
-def _comparable(what: str, values: Tensor, objective: Tensor) -> Tensor:
-    """The values in float32 at least, where the objective is."""
-    if values.device != objective.device:
-        raise MeasureError(f"{what} is on {values.device}, the objective on {objective.device}: move one of them")
-    if values.dtype is torch.float32 or values.dtype is torch.float64:
+def _comparable(what: str, values: Tensor, device: torch.device) -> Tensor:
+    """The values in float32 at least, on the objective's ``device``."""
+    if values.device != device:
+        raise MeasureError(f"{what} is on {values.device}, the objective on {device}: move one of them")
+    if values.dtype in COMPARED:
         return values
     if not values.is_floating_point():
         raise MeasureError(f"expected {what} of floating point type, got {values.dtype}; convert it with .float()")
     return values.float()
-
-
-def _measure(name: str, values: Any, objective: Tensor) -> Tensor:
-    if not isinstance(values, Tensor):
-        found = type(values).__name__
-        raise MeasureError(f"expected the measure {name!r} as a tensor, got {found}; give one value for each sample")
-    shape, batch = values.shape, len(objective)
-    if shape != objective.shape and (len(shape) != 2 or shape[0] != batch or not shape[1]):
-        raise MeasureError(
-            f"expected the measure {name!r} of shape ({batch},) or ({batch}, m), one row for each sample of the "
-            f"objective, got {tuple(shape)}; do not average over the batch"
-        )
-    return values
 
 
 def check_index(index: Any, objective: Tensor) -> Tensor:
@@ -143,7 +138,7 @@ def _sample_weight(sample_weight: Any, objective: Tensor) -> Tensor:
     if not isinstance(sample_weight, Tensor) or sample_weight.shape != objective.shape:
         found = tuple(sample_weight.shape) if isinstance(sample_weight, Tensor) else type(sample_weight).__name__
         raise MeasureError(f"expected sample_weight of shape ({len(objective)},), one for each sample, got {found}")
-    weight = _comparable("sample_weight", sample_weight.to(objective.dtype), objective)
+    weight = _comparable("sample_weight", sample_weight.to(objective.dtype), objective.device)
     if can_look(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
         raise MeasureError(f"expected finite sample_weight >= 0, zero for padding, got {weight.tolist()}")
     return weight

@@ -57,7 +57,6 @@ class Method(FullPrecision, ABC):
         self._completed = f"rounds of {type(self).__name__} over {names}".replace(".", "_")
         self.register_buffer(self._completed, torch.zeros((), dtype=torch.int64))
         taus = torch.tensor([rule.tau0 for rule in self.schedules], dtype=torch.float64)
-        # A tensor, so that a compiled graph is not rebuilt whenever tau grows.
         self.weights = nn.Buffer(taus)
         self.last_weights = nn.Buffer(taus.clone())  # of the last round that had samples,
         self.last_round = nn.Buffer(torch.zeros(len(taus), 4, dtype=torch.float64))  # and the fields of Fared
@@ -77,7 +76,7 @@ class Method(FullPrecision, ABC):
         return self.training and torch.is_grad_enabled()
 
     @abstractmethod
-    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
         """What constraint i adds to the loss, for each entry of ``g``; ``places`` is what :meth:`locate` gave."""
 
     @abstractmethod
@@ -101,14 +100,13 @@ class Method(FullPrecision, ABC):
         """
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         if not torch.compiler.is_compiling():
-            for constraint in self.constraints:
-                self._check_square(constraint.measure, evaluation.measures[constraint.measure])
+            for name, measure in evaluation.measures.items():
+                if measure.ndim > 1:
+                    self._check_square(name, measure)
         return self.loss(evaluation)
 
     def _check_square(self, name: str, measure: Tensor) -> None:
         """As many values for a sample as there are samples may be chance; with another batch size too it is a slip."""
-        if measure.ndim == 1:
-            return
         batch, before = len(measure), self._square.get(name)
         if measure.shape[1] != batch:
             self._square[name] = 0  # settled: this measure has its own number of values
@@ -123,9 +121,11 @@ class Method(FullPrecision, ABC):
     def loss(self, evaluation: Evaluation) -> Tensor:
         """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
         objective, weight = evaluation.objective, evaluation.sample_weight
-        device, own = objective.device, self.weights.device
-        if device != own and not objective.is_cpu:
-            raise MeasureError(f"the objective is on {device}, the method on {own}: call method.to({str(device)!r})")
+        if not objective.is_cpu and objective.device != self.weights.device:
+            device = str(objective.device)
+            raise MeasureError(
+                f"the objective is on {device}, the method on {self.weights.device}: call method.to({device!r})"
+            )
         present = None if weight is None else weight > 0
         excesses = self._excesses(evaluation)
         places = self.locate(evaluation.index, present)
@@ -133,8 +133,10 @@ class Method(FullPrecision, ABC):
             self._count(evaluation, excesses, present)
         total = objective
         if self.enforces:
+            # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
+            taus = self.weights.tolist() if can_look(self.weights) else self.weights
             for i, (constraint, excess) in enumerate(zip(self.constraints, excesses, strict=True)):
-                term = self.term(i, constraint.tightened(excess), places)
+                term = self.term(i, constraint.tightened(excess), taus[i], places)
                 total = total + (term if term.ndim == 1 else term.sum(1))
         if weight is None or present is None:
             return total.mean()
@@ -159,19 +161,19 @@ class Method(FullPrecision, ABC):
 
     def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None) -> None:
         """Add the batch to the round's statistics, unless it holds values that are not finite."""
-        columns = [evaluation.objective.detach()]
+        objective, tally = evaluation.objective.detach(), self.tally
+        columns = [objective]
         for excess in excesses:
             excess = excess.detach()
             # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
             columns.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
-        values = torch.stack(columns)
         if present is not None:
-            values = values.where(present, 0.0)
-        tally = self.tally
-        if not can_look(values):
+            columns = [column.where(present, 0.0) for column in columns]
+        if not can_look(objective):
+            values = torch.stack(columns)
             tally.note_(0, ~values.isfinite(), evaluation.index)
             tally.add_(values, present)
-        elif not tally.read_(values, values.shape[1] if present is None else int(present.sum())):
+        elif not tally.read_(columns, len(objective) if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=tally.calls)
 
     def _watched(self) -> list[Callable[[Fault], SamplewiseError]]:

@@ -131,9 +131,9 @@ class AugmentedLagrangian(Method):
             "would follow only one of them. Sample without replacement, or give padding sample_weight 0"
         )
 
-    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
         assert places is not None  # since locate always gives them
-        table, tau = self._table(i), self.weights[i].to(g.dtype)
+        table = self._table(i)
         known = table.known(places.own, g, make_room=self.counts)
         shifted = torch.relu(known + tau * g)
         if self.counts:

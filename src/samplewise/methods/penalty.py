@@ -47,8 +47,8 @@ class SequentialPenalty(Method):
         self.penalty = penalty or Linear()
         self.kink = self.penalty.kink
 
-    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
-        return self.weights[i] * self.penalty.value(g)
+    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
+        return tau * self.penalty.value(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
@@ -80,8 +80,8 @@ class FixedPenalty(Method):
             {name: _fixed(each) for name, each in weight.items()} if isinstance(weight, Mapping) else _fixed(weight),
         )
 
-    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
-        return self.weights[i] * g
+    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
+        return tau * g
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
@@ -109,7 +109,7 @@ class Unconstrained(Method):
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())
 
-    def term(self, i: int, g: Tensor, places: Places | None) -> Tensor:
+    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
         return torch.zeros_like(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 """A round's statistics and the notes of bad values, kept on the device so that no step waits for it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
@@ -14,7 +14,7 @@ from samplewise.constraints import Fared
 from samplewise.errors import did_you_mean
 from samplewise.evaluation import Fault
 
-PENDING = 2**13  # how many samples wait until they are added up
+PENDING = 2**15  # how many samples wait until they are added up
 
 
 class FullPrecision(nn.Module):
@@ -53,17 +53,21 @@ class Round:
             raise KeyError(f"no constraint is called {name!r}.{did_you_mean(name, self.constraints)}") from None
 
 
+def _finite(values: Sequence[Tensor]) -> bool:
+    return all(math.isfinite(value.item()) for value in values)
+
+
 class Tally(FullPrecision):
     """Sums over the samples of a round, for so many constraints, and the first fault of each value that is watched.
 
     Where values can be read at once, batches wait and are added up many at a time, since each operation costs more than
-    its work; elsewhere they are added up on the device. A batch comes as ``values``, shape ``(1 + constraints, B)``:
-    the objective and each constraint's worst excess, zero where a sample is absent. They are kept and overwritten.
+    its work; elsewhere they are added up on the device. A batch has ``1 + constraints`` columns ``(B,)``: the objective
+    and each constraint's worst excess, zero where a sample is absent. They are kept, not copied.
     """
 
     def __init__(self, constraints: int, watched: int) -> None:
         super().__init__()
-        self._pending: list[tuple[Tensor, int]] = []
+        self._pending: list[tuple[Sequence[Tensor], int]] = []
         self.read = nn.Buffer(torch.zeros((), dtype=torch.int64))  # batches of all rounds, added up here,
         self.noted = nn.Buffer(torch.zeros((), dtype=torch.int64))  # and on the device
         self.begun = nn.Buffer(torch.zeros((), dtype=torch.bool))  # this round, in whatever process
@@ -84,19 +88,20 @@ class Tally(FullPrecision):
         """Whether a batch was counted since the round began."""
         return bool(self._pending) or bool(self.begun)
 
-    def read_(self, values: Tensor, samples: int) -> bool:
+    def read_(self, columns: Sequence[Tensor], samples: int) -> bool:
         """Count a batch, of which ``samples`` are present, and return True, or False if some value is not finite."""
-        if not math.isfinite(values.sum().item()):
-            values = values.double()  # where finite values cannot add up to infinity
-            if not math.isfinite(values.sum().item()):
-                return False
-        self._pending.append((values, samples))
+        objective, *excesses = columns
+        # One product looks at two columns: whatever is not finite makes it so. In float64 no sum of others is.
+        looks = [objective.dot(each.to(objective.dtype)) for each in excesses] or [objective.sum()]
+        if not (_finite(looks) or _finite([column.double().sum() for column in columns])):
+            return False
+        self._pending.append((columns, samples))
         if len(self._pending) * (1 + samples) >= PENDING:
             self._digest_()
         return True
 
     def add_(self, values: Tensor, present: Tensor | None) -> None:
-        """Count a batch on the device, which may still be at work; ``present`` masks the samples, all if None."""
+        """Count a batch, its columns stacked, on a device that may be at work; ``present`` masks samples, if any."""
         samples = values.new_full((1,), values.shape[1]) if present is None else present.sum().view(1)
         self.sums.add_(self._sums_(values.unsqueeze(0), samples)[0])
         self.noted.add_(1)
@@ -104,9 +109,10 @@ class Tally(FullPrecision):
 
     def _digest_(self) -> None:
         """Count the batches that wait."""
-        for _, group in groupby(self._pending, key=lambda entry: (entry[0].shape, entry[0].dtype)):
+        for size, group in groupby(self._pending, key=lambda entry: len(entry[0][0])):
             batches, samples = zip(*group, strict=True)
-            more = self._sums_(torch.stack(batches), torch.tensor(samples))
+            columns = torch.cat([column for batch in batches for column in batch])
+            more = self._sums_(columns.view(len(batches), -1, size), torch.tensor(samples))
             # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
             self.sums.copy_(torch.cat([self.sums.unsqueeze(0), more]).cumsum(0)[-1])
         if self._pending:
