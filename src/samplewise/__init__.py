@@ -23,47 +23,15 @@ if TYPE_CHECKING:  # where a type checker finds the names of HOME
 
 __version__ = "0.1.0"
 
+# fmt: off
 __all__ = [
-    "AtLeast",
-    "AtMost",
-    "Audit",
-    "AugmentedLagrangian",
-    "Between",
-    "Certificate",
-    "Constant",
-    "Constraint",
-    "Equal",
-    "Evaluation",
-    "Fared",
-    "FeasibilityDriven",
-    "FixedPenalty",
-    "Geometric",
-    "GradientRule",
-    "Huber",
-    "LagrangianRounds",
-    "Linear",
-    "Method",
-    "MinimizeResult",
-    "MinimizeStatus",
-    "Penalty",
-    "PenaltyRounds",
-    "Problem",
-    "Quadratic",
-    "Round",
-    "SamplewiseError",
-    "Schedule",
-    "SequentialPenalty",
-    "Solution",
-    "Status",
-    "Unconstrained",
-    "audit",
-    "certify",
-    "fit",
-    "inverse_tau",
-    "measures",
-    "minimize",
-    "theory",
+    "AtLeast", "AtMost", "Audit", "AugmentedLagrangian", "Between", "Certificate", "Constant", "Constraint",
+    "Equal", "Evaluation", "Fared", "FeasibilityDriven", "FixedPenalty", "Geometric", "GradientRule", "Huber",
+    "LagrangianRounds", "Linear", "Method", "MinimizeResult", "MinimizeStatus", "Penalty", "PenaltyRounds",
+    "Problem", "Quadratic", "Round", "SamplewiseError", "Schedule", "SequentialPenalty", "Solution", "Status",
+    "Unconstrained", "audit", "certify", "fit", "inverse_tau", "measures", "minimize", "theory",
 ]
+# fmt: on
 
 # Which module has which of them; a name that stands nowhere here is a module itself.
 MODULES = {

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -128,32 +129,38 @@ class Constraint:
         return f"{f'{self.lower:g} <= ' if self.lower > -math.inf else ''}{self.measure} <= {self.upper:g}"
 
 
-def AtMost(measure: str, bound: float, *, scale: float = 1.0, margin: float = 0.0, name: str = "") -> Constraint:
-    """``measure <= bound`` for every sample; the other arguments are those of :class:`Constraint`.
+class Options(TypedDict, total=False):
+    """What every way to make a :class:`Constraint` takes, and hands on to it."""
+
+    scale: float
+    margin: float
+    name: str
+
+
+def AtMost(measure: str, bound: float, **options: Unpack[Options]) -> Constraint:
+    """``measure <= bound`` for every sample; the options are those of :class:`Constraint`.
 
     Example:
         >>> import torch
         >>> AtMost("mse", 0.01).excess(torch.tensor([0.03, 0.01]))
         tensor([0.0200, 0.0000])
     """
-    return Constraint(measure, upper=bound, scale=scale, margin=margin, name=name)
+    return Constraint(measure, upper=bound, **options)
 
 
-def AtLeast(measure: str, bound: float, *, scale: float = 1.0, margin: float = 0.0, name: str = "") -> Constraint:
-    """``measure >= bound`` for every sample; the other arguments are those of :class:`Constraint`.
+def AtLeast(measure: str, bound: float, **options: Unpack[Options]) -> Constraint:
+    """``measure >= bound`` for every sample; the options are those of :class:`Constraint`.
 
     Example:
         >>> import torch
         >>> AtLeast("psnr", 40).excess(torch.tensor([38.0, 41.0]))
         tensor([ 2., -1.])
     """
-    return Constraint(measure, lower=bound, scale=scale, margin=margin, name=name)
+    return Constraint(measure, lower=bound, **options)
 
 
-def Between(
-    measure: str, lower: float, upper: float, *, scale: float = 1.0, margin: float = 0.0, name: str = ""
-) -> Constraint:
-    """``lower <= measure <= upper`` for every sample; the other arguments are those of :class:`Constraint`.
+def Between(measure: str, lower: float, upper: float, **options: Unpack[Options]) -> Constraint:
+    """``lower <= measure <= upper`` for every sample; the options are those of :class:`Constraint`.
 
     Example:
         >>> import torch
@@ -161,13 +168,11 @@ def Between(
         tensor([ 0.5000, -0.5000,  2.0000])
     """
     lower, upper = (finite_number(each, f"bound of {measure!r}") for each in (lower, upper))
-    return Constraint(measure, lower, upper, scale=scale, margin=margin, name=name)
+    return Constraint(measure, lower, upper, **options)
 
 
-def Equal(
-    measure: str, target: float, *, tolerance: float, scale: float = 1.0, margin: float = 0.0, name: str = ""
-) -> Constraint:
-    """``|measure - target| <= tolerance`` for every sample; the other arguments are those of :class:`Constraint`.
+def Equal(measure: str, target: float, *, tolerance: float, **options: Unpack[Options]) -> Constraint:
+    """``|measure - target| <= tolerance`` for every sample; the options are those of :class:`Constraint`.
 
     Example:
         >>> import torch
@@ -177,7 +182,7 @@ def Equal(
     target, tolerance = (finite_number(each, f"bound of {measure!r}") for each in (target, tolerance))
     if tolerance < 0:
         raise ConfigurationError(f"{measure}: expected tolerance >= 0, got {tolerance}")
-    return Constraint(measure, target - tolerance, target + tolerance, scale=scale, margin=margin, name=name)
+    return Constraint(measure, target - tolerance, target + tolerance, **options)
 
 
 @dataclass(frozen=True)
