@@ -85,7 +85,7 @@ class Training:
         asked, rank, position = self.request, distributed.rank(), self.position
         plan = plan_epoch(
             epoch_order(asked.feed, seed=asked.seed, epoch=position.epoch),
-            batch_size=asked.batch_size,
+            batch_size=asked.size,
             accumulate=asked.accumulate,
             world=distributed.world_size(),
             rank=rank,
@@ -137,7 +137,7 @@ class Training:
 
     def _schedule(self) -> None:
         """Step the learning rate's scheduler."""
-        scheduler, position, epochs = self.request.scheduler, self.position, self.request.last_epoch
+        scheduler, position, epochs = self.request.schedule, self.position, self.request.last_epoch
         if scheduler is None:
             return
         before = max(scheduler.get_last_lr())
@@ -173,7 +173,7 @@ class Training:
         self.stepper.share_buffers()
         asked, model, device = self.request, self.stepper.model_to_audit, self.stepper.device
         return {
-            name: audit(asked.problem, model, feed, batch_size=feed.batch_size or asked.batch_size, device=device)
+            name: audit(asked.problem, model, feed, batch_size=feed.batch_size or asked.size, device=device)
             for name, feed in asked.splits.items()
         }
 
@@ -210,7 +210,7 @@ class Training:
         for name, method in (("method", self.request.method), ("warmup", self._warmup)):
             method.gather_()
             state[name] = dict(method.state_dict())
-        scheduler = self.request.scheduler
+        scheduler = self.request.schedule
         # Without the functions it may hold: they come with the resumed call.
         kept = {} if scheduler is None else scheduler.state_dict()
         state["scheduler"] = {key: value for key, value in kept.items() if not callable(value)}
@@ -246,8 +246,8 @@ class Training:
             self.stepper.load(state)
             asked.method.load_state_dict(state["method"])
             self._warmup.load_state_dict(state["warmup"])
-            if asked.scheduler is not None:
-                asked.scheduler.load_state_dict(state["scheduler"])
+            if asked.schedule is not None:
+                asked.schedule.load_state_dict(state["scheduler"])
             self.streaks.load_state_dict(state["streaks"], asked.splits[asked.select_on].source.length)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"is of another version of this library: {error!r}") from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,45 +14,64 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import Method
 from samplewise.problem import Problem
-from samplewise.samples import Feed, check_whole
+from samplewise.samples import Data, check_whole, source_of
 from samplewise.stopping import GradientRule
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from samplewise.training.step import Auxiliary
+    from samplewise.training.watch import Pictures
 
 LEAST = {0: ("warmup_epochs", "audit_every"), 1: ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps")}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
-    """The arguments of :func:`samplewise.fit`, which says what each means, as the run understands them."""
+    """The arguments of :func:`samplewise.fit`, which says what each means, and what follows from them."""
 
     problem: Problem
     model: nn.Module
-    feed: Feed
+    train_data: Data
     method: Method
     optimizer: torch.optim.Optimizer
     epochs: int
-    batch_size: int
+    batch_size: int | None
     seed: int
     warmup_epochs: int
     round_rule: GradientRule | None
-    scheduler: LRScheduler | None
-    scheduled_by: str
-    """Whether the scheduler is stepped after each ``epoch`` or each ``step``."""
+    scheduler: LRScheduler | tuple[LRScheduler, str] | None
     clip_norm: float | None
     accumulate: int
     auxiliary: Auxiliary | None
-    splits: Mapping[str, Feed]
-    """Data sets to audit; the first one's audits select the model."""
+    audit_on: Mapping[str, Data] | None
     audit_every: int
     """0: after the last epoch only."""
     target: float
     stop_at_target: bool
     patience: int | None
+    checkpoint: str | Path | None
     checkpoint_steps: int | None
+    fabric: Fabric | None
+    pictures: Pictures | None
+    progress: bool | None
 
     def __post_init__(self) -> None:
+        feed, audited = source_of(self.train_data), self.audit_on
+        if audited is not None and (not isinstance(audited, Mapping) or not audited):
+            raise ConfigurationError(f"expected audit_on as data sets by name, {{'test': data}}, got {audited!r}")
+        if feed.batch_size is None and self.batch_size is None:
+            raise ConfigurationError("batch_size is missing: a data set, unlike a DataLoader, does not say it")
+        self.size: int = feed.batch_size or self.batch_size or 0
+        if self.batch_size not in (None, self.size):
+            raise ConfigurationError(
+                f"batch_size={self.batch_size}, but the DataLoader has {self.size}: give one of them"
+            )
+        self.feed = replace(feed, shuffle=True) if feed.shuffle is None else feed
+        self.splits = {name: source_of(data) for name, data in (audited or {"train": self.train_data}).items()}
+        self.audit_every = 0 if audited is None else self.audit_every
+        given = self.scheduler
+        self.schedule, self.scheduled_by = given if isinstance(given, tuple) else (given, "epoch")
         for least, name in ((least, name) for least, names in LEAST.items() for name in names):
             if getattr(self, name) is not None:
                 whole_number(getattr(self, name), name, least)
@@ -66,7 +86,7 @@ class Request:
         self._check_parts()
 
     def _check_parts(self) -> None:
-        scheduler, optimizer = self.scheduler, self.optimizer
+        scheduler, optimizer = self.schedule, self.optimizer
         for name, value, kind in (
             ("method", self.method, Method),
             ("optimizer", optimizer, torch.optim.Optimizer),
@@ -113,14 +133,15 @@ class Request:
         """What makes a run this run and no other: not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
         described = {key: repr(value) for key, value in vars(method).items() if key[0] != "_" and key != "training"}
-        plain = ("batch_size", "seed", "warmup_epochs", "clip_norm", "accumulate", "audit_every", "target")
+        plain = ("seed", "warmup_epochs", "clip_norm", "accumulate", "audit_every", "target")
         return {
             "samples": self.feed.source.length,
+            "batch_size": self.size,
             "constraints": [repr(constraint) for constraint in self.problem.constraints],
             "method": {"type": type(method).__name__, **described},
             "model": {name: list(value.shape) for name, value in self.model.state_dict().items()},
             "optimizer": {"type": type(optimizer).__name__, **{k: repr(v) for k, v in optimizer.defaults.items()}},
-            "scheduler": None if self.scheduler is None else [type(self.scheduler).__name__, self.scheduled_by],
+            "scheduler": None if self.schedule is None else [type(self.schedule).__name__, self.scheduled_by],
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "audited": {name: split.source.length for name, split in self.splits.items()},
             "shuffle": self.feed.shuffle,

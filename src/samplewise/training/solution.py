@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,10 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from samplewise.audit import Audit
-from samplewise.errors import ConfigurationError
 from samplewise.history import History
 from samplewise.methods import Method
 from samplewise.problem import Problem
-from samplewise.samples import Data, source_of
+from samplewise.samples import Data
 from samplewise.stopping import GradientRule
 from samplewise.training.folder import open_folder
 from samplewise.training.loop import Training
@@ -141,38 +140,7 @@ def fit(
         >>> bool((solution.model.bias - 1.0).abs() < 0.2)
         True
     """
-    feed = source_of(train_data)
-    if audit_on is not None and (not isinstance(audit_on, Mapping) or not audit_on):
-        raise ConfigurationError(f"expected audit_on as data sets by name, {{'test': data}}, got {audit_on!r}")
-    size = feed.batch_size or batch_size
-    if size is None:
-        raise ConfigurationError("batch_size is missing: a data set, unlike a DataLoader, does not say it")
-    if batch_size not in (None, size):
-        raise ConfigurationError(f"batch_size={batch_size}, but the DataLoader has {size}: give one of them")
-    schedule, scheduled_by = scheduler if isinstance(scheduler, tuple) else (scheduler, "epoch")
-    request = Request(
-        problem=problem,
-        model=model,
-        feed=replace(feed, shuffle=True) if feed.shuffle is None else feed,
-        method=method,
-        optimizer=optimizer,
-        epochs=epochs,
-        batch_size=size,
-        seed=seed,
-        warmup_epochs=warmup_epochs,
-        round_rule=round_rule,
-        scheduler=schedule,
-        scheduled_by=scheduled_by,
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        auxiliary=auxiliary,
-        splits={name: source_of(data) for name, data in (audit_on or {"train": train_data}).items()},
-        audit_every=0 if audit_on is None else audit_every,
-        target=target,
-        stop_at_target=stop_at_target,
-        patience=patience,
-        checkpoint_steps=checkpoint_steps,
-    )
+    request = Request(**locals())  # every argument by its name
     fabric = fabric or single_device()
     watch = Watch(fabric, pictures, progress)
     training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm), watch)
