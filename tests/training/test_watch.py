@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 
 import samplewise as sw
-from samplewise.errors import ConfigurationError
-from samplewise.training.watch import in_lines
+from samplewise.report.tensorboard import in_lines, pictures
 from small import make_data, make_method, make_model, make_problem, same_weights
 
 
@@ -39,10 +39,17 @@ def run(folder: Path | None, **options: Any) -> tuple[nn.Module, sw.Solution]:
     return model, solution
 
 
+def shown(folder: Path) -> dict[str, Any]:
+    """What has the first samples drawn while a run is watched by TensorBoard."""
+    logger = TensorBoardLogger(root_dir=folder, name="tensorboard", version="")
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=logger)
+    return {"fabric": fabric, "on_audit": pictures(fabric, {"test": make_data(seed=1)}, draw)}
+
+
 def draw(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     x, _ = batch
     _, decoded = model(x)
-    return {"input": x.sigmoid(), "in colour": decoded.sigmoid().expand(3, -1, -1)}
+    return {"input": x.sigmoid().unsqueeze(0), "in colour": decoded.sigmoid().expand(3, -1, -1)}
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -66,7 +73,7 @@ def test_tensorboard_files_hold_the_numbers_of_the_history(tmp_path: Path) -> No
 
 
 def test_the_first_samples_are_drawn_at_every_audit_by_the_model_as_it_ships(tmp_path: Path) -> None:
-    model, _ = run(tmp_path, tensorboard=True, pictures=draw, audit_every=2)
+    model, _ = run(tmp_path, **shown(tmp_path), audit_every=2)
     reader = read(tmp_path)
     assert reader.Tags()["images"] == ["test/input", "test/in colour"]
     assert [event.step for event in reader.Images("test/input")] == [2, 3]
@@ -81,22 +88,20 @@ def test_the_first_samples_are_drawn_at_every_audit_by_the_model_as_it_ships(tmp
 
 def test_watching_changes_no_weight(tmp_path: Path) -> None:
     alone, _ = run(None)
-    watched, _ = run(tmp_path, tensorboard=True, pictures=draw)
+    watched, _ = run(tmp_path, **shown(tmp_path))
     assert same_weights(alone, watched)
 
 
-@pytest.mark.parametrize(
-    ("image", "got"), [(torch.rand(4), r"\(4,\)"), (torch.rand(2, 5, 5), r"\(2, 5, 5\)"), ([[1.0]], "list")]
-)
-def test_what_is_no_picture_is_said_before_anything_is_trained(tmp_path: Path, image: Any, got: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"picture 'bad' as a tensor \(H, W\).*got {got}"):
-        run(tmp_path / "run", tensorboard=True, pictures=lambda model, batch: {"bad": image})
-    assert not (tmp_path / "run").exists()
+def test_each_audit_is_handed_on_with_the_model_as_it_ships() -> None:
+    seen: list[tuple[int, float, bool]] = []
 
+    def look(model: nn.Module, epoch: int, audits: Mapping[str, sw.Audit]) -> None:
+        seen.append((epoch, audits["test"].objective, model.training or torch.is_grad_enabled()))
 
-def test_pictures_that_nobody_would_see_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="needs somewhere to go"):
-        run(None, pictures=draw)
+    model, solution = run(None, on_audit=look, audit_every=2)
+    objective = solution.history.column("test/objective")
+    assert seen == [(2, objective[1], False), (3, objective[2], False)]
+    assert model.training  # as before
 
 
 def test_batches_become_lines_of_one_image() -> None:

@@ -17,7 +17,8 @@ from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.history import History, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
-from samplewise.samples import Feed, mix
+from samplewise.problem import evaluation_mode
+from samplewise.samples import Feed, in_order, mix
 from samplewise.training.folder import Best, RunFolder
 from samplewise.training.position import Position, Selection, Status, better, terminate
 from samplewise.training.request import Request
@@ -44,10 +45,11 @@ class Training:
         """Evaluate a few samples of each data set, so that what is wrong with one is said before any training."""
         for feed in self.request.splits.values():
             refuse_broadcast(self._first(feed, 2), partial(self._first, feed, 1))
-            self.watch.draw(self.stepper, feed)
 
     def _first(self, feed: Feed, samples: int) -> Evaluation:
-        with self.stepper.first(feed, samples) as (model, batch, index):
+        model, few = self.stepper.model_to_audit, range(min(samples, feed.source.length))
+        ((batch, index),) = in_order(feed, batch_size=samples, device=self.stepper.device, rows=few)
+        with evaluation_mode(model):
             return self.request.problem.evaluate(model, batch, index)
 
     @property
@@ -130,7 +132,10 @@ class Training:
             self.audits = self._audit()
             for split, found in self.audits.items():
                 row |= audit_row(split, found)
-            self.watch.audited(self.audits, self.stepper, asked.splits, epoch)
+            self.watch.audited(self.audits, epoch)
+            if asked.on_audit is not None:
+                with evaluation_mode(self.stepper.model_to_audit):
+                    asked.on_audit(self.stepper.model_to_audit, epoch, self.audits)
             reached = self._choose().feasible and not warming
             self.position = replace(self.position, reached=reached)
         return row

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from samplewise.training.step import Auxiliary
-    from samplewise.training.watch import Pictures
+    from samplewise.training.watch import OnAudit
 
 LEAST = {0: ("warmup_epochs", "audit_every"), 1: ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps")}
 
@@ -53,7 +53,7 @@ class Request:
     checkpoint: str | Path | None
     checkpoint_steps: int | None
     fabric: Fabric | None
-    pictures: Pictures | None
+    on_audit: OnAudit | None
     progress: bool | None
 
     def __post_init__(self) -> None:

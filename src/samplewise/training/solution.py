@@ -24,7 +24,7 @@ from samplewise.training.loop import Training
 from samplewise.training.position import Selection, Status
 from samplewise.training.request import Request
 from samplewise.training.step import Auxiliary, Stepper, single_device
-from samplewise.training.watch import Pictures, Watch
+from samplewise.training.watch import OnAudit, Watch
 from samplewise.violators import Streaks
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_steps: int | None = None,
     fabric: Fabric | None = None,
-    pictures: Pictures | None = None,
+    on_audit: OnAudit | None = None,
     progress: bool | None = None,
 ) -> Solution:
     """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
@@ -110,8 +110,8 @@ def fit(
         checkpoint_steps: steps between further checkpoints within an epoch.
         fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
             DDP; FSDP needs GPUs and has not been run.
-        pictures: drawn at each audit for the fabric's loggers: from the model and a batch of the first samples of an
-            audited data set to images ``(H, W)`` or ``(C, H, W)`` by name, in [0, 1].
+        on_audit: called after each audit, in every process, with the model in evaluation mode, the epoch, and the
+            audits by data set.
         progress: show a progress bar; on a terminal only if not given.
 
     Returns:
@@ -142,7 +142,7 @@ def fit(
     """
     request = Request(**locals())  # every argument by its name
     fabric = fabric or single_device()
-    watch = Watch(fabric, pictures, progress)
+    watch = Watch(fabric, progress)
     training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm), watch)
     training.try_out()
     with contextlib.ExitStack() as stack:

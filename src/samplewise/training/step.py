@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.errors import CheckpointError, ConfigurationError
 from samplewise.methods import Method
-from samplewise.problem import Problem, evaluation_mode
-from samplewise.samples import Feed, cut, in_order, mix, to_device
+from samplewise.problem import Problem
+from samplewise.samples import Feed, cut, mix, to_device
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -140,14 +140,6 @@ class Stepper:
     def model_to_audit(self) -> nn.Module:
         """The model to evaluate alone, without the other processes where it is whole in this one."""
         return self.wrapped if self._sharded else self.raw_model
-
-    @contextlib.contextmanager
-    def first(self, feed: Feed, samples: int) -> Iterator[tuple[nn.Module, Any, Tensor]]:
-        """The model as it ships, with the batch of a data set's first samples and their numbers."""
-        model, few = self.model_to_audit, range(min(samples, feed.source.length))
-        ((batch, index),) = in_order(feed, batch_size=samples, device=self.device, rows=few)
-        with evaluation_mode(model):
-            yield model, batch, index
 
     def share_buffers(self) -> None:
         """Give all processes the first one's buffers: running statistics drift apart between training steps."""

@@ -1,4 +1,4 @@
-"""A run for whoever watches it: a progress bar, and numbers, distributions and pictures through Fabric's loggers."""
+"""A run for whoever watches it: a progress bar, and numbers and distributions through Fabric's loggers."""
 
 from __future__ import annotations
 
@@ -7,36 +7,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from samplewise import distributed
 from samplewise.audit import Audit
-from samplewise.errors import ConfigurationError
-from samplewise.samples import Feed
-from samplewise.training.step import Stepper
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Pictures: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
-"""Draws a batch by the model as it is: images ``(H, W)`` or ``(C, H, W)`` by name, in [0, 1] or as bytes."""
-
-DRAWN = 8  # samples of each data set that are drawn: the first, so that one sees the same ones change
+OnAudit: TypeAlias = Callable[[nn.Module, int, Mapping[str, Audit]], object]
+"""Gets the model in evaluation mode, the epoch, and its audits by data set."""
 
 
 class Watch:
-    """What goes out while a run goes on. The first process writes; all of them draw, since a model may be spread."""
+    """What goes out while a run goes on, from the first of its processes."""
 
-    def __init__(self, fabric: Fabric, pictures: Pictures | None, progress: bool | None) -> None:
-        if pictures is not None and not fabric.loggers:
-            raise ConfigurationError(
-                "pictures=... needs somewhere to go: give a fabric with a logger that shows images, such as "
-                "Fabric(loggers=TensorBoardLogger('run'))"
-            )
+    def __init__(self, fabric: Fabric, progress: bool | None) -> None:
         first = distributed.rank() == 0
         self.loggers: list[Any] = list(fabric.loggers) if first else []
-        self.pictures = pictures
         self.shown = first and (sys.stderr.isatty() if progress is None else progress)
         self._bar: Any = None
 
@@ -76,36 +64,11 @@ class Watch:
             note = f"objective {row['running/objective']:.4g}, satisfied: {shares}"
             self._bar.update(self._epochs, advance=1, note=note)
 
-    def audited(self, audits: Mapping[str, Audit], stepper: Stepper, splits: Mapping[str, Feed], epoch: int) -> None:
-        """The distribution of each measure, and the pictures of each data set, to the loggers that can show them."""
-        for split, found in audits.items():
-            for show in self._those_that("add_histogram"):
+    def audited(self, audits: Mapping[str, Audit], epoch: int) -> None:
+        """The distribution of each measure, to the loggers that can show it."""
+        shows = [each.experiment.add_histogram for each in self.loggers if hasattr(each.experiment, "add_histogram")]
+        for show in shows:
+            for split, found in audits.items():
                 for name, values in found.measures.items():
                     # Not the name of the mean: TensorBoard takes a name for one kind of data only.
                     show(f"{split}/{name}/distribution", values, epoch)
-            for name, image in self.draw(stepper, splits[split]).items():
-                for show in self._those_that("add_image"):
-                    show(f"{split}/{name}", image, epoch, dataformats="HW" if image.ndim == 2 else "CHW")
-
-    def draw(self, stepper: Stepper, feed: Feed) -> dict[str, Tensor]:
-        """The pictures of the first samples of a data set, checked."""
-        if self.pictures is None:
-            return {}
-        with stepper.first(feed, DRAWN) as (model, batch, _):
-            return {name: _checked(name, image) for name, image in self.pictures(model, batch).items()}
-
-    def _those_that(self, can: str) -> list[Callable[..., None]]:
-        return [getattr(each.experiment, can) for each in self.loggers if hasattr(each.experiment, can)]
-
-
-def _checked(name: str, image: Any) -> Tensor:
-    if not isinstance(image, Tensor) or image.ndim not in (2, 3) or (image.ndim == 3 and len(image) not in (1, 3)):
-        got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
-        raise ConfigurationError(f"expected the picture {name!r} as a tensor (H, W), (1, H, W) or (3, H, W), got {got}")
-    shown: Tensor = image.detach().cpu()
-    return shown.float() if shown.is_floating_point() else shown  # NumPy knows no bfloat16
-
-
-def in_lines(*lines: Tensor) -> Tensor:
-    """Batches of images ``(B, C, H, W)`` as one image: the images of a batch side by side, batch below batch."""
-    return torch.cat([torch.cat(list(line), dim=-1) for line in lines], dim=-2)

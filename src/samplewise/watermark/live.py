@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from samplewise.training.watch import Pictures, in_lines
+from samplewise.report.tensorboard import Draw, in_lines
 from samplewise.watermark.pipeline import Pipeline
 
 __all__ = ["marked_pictures"]
@@ -13,7 +13,7 @@ SHOWN = 4  # images side by side
 GAIN = 20  # a change of 6 grey levels, which nobody sees, becomes half the scale
 
 
-def marked_pictures(pipeline: Pipeline) -> Pictures:
+def marked_pictures(pipeline: Pipeline) -> Draw:
     """Draws originals, below them the marked images, and last what was changed, many times over, around grey.
 
     Args:

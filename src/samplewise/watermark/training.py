@@ -20,6 +20,7 @@ from samplewise.disk import alone, write_json, write_text
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
 from samplewise.provenance import provenance
+from samplewise.report.tensorboard import pictures
 from samplewise.samples import mix
 from samplewise.schedules import Geometric
 from samplewise.training import Solution, fit
@@ -140,7 +141,7 @@ def train(
             target=0.0 if recipe.image_loss else 1.0,  # the baseline asks no image to keep a floor
             checkpoint=folder / "fit",
             fabric=fabric,
-            pictures=marked_pictures(pipeline) if fabric.loggers else None,
+            on_audit=pictures(fabric, parts.audited, marked_pictures(pipeline)),
             progress=progress,
         )
     if distributed.rank() == 0:
@@ -168,18 +169,18 @@ def _adversary(recipe: Recipe, network: Network, pipeline: Pipeline) -> Adversar
 
 
 def _parts(store: Store, recipe: Recipe) -> _Parts:
-    pictures = store.select("train")
+    trained = store.select("train")
     size, steps = recipe.batch_size, recipe.steps_per_round
-    if size > len(pictures):
-        raise DataError(f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {size}")
+    if size > len(trained):
+        raise DataError(f"{store.folder}: {len(trained)} training pictures do not fill a batch of {size}")
     if steps is None:
         # Batch norm must not see a last batch of a few pictures.
-        loader = DataLoader(pictures, batch_size=size, shuffle=True, drop_last=True)
-        steps = len(pictures) // size
+        loader = DataLoader(trained, batch_size=size, shuffle=True, drop_last=True)
+        steps = len(trained) // size
     else:
-        sampler = RandomSampler(pictures, num_samples=steps * size)
-        loader = DataLoader(pictures, batch_size=size, sampler=sampler)
-    looked_at = {"validation": store.select("validation"), "train": pictures}
+        sampler = RandomSampler(trained, num_samples=steps * size)
+        loader = DataLoader(trained, batch_size=size, sampler=sampler)
+    looked_at = {"validation": store.select("validation"), "train": trained}
     audited = {
         name: DataLoader(part.spread(recipe.audit_images), batch_size=AUDITED_AT_ONCE)
         for name, part in looked_at.items()

@@ -20,7 +20,7 @@ from samplewise.history import History
 from samplewise.measures import mse
 from samplewise.methods import Unconstrained
 from samplewise.provenance import provenance
-from samplewise.report.tensorboard import to_tensorboard
+from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
 from samplewise.samples import mix
 from samplewise.studies.mnist import results
 from samplewise.studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
@@ -28,7 +28,6 @@ from samplewise.studies.mnist.rows import Row, make_method
 from samplewise.studies.mnist.settings import StudySettings, row_folder
 from samplewise.training import Solution, fit
 from samplewise.training.step import single_device
-from samplewise.training.watch import in_lines
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -139,7 +138,7 @@ def run_row(
             checkpoint=folder / results.FIT if resumable else None,
             fabric=fabric,
             progress=progress,
-            pictures=partial(_pictures, settings.shape) if tensorboard else None,
+            on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
         )
         chosen = _selected(row, settings, solution, model)
         # Every process audits its share, so all of them must come here; only one writes.
