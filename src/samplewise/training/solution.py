@@ -117,28 +117,6 @@ def fit(
     Returns:
         The selected model, the status, the history and the audits of the last epoch. In the history ``running/...`` is
         what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
-
-    Example:
-        >>> import torch
-        >>> from torch.utils.data import TensorDataset
-        >>> from samplewise import AtMost, Geometric, Problem, SequentialPenalty
-        >>> def evaluate_batch(model, batch):
-        ...     (x,) = batch
-        ...     y = model(x).squeeze(1)
-        ...     return (y - 3.0).square(), {"size": y.abs()}  # wants 3, may have at most 1
-        >>> problem = Problem(evaluate_batch, [AtMost("size", 1.0)])
-        >>> model = torch.nn.Linear(1, 1)
-        >>> solution = fit(
-        ...     problem,
-        ...     model,
-        ...     TensorDataset(torch.zeros(64, 1)),
-        ...     method=SequentialPenalty(problem.constraints, schedule=Geometric(5.0, growth=1.02)),
-        ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        ...     epochs=50,
-        ...     batch_size=16,
-        ... )
-        >>> bool((solution.model.bias - 1.0).abs() < 0.2)
-        True
     """
     request = Request(**locals())  # every argument by its name
     fabric = fabric or single_device()
