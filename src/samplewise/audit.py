@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.constraints import Constraint, Fared
-from samplewise.errors import ConfigurationError, MeasureError, did_you_mean
+from samplewise.errors import ConfigurationError, MeasureError, constraint_named
 from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.problem import Problem, evaluation_mode
 from samplewise.samples import Data, Feed, in_order, source_of, to_device
@@ -115,10 +115,8 @@ class Audit(Mapping[str, ConstraintAudit]):
     constraints: dict[str, ConstraintAudit]
 
     def __getitem__(self, name: str) -> ConstraintAudit:
-        try:
-            return self.constraints[name]
-        except KeyError:
-            raise KeyError(f"no constraint is called {name!r}.{did_you_mean(name, self.constraints)}") from None
+        found: ConstraintAudit = constraint_named(name, self.constraints)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.constraints)

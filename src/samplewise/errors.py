@@ -3,7 +3,7 @@
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -24,6 +24,10 @@ class MissingMeasureError(SamplewiseError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the repr, with quotes and escapes
+
+
+class MissingConstraintError(MissingMeasureError, ConfigurationError):
+    """A name that no constraint has."""
 
 
 class MissingPackageError(SamplewiseError, ImportError):
@@ -70,6 +74,15 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest of ``choices``, or an empty string."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
+    """What ``choices`` have of the constraint ``name``, or an error that says which there are."""
+    if name not in choices:
+        raise MissingConstraintError(
+            f"no constraint is called {name!r}, only {list(choices)}.{did_you_mean(name, choices)}"
+        )
+    return choices[name]
 
 
 def install(extra: str) -> str:

@@ -162,7 +162,7 @@ def test_rounds_are_frozen_values_in_plain_numbers() -> None:
 
 def test_an_unknown_constraint_of_a_round_gets_the_near_name() -> None:
     found = sw.SequentialPenalty([sw.AtMost("error", 0.01)], schedule=sw.Constant(1.0)).step()
-    with pytest.raises(KeyError, match=r"no constraint is called 'eror'\. Did you mean 'error'\?"):
+    with pytest.raises(KeyError, match=r"no constraint is called 'eror', only \['error'\]\. Did you mean 'error'\?"):
         found["eror"]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, Fared, check_constraints
-from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, did_you_mean
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError
 from samplewise.evaluation import Evaluation, Fault, broadcast, can_look, measure_of, not_finite, parse
 from samplewise.methods.tally import FullPrecision, Round, Tally
 from samplewise.schedules import Schedule, for_each
@@ -58,8 +58,8 @@ class Method(FullPrecision, ABC):
         self.register_buffer(self._completed, torch.zeros((), dtype=torch.int64))
         taus = torch.tensor([rule.tau0 for rule in self.schedules], dtype=torch.float64)
         self.weights = nn.Buffer(taus)
-        self.last_weights = nn.Buffer(taus.clone())  # of the last round that had samples,
-        self.last_round = nn.Buffer(torch.zeros(len(taus), 4, dtype=torch.float64))  # and the fields of Fared
+        # Of the last round that had samples: tau, and the fields of Fared.
+        self.last = nn.Buffer(torch.cat([taus.unsqueeze(1), taus.new_zeros(len(taus), 4)], dim=1))
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
 
     def locate(self, index: Tensor | None, present: Tensor | None) -> Places | None:
@@ -199,14 +199,13 @@ class Method(FullPrecision, ABC):
         """End the round: return its summary, let tau grow, start new statistics (outer loop, section III)."""
         summary = self.summary()
         self.get_buffer(self._completed).add_(1)
-        if summary.samples:
-            self.last_weights.copy_(self.weights)
         for i, (rule, now) in enumerate(zip(self.schedules, summary.constraints.values(), strict=True)):
-            samples, violated, total, worst = self.last_round[i].tolist()
+            tau = float(self.weights[i])
+            _, samples, violated, total, worst = self.last[i].tolist()
             before = Fared(int(samples), int(violated), total, worst) if samples else None
-            self.weights[i] = rule.following(float(self.weights[i]), self.rounds, now, before)
+            self.weights[i] = rule.following(tau, self.rounds, now, before)
             if summary.samples:
-                self.last_round[i] = self.last_round.new_tensor(astuple(now))
+                self.last[i] = self.last.new_tensor([tau, *astuple(now)])
         self.tally.start_()
         return summary
 
@@ -230,15 +229,7 @@ class Method(FullPrecision, ABC):
 
         After :meth:`step`, until a sample is seen, that is tau of the round before: the model is still its minimiser.
         """
-        return self._named(self.weights if self.tally.open else self.last_weights)
-
-    def price(self, name: str) -> float:
-        """One of :attr:`prices`, or an error that says which there are."""
-        prices = self.prices
-        if name not in prices:
-            hint = did_you_mean(name, prices)
-            raise ConfigurationError(f"no constraint is called {name!r}, only {list(prices)}.{hint}")
-        return prices[name]
+        return self._named(self.weights if self.tally.open else self.last[:, 0])
 
     def _named(self, values: Tensor) -> dict[str, float]:
         return {constraint.name: value for constraint, value in zip(self.constraints, values.tolist(), strict=True)}

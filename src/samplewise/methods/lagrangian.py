@@ -14,6 +14,7 @@ from samplewise.errors import (
     MeasureError,
     SampleIndexError,
     SamplewiseError,
+    constraint_named,
     finite_number,
     whole_number,
 )
@@ -199,7 +200,7 @@ class AugmentedLagrangian(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``max(0, lambda_j + tau g_j)``, the first-order estimate, for the samples ``index``."""
-        tau, table = self.price(name), self._table(list(self.taus).index(name))
+        tau, table = constraint_named(name, self.prices), self._table(list(self.taus).index(name))
         rows = self._rows(None if index is None else check_index(index, g[:, 0] if g.ndim > 1 else g))
         known = table.known(rows.to(self.weights.device), g, make_room=False).to(g)
         return torch.relu(known + tau * g)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError, finite_number
+from samplewise.errors import ConfigurationError, constraint_named, finite_number
 from samplewise.methods.base import Method, Places
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
@@ -52,7 +52,7 @@ class SequentialPenalty(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
-        return self.penalty.multiplier(g, self.price(name))
+        return self.penalty.multiplier(g, constraint_named(name, self.prices))
 
 
 class FixedPenalty(Method):
@@ -85,7 +85,7 @@ class FixedPenalty(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
-        return torch.full_like(g, self.price(name))
+        return torch.full_like(g, constraint_named(name, self.prices))
 
 
 def _fixed(weight: float) -> Constant:
@@ -114,4 +114,4 @@ class Unconstrained(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """Zero: nothing is enforced."""
-        return torch.full_like(g, self.price(name))
+        return torch.full_like(g, constraint_named(name, self.prices))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.constraints import Fared
-from samplewise.errors import did_you_mean
+from samplewise.errors import constraint_named
 from samplewise.evaluation import Fault
 
 PENDING = 2**15  # how many samples wait until they are added up
@@ -47,10 +47,8 @@ class Round:
     constraints: Mapping[str, Fared]
 
     def __getitem__(self, name: str) -> Fared:
-        try:
-            return self.constraints[name]
-        except KeyError:
-            raise KeyError(f"no constraint is called {name!r}.{did_you_mean(name, self.constraints)}") from None
+        found: Fared = constraint_named(name, self.constraints)
+        return found
 
 
 def _finite(values: Sequence[Tensor]) -> bool:
@@ -68,8 +66,7 @@ class Tally(FullPrecision):
     def __init__(self, constraints: int, watched: int) -> None:
         super().__init__()
         self._pending: list[tuple[Sequence[Tensor], int]] = []
-        self.read = nn.Buffer(torch.zeros((), dtype=torch.int64))  # batches of all rounds, added up here,
-        self.noted = nn.Buffer(torch.zeros((), dtype=torch.int64))  # and on the device
+        self.batches = nn.Buffer(torch.zeros((), dtype=torch.int64))  # of all rounds, but for those that wait
         self.begun = nn.Buffer(torch.zeros((), dtype=torch.bool))  # this round, in whatever process
         # Samples, the objective, how many violate each constraint, and by how much in all.
         self.sums = nn.Buffer(torch.zeros(2 + 2 * constraints, dtype=torch.float64))
@@ -81,7 +78,7 @@ class Tally(FullPrecision):
     @property
     def calls(self) -> int:
         """How many batches were counted, in all rounds."""
-        return int(self.read) + int(self.noted) + len(self._pending)
+        return int(self.batches) + len(self._pending)
 
     @property
     def open(self) -> bool:
@@ -104,7 +101,7 @@ class Tally(FullPrecision):
         """Count a batch, its columns stacked, on a device that may be at work; ``present`` masks samples, if any."""
         samples = values.new_full((1,), values.shape[1]) if present is None else present.sum().view(1)
         self.sums.add_(self._sums_(values.unsqueeze(0), samples)[0])
-        self.noted.add_(1)
+        self.batches.add_(1)
         self.begun.fill_(True)
 
     def _digest_(self) -> None:
@@ -116,7 +113,7 @@ class Tally(FullPrecision):
             # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
             self.sums.copy_(torch.cat([self.sums.unsqueeze(0), more]).cumsum(0)[-1])
         if self._pending:
-            self.read.add_(len(self._pending))
+            self.batches.add_(len(self._pending))
             self.begun.fill_(True)
             self._pending.clear()
 
@@ -135,7 +132,7 @@ class Tally(FullPrecision):
         where = bad.int().argmax(1)
         sample = where if samples is None else samples[where]
         known = torch.full_like(sample, samples is not None)
-        note = torch.stack([bad.sum(1), self.noted.expand_as(sample), sample, known], dim=1)
+        note = torch.stack([bad.sum(1), self.batches.expand_as(sample), sample, known], dim=1)
         rows = self.faults[first_row:][: len(bad)]
         rows.copy_(torch.where(rows[:, :1] > 0, rows, note))
 
@@ -148,7 +145,7 @@ class Tally(FullPrecision):
         self.faults.zero_()
         _, watched, row = min(found)
         count, step, sample, numbered = noted[row]
-        return watched, Fault([sample], count, int(self.read) + len(self._pending) + step, bool(numbered))
+        return watched, Fault([sample], count, step + len(self._pending), bool(numbered))
 
     def _joined(self) -> tuple[Tensor, Tensor]:
         """The sums and worst violations over all processes."""
