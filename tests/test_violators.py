@@ -17,10 +17,9 @@ def test_only_those_violated_in_every_round_stay() -> None:
     streaks = Streaks()
     for values in ([2.0, 2.0, 0.0, 3.0], [2.0, 0.0, 5.0, 4.0], [1.5, 2.0, 5.0, 6.0]):
         streaks.update(audit(values))
-    found = streaks.persistent("x", rounds=3)
-    assert (found.index.tolist(), found.violation.tolist()) == ([3, 0], [5.0, 0.5])
-    assert streaks.persistent("x", rounds=2).index.tolist() == [3, 2, 0]
-    assert streaks.persistent("x", rounds=1).index.tolist() == [3, 2, 1, 0]
+    assert streaks.persistent("x", rounds=3) == [(3, 5.0), (0, 0.5)]
+    assert [number for number, _ in streaks.persistent("x", rounds=2)] == [3, 2, 0]
+    assert [number for number, _ in streaks.persistent("x", rounds=1)] == [3, 2, 1, 0]
 
 
 def test_state_goes_through_a_checkpoint() -> None:
@@ -28,12 +27,12 @@ def test_state_goes_through_a_checkpoint() -> None:
     streaks.update(audit([2.0, 0.0]))
     again.load_state_dict(streaks.state_dict(), samples=2)
     again.update(audit([2.0, 2.0]))
-    assert again.persistent("x", rounds=2).index.tolist() == [0]
+    assert again.persistent("x", rounds=2) == [(0, 1.0)]
 
 
 def test_more_rounds_than_audits_is_an_error() -> None:
     streaks = Streaks()
-    with pytest.raises(ConfigurationError, match="no audit"):
+    with pytest.raises(ConfigurationError, match="no constraint is called 'x'"):
         streaks.persistent("x", rounds=1)
     streaks.update(audit([2.0]))
     with pytest.raises(ConfigurationError, match="from 1 to 1"):

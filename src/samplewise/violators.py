@@ -1,37 +1,22 @@
 """Samples that stay violated round after round: the ones to look at when a problem will not become feasible."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from samplewise.audit import Audit
-from samplewise.errors import CheckpointError, ConfigurationError
-
-
-@dataclass(frozen=True)
-class PersistentViolators:
-    """Samples violated in every one of the last ``rounds`` audits of one constraint, worst first."""
-
-    rounds: int
-    index: Tensor
-    """Their numbers, ``(K,)``."""
-    violation: Tensor
-    """How far off each was in the last audit, ``(K,)``, in the measure's units."""
-
-    def __len__(self) -> int:
-        return len(self.index)
+from samplewise.errors import CheckpointError, ConfigurationError, constraint_named
 
 
 class Streaks:
     """How many audits in a row each sample has been violated: 6 bytes for each sample and constraint."""
 
     def __init__(self) -> None:
-        self._lengths: dict[str, Tensor] = {}
-        self._excess: dict[str, Tensor] = {}
         self.audits = 0
+        self._lengths: dict[str, Tensor] = {}
+        self._excess: dict[str, Tensor] = {}  # in the last audit
 
     def update(self, audit: Audit) -> None:
         """Count one more audit of the same data set."""
@@ -39,20 +24,21 @@ class Streaks:
             before = self._lengths.get(name, torch.zeros(audit.samples, dtype=torch.int16))
             # Saturating, since what matters is "at least r rounds".
             grown = before + (before < torch.iinfo(torch.int16).max).to(torch.int16)
-            self._lengths[name] = torch.where(part.excess > 0, grown, torch.zeros_like(before))
+            self._lengths[name] = torch.where(part.excess > 0, grown, 0)
             self._excess[name] = part.excess.float()
         self.audits += 1
 
-    def persistent(self, name: str, *, rounds: int) -> PersistentViolators:
-        """The samples that the constraint ``name`` found violated in each of the last ``rounds`` audits."""
-        if name not in self._lengths:
-            raise ConfigurationError(f"no audit of a constraint called {name!r} has been counted")
+    def persistent(self, name: str, *, rounds: int) -> list[tuple[int, float]]:
+        """The samples that the constraint ``name`` found violated in each of the last ``rounds`` audits, worst first.
+
+        As pairs of number and violation in the last audit, in the measure's units.
+        """
+        lengths: Tensor = constraint_named(name, self._lengths)
         if not 1 <= rounds <= self.audits:
             raise ConfigurationError(f"expected rounds from 1 to {self.audits}, the audits counted, got {rounds}")
-        index = (self._lengths[name] >= rounds).nonzero().flatten()
-        violation = self._excess[name][index]
-        order = violation.argsort(descending=True, stable=True)
-        return PersistentViolators(rounds, index[order], violation[order])
+        kept = torch.where(lengths >= rounds, self._excess[name], 0.0)
+        order = kept.argsort(descending=True, stable=True)[: int((lengths >= rounds).sum())]
+        return list(zip(order.tolist(), kept[order].tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs."""

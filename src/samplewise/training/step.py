@@ -120,6 +120,7 @@ class Stepper:
         clip_norm: float | None = None,
     ) -> None:
         plain = _is_plain(fabric)
+        self.device = fabric.device
         self.fabric, self.problem, self.auxiliary, self.clip_norm = fabric, problem, auxiliary, clip_norm
         self.raw_model, self.raw_optimizer = model, optimizer
         self.wrapped, self.optimizer = fabric.setup(model, optimizer)
@@ -130,11 +131,6 @@ class Stepper:
         self.wrapped.register_forward_pre_hook(self._note_call)
         for holder in (model, self.optimizer):  # an earlier backward pass, or an interrupted run, may have left some
             holder.zero_grad()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self.fabric.device
 
     @property
     def model_to_audit(self) -> nn.Module:
