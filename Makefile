@@ -19,7 +19,7 @@ test-slow: .venv/installed-dev
 lint: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix

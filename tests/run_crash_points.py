@@ -1,13 +1,9 @@
 """Kill a run before each operation that leaves a trace on the disk, resume it, and compare with a run left alone.
 
-python run_crash_points.py FOLDER [--every N]
-
-Prints as JSON how many operations there were in each kind of run, and what went wrong: at which operation, and how the
-resumed run differs or what it left behind. Each run is a fork of this process, so that imports cost once. What a kill
-after an operation leaves is what one before the next operation leaves, so that "before each" is "after each" too.
+Each run is a fork of the process that compares, so that imports cost once. What a kill after an operation leaves is
+what one before the next operation leaves, so that "before each" is "after each" too.
 """
 
-import argparse
 import builtins
 import hashlib
 import io
@@ -208,18 +204,10 @@ def compare(case: str, folder: Path, every: int) -> dict[str, Any]:
     return {"operations": len(operations), "wrong": wrong}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--every", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    report = {}
+def compare_all(folder: Path, every: int, report: Path) -> None:
+    """Into ``report`` as JSON: how many operations there were in each kind of run, and what went wrong."""
+    found = {}
     for case in ("lagrangian", "penalty"):
-        run(case, arguments.folder / f"{case} first")  # what is loaded at first use is so in all forks
-        report[case] = compare(case, arguments.folder / case, arguments.every)
-    print(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+        run(case, folder / f"{case} first")  # what is loaded at first use is so in all forks
+        found[case] = compare(case, folder / case, every)
+    report.write_text(json.dumps(found))

@@ -1,38 +1,31 @@
-"""A run as a process of its own, to be killed, resumed, or started on several devices by the tests.
+"""A run that the tests do in a process of its own, to be killed and resumed, and in several that train together."""
 
-python run_small.py FOLDER METHOD [--devices N] [--epochs N] [--result FILE]
-"""
-
-import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
 import samplewise as sw
-from samplewise import distributed
-from samplewise.checkpoint import save_state
 from small import make_data, make_method, make_model, make_problem
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("method")
-    parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--dropout", type=float, default=0.2)
-    parser.add_argument("--norm", action="store_true")
-    parser.add_argument("--batch", type=int, default=33)  # the last step has two samples
-    parser.add_argument("--result", type=Path)
-    arguments = parser.parse_args()
-
-    torch.set_num_threads(1)
-    strategy = "ddp_find_unused_parameters_true" if arguments.devices > 1 else "auto"  # warm-up leaves the decoder out
-    fabric = Fabric(accelerator="cpu", devices=arguments.devices, strategy=strategy)
+def train(
+    folder: Path,
+    kind: str,
+    *,
+    devices: int = 1,
+    epochs: int = 6,
+    dropout: float = 0.2,
+    norm: bool = False,
+    batch: int = 33,  # the last step has two samples
+) -> dict[str, Any]:
+    """Train, or go on; everything that the run ends with."""
+    strategy = "ddp_find_unused_parameters_true" if devices > 1 else "auto"  # warm-up leaves the decoder out
+    fabric = Fabric(accelerator="cpu", devices=devices, strategy=strategy)
     fabric.launch()
-    problem, data, model = make_problem(), make_data(), make_model(dropout=arguments.dropout, norm=arguments.norm)
-    method = make_method(arguments.method)
+    problem, data, model = make_problem(), make_data(), make_model(dropout=dropout, norm=norm)
+    method = make_method(kind)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     solution = sw.fit(
         problem,
@@ -41,28 +34,19 @@ def main() -> None:
         method=method,
         optimizer=optimizer,
         scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
-        epochs=arguments.epochs,
+        epochs=epochs,
         warmup_epochs=1,
-        batch_size=arguments.batch,
+        batch_size=batch,
         audit_on={"train": data, "test": make_data(51, seed=1)},
-        checkpoint=arguments.folder,
+        checkpoint=folder,
         checkpoint_steps=2,
         fabric=fabric,
     )
-    if arguments.result is not None:
-        own = arguments.result.with_suffix(f".{distributed.rank()}")
-        save_state(
-            own,
-            {
-                "model": dict(model.state_dict()),
-                "method": dict(method.state_dict()),
-                "history": [{k: v for k, v in row.items() if k != "seconds"} for row in solution.history.rows],
-                "violators": solution.audits["test"]["reconstruction"].violators,
-                "objective": solution.audits["test"].objective,
-                "samples": solution.audits["test"].samples,
-            },
-        )
-
-
-if __name__ == "__main__":  # several processes start from this file too
-    main()
+    return {
+        "model": dict(model.state_dict()),
+        "method": dict(method.state_dict()),
+        "history": [{k: v for k, v in row.items() if k != "seconds"} for row in solution.history.rows],
+        "violators": solution.audits["test"]["reconstruction"].violators,
+        "objective": solution.audits["test"].objective,
+        "samples": solution.audits["test"].samples,
+    }

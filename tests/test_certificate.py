@@ -1,20 +1,18 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from forked import two_processes
 from samplewise import (
     AtLeast,
     AtMost,
@@ -440,8 +438,7 @@ def test_all_satisfied_reads_so() -> None:
     assert certificate.sentence == "Stationary to 0 relative, all 4 samples satisfied."
 
 
-def in_one_process(count: int) -> dict[str, Any]:
-    torch.set_num_threads(1)
+def certificate_of(count: int) -> dict[str, Any]:
     data = TensorDataset(*(tensor.double() for tensor in samples(count).tensors))
     problem = Problem(evaluate, CONSTRAINTS)
     return certify(problem, network().double(), data, method_of("linear"), batch_size=10, active=0.1).to_dict()
@@ -450,18 +447,14 @@ def in_one_process(count: int) -> dict[str, Any]:
 COUNTS = (N, 1)  # with one sample the second process has none
 
 
-def worker(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    (Path(folder) / f"{rank}.json").write_text(json.dumps([in_one_process(count) for count in COUNTS]))
-    dist.destroy_process_group()
+def work() -> dict[str, Any]:
+    return {"certificates": [certificate_of(count) for count in COUNTS]}
 
 
-def test_two_processes_certify_as_one(tmp_path: Path) -> None:
-    spawn(worker, args=(str(tmp_path),), nprocs=2)
-    for rank in (0, 1):
-        together = json.loads((tmp_path / f"{rank}.json").read_text())
-        for found, count in zip(together, COUNTS, strict=True):
-            alone = in_one_process(count)
+def test_two_processes_certify_as_one() -> None:
+    for together in two_processes(work):
+        for found, count in zip(together["certificates"], COUNTS, strict=True):
+            alone = certificate_of(count)
             assert found["stationarity"] == pytest.approx(alone["stationarity"], rel=1e-9)
             assert found["gradient"] == pytest.approx(alone["gradient"], rel=1e-9)
             assert found["licq"] == pytest.approx(alone["licq"])

@@ -1,27 +1,36 @@
 """Every example runs as it stands and keeps what it promises."""
 
+import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
+
+from forked import Forked
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 SHARE = re.compile(r"^(train|test): ([\d.]+)% of the \w+ within the bound before, ([\d.]+)% after$", re.MULTILINE)
 
 
+def run(script: Path, folder: Path) -> None:
+    """As ``python script`` in an empty folder."""
+    folder.mkdir()
+    os.chdir(folder)
+    sys.argv = [str(script)]
+    runpy.run_path(str(script), run_name="__main__")
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_reaches_its_bound(script: Path, tmp_path: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    shares = {split: (float(before), float(after)) for split, before, after in SHARE.findall(ran.stdout)}
+    code, out, err = Forked(run, script, tmp_path / "empty", told=tmp_path).finish()
+    assert code == 0, err
+    shares = {split: (float(before), float(after)) for split, before, after in SHARE.findall(out)}
     assert shares["train"][0] < 50 < 99 < shares["train"][1]
     assert shares["test"][0] < 50 < 90 < shares["test"][1]
-    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    assert list((tmp_path / "empty").iterdir()) == [], "it leaves nothing behind"
 
 
 def test_the_readme_lists_the_examples_and_they_are_short() -> None:

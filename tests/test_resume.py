@@ -4,9 +4,8 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,65 +14,56 @@ import torch
 from safetensors.torch import load_file
 
 import samplewise as sw
+from forked import Forked, two_processes
+from run_small import train
 from samplewise.checkpoint import load_state
 from samplewise.disk import alone
 from samplewise.errors import CheckpointError
 from small import make_data, make_method, make_model, make_problem, same_weights
 
-SCRIPT = Path(__file__).parent / "run_small.py"
 
-
-def command(folder: Path, method: str, *more: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), str(folder), method, *more]
-
-
-def finish(folder: Path, method: str, *more: str, processes: int = 1) -> list[dict[str, Any]]:
-    """Run to the end; the results of each process."""
-    result = folder.with_suffix(".result")
-    subprocess.run(
-        command(folder, method, "--result", str(result), *more), check=True, capture_output=True, text=True, timeout=600
-    )
-    return [load_state(result.with_suffix(f".{rank}")) for rank in range(processes)]
+def in_two(folder: Path, kind: str, **options: Any) -> list[dict[str, Any]]:
+    """Train in two processes together; what each ends with."""
+    return two_processes(partial(train, devices=2, **options), folder, kind)
 
 
 def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+def newest(folder: Path) -> Path | None:
+    """The last checkpoint."""
+    return max(folder.glob("checkpoints/*.safetensors"), default=None)
+
+
 @pytest.mark.parametrize("method", ["sequential", "lagrangian"])
 def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path, method: str) -> None:
-    (expected,) = finish(tmp_path / "whole", method)
+    expected = train(tmp_path / "whole", method)
     moments = random.Random(method)
     kills = 0
     for _ in range(3):
-        process = subprocess.Popen(command(tmp_path / "killed", method), stderr=subprocess.DEVNULL)
-        before = len(list((tmp_path / "killed").glob("checkpoints/*")))
-        # Start the clock when the run has begun to write, so that kills fall into training and not into imports.
+        before = newest(tmp_path / "killed")
+        process = Forked(train, tmp_path / "killed", method, told=tmp_path / "told")
+        # Start the clock when the run has begun to write, so that kills fall into training and not into the start.
         deadline = time.monotonic() + 300
-        while process.poll() is None and time.monotonic() < deadline:
-            if (tmp_path / "killed" / "checkpoints").exists() and (before == 0 or _moved(tmp_path / "killed")):
-                break
+        while process.is_alive() and newest(tmp_path / "killed") == before and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(moments.uniform(0.0, 0.15))
-        process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-        if process.returncode == 0:
+        process.kill()
+        code, _, err = process.finish()
+        assert code in (0, -signal.SIGKILL), err
+        kills += code == -signal.SIGKILL
+        if code == 0:
             break
-    (found,) = finish(tmp_path / "killed", method)
+    found = train(tmp_path / "killed", method)
     assert kills >= 1
     assert_same(found, expected)
 
 
-def _moved(folder: Path) -> bool:
-    """Whether a checkpoint was written within the last moments."""
-    newest = max((path.stat().st_mtime for path in folder.glob("checkpoints/*")), default=0.0)
-    return time.time() - newest < 0.2
-
-
 @pytest.mark.parametrize("method", ["sequential", "lagrangian"])
 def test_two_processes_end_where_one_does(tmp_path: Path, method: str) -> None:
-    (alone,) = finish(tmp_path / "one", method, "--dropout", "0")
-    first, second = finish(tmp_path / "two", method, "--dropout", "0", "--devices", "2", processes=2)
+    alone = train(tmp_path / "one", method, dropout=0.0)
+    first, second = in_two(tmp_path / "two", method, dropout=0.0)
     torch.testing.assert_close(first["model"], alone["model"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(first["method"], alone["method"], rtol=1e-3, atol=1e-4)
     for key in ("model", "method"):
@@ -85,8 +75,7 @@ def test_two_processes_end_where_one_does(tmp_path: Path, method: str) -> None:
 
 
 def test_two_processes_audit_one_model_even_with_running_statistics(tmp_path: Path) -> None:
-    options = ["--norm", "--batch", "40", "--epochs", "2", "--devices", "2"]
-    first, second = finish(tmp_path / "run", "sequential", *options, processes=2)
+    first, second = in_two(tmp_path / "run", "sequential", norm=True, batch=40, epochs=2)
     assert_same(first["model"], second["model"])
     model = make_model(norm=True)
     model.load_state_dict(first["model"])
@@ -95,12 +84,12 @@ def test_two_processes_audit_one_model_even_with_running_statistics(tmp_path: Pa
 
 
 def test_two_processes_resume_within_an_epoch(tmp_path: Path) -> None:
-    whole = finish(tmp_path / "whole", "lagrangian", "--devices", "2", processes=2)
-    finish(tmp_path / "parts", "lagrangian", "--devices", "2", "--epochs", "3", processes=2)
+    whole = in_two(tmp_path / "whole", "lagrangian")
+    in_two(tmp_path / "parts", "lagrangian", epochs=3)
     folder = tmp_path / "parts" / "checkpoints"
     max(folder.iterdir()).unlink()  # what is left was written in the middle of an epoch
     assert load_state(max(folder.iterdir()))["position"]["step"] > 0
-    parts = finish(tmp_path / "parts", "lagrangian", "--devices", "2", processes=2)
+    parts = in_two(tmp_path / "parts", "lagrangian")
     for found, expected in zip(parts, whole, strict=True):
         assert_same(found, expected)
 

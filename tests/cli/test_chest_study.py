@@ -3,14 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forked import Forked
 from samplewise.cli import main
+from samplewise.studies.chest import impact
 from small_chest import make_store
 
 CLASSIFIER = ("--epochs", "1", "--batch-size", "8")
@@ -67,18 +68,17 @@ def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[s
     assert "| mean" in capsys.readouterr().out
 
 
-KILLED = """
-import os, signal, sys
-from samplewise.studies.chest import impact
-plain = impact.judge_run
-def judge_run(run, *arguments, **options):
-    if run.name == "again":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain(run, *arguments, **options)
-impact.judge_run = judge_run
-from samplewise.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
+def killed(*arguments: str) -> int:
+    """The command in a process that is killed when it comes to the second run."""
+    plain = impact.judge_run
+
+    def judge_run(run: Any, *arguments: Any, **options: Any) -> Any:
+        if run.name == "again":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(run, *arguments, **options)
+
+    impact.judge_run = judge_run
+    return main(arguments)
 
 
 def test_a_comparison_that_was_killed_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,8 +89,8 @@ def test_a_comparison_that_was_killed_goes_on(folder: Path, tmp_path: Path, caps
     runs = ["--watermark", str(folder / "plain"), "--watermark", str(folder / "again"), "--resamples", "100"]
     command = ["chest", "impact", *common, *runs]
     out = tmp_path / "killed"
-    ran = subprocess.run([sys.executable, "-c", KILLED, *command, "--out", str(out)], timeout=300)
-    assert ran.returncode == -signal.SIGKILL
+    code, _, err = Forked(killed, *command, "--out", str(out), told=tmp_path).finish()
+    assert code == -signal.SIGKILL, err
     assert len(list((out / "seen").iterdir())) == 3
     torn = max((out / "seen").iterdir(), key=os.path.getmtime)
     torn.write_bytes(torn.read_bytes()[:-100])

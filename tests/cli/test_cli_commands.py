@@ -148,6 +148,7 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("samplewise 0.")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_settings_are_chosen_on_a_validation_part(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     command = ["mnist", "--data", "digits", "--row", "fixed:10", "--validation", "300", *SHORT, "--out", str(tmp_path)]
     assert main(command) == 0

@@ -10,28 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked, command
+from samplewise.cli import main
+
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--threads", "1")
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "samplewise.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
-        # Tests that were started in the background ignore interrupts, and would hand that on.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=600)
-    assert "Traceback" not in err
-    return process.returncode, out, err
-
-
-def children(pid: int) -> list[int]:
+def children(pid: int | None) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(line) for line in found.stdout.split()]
 
@@ -49,48 +34,55 @@ def wait_for(condition: object, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(tmp_path: Path) -> None:
-    rows = ("--row", "penalty:10:1.1", "--row", "classification", "--jobs", "1", "--epochs", "60")
-    process = start(*MNIST, *rows, "--out", str(tmp_path))
-    history = tmp_path / "rows" / "penalty-10-1.1" / "seed-0" / "fit" / "history.jsonl"
+@pytest.mark.usefixtures("forked_workers")
+def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ("--row", "penalty:10:1.1", "--row", "classification", "--jobs", "1", "--epochs", "30")
+    process = Forked(command, *MNIST, *rows, "--out", str(tmp_path / "out"), told=tmp_path / "told")
+    history = tmp_path / "out" / "rows" / "penalty-10-1.1" / "seed-0" / "fit" / "history.jsonl"
     wait_for(lambda: history.exists() and history.read_text().count("\n") >= 2)
     workers = children(process.pid)
     assert workers
     process.kill()
-    process.communicate()
     wait_for(lambda: all(gone(pid) for pid in workers))  # no orphan goes on training
     done = history.read_text().count("\n")
-    assert done < 60
+    assert done < 30
 
-    code, out, err = finish(start(*MNIST, *rows, "--out", str(tmp_path)))
-    assert (code, out) == (2, "")
-    opening, line = err.splitlines()
-    assert opening == f"mnist: opening {tmp_path}"
+    assert main([*MNIST, *rows, "--out", str(tmp_path / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
     assert "holds a run already; add --resume" in line
 
-    code, out, err = finish(start(*MNIST, *rows, "--out", str(tmp_path), "--resume", "--json"))
-    assert code == 0, err
-    table = json.loads(out)
+    assert main([*MNIST, *rows, "--out", str(tmp_path / "out"), "--resume", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
     assert {row["name"].partition(",")[0] for row in table["rows"]} == {"classification", "penalty:10:1.1"}
-    assert [json.loads(line)["epoch"] for line in history.read_text().splitlines()] == list(range(1, 61))
+    assert [json.loads(line)["epoch"] for line in history.read_text().splitlines()] == list(range(1, 31))
 
 
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
-    process = start(*MNIST, "--row", "fixed:10", "--epochs", "5000", "--jobs", "1", "--out", str(tmp_path))
-    history = tmp_path / "rows" / "fixed-10" / "seed-0" / "fit" / "history.jsonl"
+    run = ("--row", "fixed:10", "--epochs", "5000", "--jobs", "1", "--out", str(tmp_path / "out"))
+    process = Forked(command, *MNIST, *run, told=tmp_path / "told")
+    history = tmp_path / "out" / "rows" / "fixed-10" / "seed-0" / "fit" / "history.jsonl"
     wait_for(lambda: history.exists() and history.read_text().count("\n") >= 2)
     workers = children(process.pid)
-    process.send_signal(signal.SIGINT)
-    code, out, err = finish(process)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    code, out, err = process.finish()
     assert (code, out) == (130, "")
+    assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("samplewise: interrupted")
     wait_for(lambda: all(gone(pid) for pid in workers))
 
 
-def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked_workers")
+def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ("--row", "penalty:10:1.1,rate=1e30", "--row", "fixed:10", "--jobs", "1", "--epochs", "2")
-    code, out, err = finish(start(*MNIST, *rows, "--out", str(tmp_path)))
-    assert (code, out) == (1, "")
+    assert main([*MNIST, *rows, "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
     assert "1 of 2 rows failed: penalty:10:1.1,rate=1e+30 (seed 0):" in err.splitlines()[-1]
     assert "not finite" in err
     assert (tmp_path / "rows" / "fixed-10" / "seed-0" / "result.json").exists()
@@ -109,9 +101,10 @@ def test_exit_codes(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.chdir(tmp_path)
-    found, out, err = finish(start(*arguments))
-    assert (found, out) == (code, "")
-    opening, line = err.splitlines()
+    started = [sys.executable, "-W", "error", "-m", "samplewise.cli", *arguments]
+    ran = subprocess.run(started, capture_output=True, text=True, timeout=300, check=False)
+    assert (ran.returncode, ran.stdout) == (code, "")
+    opening, line = ran.stderr.splitlines()
     assert opening.startswith("mnist: opening ")
     assert message in line
 
@@ -146,8 +139,8 @@ def test_every_command_says_what_it_does_before_it_loads_anything() -> None:
     told = subprocess.run([sys.executable, "-c", SLOW], input=COMMANDS, capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     lines = told.stderr.splitlines()
-    for command, opening, error in zip(COMMANDS.splitlines(), lines[::2], lines[1::2], strict=True):
+    for call, opening, error in zip(COMMANDS.splitlines(), lines[::2], lines[1::2], strict=True):
         name, _, what = opening.partition(": ")
-        assert command.startswith(name)
+        assert call.startswith(name)
         assert what
         assert error.startswith("samplewise: error: torch is not installed")

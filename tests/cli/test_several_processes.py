@@ -10,24 +10,34 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from forked import Forked, torchrun
+from samplewise.cli import main
 from samplewise.studies.mnist.results import read_results
 
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--epochs", "2")
 WATERMARK = "size = 32\nbits = 4\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\n"
 
 
-def run(*arguments: str, by: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, *by, "-m", "samplewise.cli", *arguments, "--accelerator", "cpu"]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=500, env=environment)
+CPU = ("--accelerator", "cpu")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_rows_that_leave_the_decoder_alone_train_on_two_devices(tmp_path: Path) -> None:
     rows = ("--row", "penalty:10:1.1", "--row", "classification")
-    two = run(*MNIST, *rows, "--devices", "2", "--out", str(tmp_path / "two"))
+    started = [sys.executable, "-m", "samplewise.cli", *MNIST, *rows, "--devices", "2", *CPU]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    two = subprocess.run(
+        [*started, "--out", str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=500,
+        env=environment,
+        check=False,
+    )
     assert two.returncode == 0, two.stderr
     assert "Classification only, its untrained decoder" in two.stdout
-    assert run(*MNIST, *rows, "--jobs", "1", "--out", str(tmp_path / "one")).returncode == 0
+    assert main([*MNIST, *rows, "--jobs", "1", "--out", str(tmp_path / "one"), *CPU]) == 0
     for one, both in zip(read_results(tmp_path / "one"), read_results(tmp_path / "two"), strict=True):
         assert one.row == both.row
         for split in ("train", "test"):
@@ -41,11 +51,9 @@ def test_processes_that_torchrun_starts_wait_for_the_store(tmp_path: Path) -> No
         Image.fromarray(rng.integers(0, 256, (40, 32), dtype=np.uint8)).save(tmp_path / "images" / f"{i}.png")
     out, recipe = tmp_path / "run", tmp_path / "short.toml"
     recipe.write_text(WATERMARK)
-    ran = run(
-        *("watermark", "train", "--data", str(tmp_path / "images"), "--recipe", str(recipe)),
-        *("--devices", "2", "--out", str(out), "--json"),
-        by=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout[ran.stdout.index("{") :])["run"] == str(out)
+    arguments = ("watermark", "train", "--data", str(tmp_path / "images"), "--recipe", str(recipe), *CPU)
+    both = Forked(torchrun, main, [*arguments, "--devices", "2", "--out", str(out), "--json"], told=tmp_path / "told")
+    code, shown, err = both.finish()
+    assert code == 0, err
+    assert json.loads(shown[shown.index("{") :])["run"] == str(out)
     assert (out / "model.safetensors").exists()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from forked import Forked, command
 from natural_images import natural_image
 from samplewise.cli import watermark
 from samplewise.cli.outcome import run
@@ -49,7 +50,7 @@ def wait_for(condition: Any, seconds: float = 300) -> None:
         time.sleep(0.02)
 
 
-def children(pid: int) -> list[int]:
+def children(pid: int | None) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(line) for line in found.stdout.split()]
 
@@ -83,11 +84,11 @@ def test_a_killed_run_leaves_whole_files_and_no_process_and_goes_on_to_the_same_
 ) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     arguments = ("--text", "hello", "--psnr", "40")
-    process = start("embed", images, out, *arguments, "--workers", "2")
-    wait_for(lambda: len(marked(out)) >= 3 or process.poll() is not None)
+    embed = ("watermark", "embed", str(images), str(out), *arguments, "--workers", "2")
+    process = Forked(command, *embed, told=tmp_path / "told")
+    wait_for(lambda: len(marked(out)) >= 3 or not process.is_alive())
     workers = children(process.pid)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
     assert len(workers) >= 2
     wait_for(lambda: all(gone(worker) for worker in workers))
     done = marked(out)

@@ -1,13 +1,14 @@
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from forked import Forked
 from picture_folders import chest_names, noise, save, write_chest, write_pictures
 from samplewise.data.pictures import Store, find, is_unfinished, prepare
 from samplewise.disk import lock
@@ -68,23 +69,20 @@ def test_progress_begins_at_once_and_ends_with_all(many: Path, tmp_path: Path, m
     assert seen == [(min(done, MANY), MANY) for done in range(0, MANY + BLOCK, BLOCK)]
 
 
-KILLED = """
-import os, signal, sys
-from samplewise.data.pictures import prepare
-module = sys.modules[prepare.__module__]  # the function has its name
+def killed(many: Path, out: Path, when: str) -> None:
+    module: Any = sys.modules[prepare.__module__]  # the function has its name
 
-def kill(*found):
-    os.kill(os.getpid(), signal.SIGKILL)
+    def kill(*found: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-module.BLOCK_BYTES = 1
-if sys.argv[3] == "decoding":
-    prepare(sys.argv[1], sys.argv[2], size=8, workers=1, watch=lambda done, total: done > 40 and kill())
-if sys.argv[3] == "index":
-    module.Index.write = kill
-if sys.argv[3] == "split":
-    module.Split.write = kill
-prepare(sys.argv[1], sys.argv[2], size=8)
-"""
+    module.BLOCK_BYTES = 1
+    if when == "decoding":
+        prepare(many, out, size=8, workers=1, watch=lambda done, total: kill() if done > 40 else None)
+    if when == "index":
+        module.Index.write = kill
+    if when == "split":
+        module.Split.write = kill
+    prepare(many, out, size=8)
 
 
 @pytest.mark.parametrize("when", ["decoding", "split", "index"])
@@ -92,8 +90,8 @@ def test_what_a_killed_process_leaves_is_no_store_and_goes_when_it_is_made_anew(
     many: Path, whole: Store, tmp_path: Path, when: str
 ) -> None:
     out = tmp_path / "store"
-    ran = subprocess.run([sys.executable, "-c", KILLED, str(many), str(out), when], timeout=300, check=False)
-    assert ran.returncode == -signal.SIGKILL
+    code, _, err = Forked(killed, many, out, when, told=tmp_path / "told").finish()
+    assert code == -signal.SIGKILL, err
     assert is_unfinished(out)
     with pytest.raises(CheckpointError, match="the store is unfinished; prepare it again"):
         Store.open(out)

@@ -1,9 +1,8 @@
-"""Trainings on two processes, started by the tests: python run_huggingface.py FOLDER."""
+"""Trainings that the tests do on two processes."""
 
 from pathlib import Path
 from typing import Any
 
-import two_processes
 from small_huggingface import arguments, make_trainer
 
 
@@ -25,7 +24,3 @@ def work(folder: Path) -> dict[str, Any]:
     results = {kind: train(folder / kind, kind) for kind in ("sequential", "lagrangian")}
     results["resumed"] = train(folder / "resumed", "sequential", resume=folder / "sequential" / "checkpoint-5")
     return results
-
-
-if __name__ == "__main__":
-    two_processes.run(work)

@@ -1,10 +1,9 @@
-"""Trainings on two processes, started by the tests: python run_lightning.py FOLDER."""
+"""Trainings that the tests do on two processes."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import two_processes
 from lightning.pytorch.callbacks import ModelCheckpoint
 from small_lightning import Module, Resumable, make_audits, trainer
 from torch.utils.data import DataLoader, DistributedSampler
@@ -44,7 +43,3 @@ def work(folder: Path) -> dict[str, Any]:
         patch.setattr(base, "can_look", lambda values: False)  # statistics in buffers, as on an accelerator
         results["buffers"] = train(folder / "buffers", Halves("sequential"))
     return results
-
-
-if __name__ == "__main__":
-    two_processes.run(work)

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 from plain import plain, row, same_state
+from run_huggingface import work
 from small_huggingface import Dictionaries, arguments, make_trainer
 from transformers import BertConfig, BertForSequenceClassification
-from two_processes import results_of
 
 import samplewise as sw
+from forked import two_processes
 from samplewise.checkpoint import load_state
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, NotFiniteError
 from samplewise.integrations.huggingface import ConstrainedTrainer
@@ -157,7 +158,7 @@ def test_measures_that_change_their_shape_in_an_evaluation_are_refused(tmp_path:
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder of a few trainings on two processes, and what each process ended with."""
     folder = tmp_path_factory.mktemp("processes")
-    return folder, results_of(Path(__file__).parent / "run_huggingface.py", folder)
+    return folder, two_processes(work, folder)
 
 
 @pytest.mark.parametrize("case", ["sequential", "lagrangian", "resumed"])

@@ -8,10 +8,11 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_fabric import Fabric
 from plain import plain, row, same_state
+from run_lightning import work
 from small_lightning import Module, Recorder, Validated, loader, make_audits, trainer
-from two_processes import results_of
 
 import samplewise as sw
+from forked import two_processes
 from samplewise.errors import ConfigurationError
 from samplewise.integrations.lightning import Audits, Rounds
 from small import make_data, make_method, make_model, make_problem, same_weights
@@ -152,7 +153,7 @@ def test_batches_are_audited_in_the_precision_of_the_weights(precision: Any, tmp
 def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The folder of a few trainings on two processes, and what each process ended with."""
     folder = tmp_path_factory.mktemp("processes")
-    return folder, results_of(Path(__file__).parent / "run_lightning.py", folder)
+    return folder, two_processes(work, folder)
 
 
 @pytest.mark.parametrize("case", ["sequential", "lagrangian", "buffers", "resumed"])

@@ -1,18 +1,15 @@
 """Two processes give the rounds and the multipliers of one."""
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from method_cases import METHODS, batch
-from safetensors.torch import load_file, save_file
-from torch.multiprocessing.spawn import spawn
 
 import samplewise as sw
+from forked import two_processes
 from samplewise import distributed
 from samplewise.errors import NotFiniteError, SampleIndexError
 from samplewise.methods import base
@@ -85,9 +82,8 @@ def errors(rank: int) -> list[str]:
     return said
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
+def work() -> dict[str, Any]:
+    rank = dist.get_rank()
     assert (distributed.rank(), distributed.world_size()) == (rank, WORLD)
     report: dict[str, Any] = {
         "sum": distributed.all_sum_(torch.tensor([1.0 + rank])).tolist(),
@@ -96,28 +92,22 @@ def worker(rank: int, folder: str) -> None:
         "errors": errors(rank),
         "interrupted": asdict(interrupted("lagrangian", rank)),
         "rounds": {},
+        "tables": {},
     }
     for name in NAMES:
         method, report["rounds"][name] = rounds(name, rank, WORLD)
         if isinstance(method, sw.AugmentedLagrangian):
-            save_file({k: v.contiguous() for k, v in method.tables.items()}, f"{folder}/{name}-{rank}.safetensors")
-    Path(folder, f"{rank}.json").write_text(json.dumps(report))
-    dist.destroy_process_group()
+            report["tables"][name] = dict(method.tables)
+    return report
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("processes")
-    spawn(worker, args=(str(folder),), nprocs=WORLD)
-    return folder
+def reports() -> list[dict[str, Any]]:
+    return two_processes(work)
 
 
-def reports(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
-
-
-def test_collective_operations(folder: Path) -> None:
-    for report in reports(folder):
+def test_collective_operations(reports: list[dict[str, Any]]) -> None:
+    for report in reports:
         assert (report["sum"], report["max"], report["gather"]) == ([3.0], [2.0, 0.0], [[0, 7], [1, 7]])
 
 
@@ -128,35 +118,35 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_rounds_are_those_of_one_process(name: str, folder: Path) -> None:
+def test_the_rounds_are_those_of_one_process(name: str, reports: list[dict[str, Any]]) -> None:
     _, expected = rounds(name, 0, 1)
-    for report in reports(folder):
+    for report in reports:
         for found, one in zip(report["rounds"][name], expected, strict=True):
             assert flat(found) == pytest.approx(flat(one), rel=1e-5)
             assert found["samples"] == 27  # padding counts once
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_the_multipliers_are_those_of_one_process(name: str, folder: Path) -> None:
+def test_the_multipliers_are_those_of_one_process(name: str, reports: list[dict[str, Any]]) -> None:
     method, _ = rounds(name, 0, 1)
     assert isinstance(method, sw.AugmentedLagrangian)
-    first, second = (load_file(folder / f"{name}-{rank}.safetensors") for rank in range(WORLD))
+    first, second = (report["tables"][name] for report in reports)
     for key, table in method.tables.items():
         assert torch.equal(first[key], second[key])
         torch.testing.assert_close(first[key], table)
 
 
-def test_a_round_that_is_saved_in_its_middle_ends_the_same(folder: Path) -> None:
+def test_a_round_that_is_saved_in_its_middle_ends_the_same(reports: list[dict[str, Any]]) -> None:
     method = make("lagrangian")
     for i in range(2):
         call(method, i, 0, 1)
     expected = flat(asdict(method.step()))
-    for report in reports(folder):
+    for report in reports:
         assert flat(report["interrupted"]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_all_processes_raise_what_one_of_them_met(folder: Path) -> None:
-    first, second = reports(folder)
+def test_all_processes_raise_what_one_of_them_met(reports: list[dict[str, Any]]) -> None:
+    first, second = reports
     assert first["errors"] == second["errors"]
     assert "got the sample index 3 twice" in first["errors"][0]
     assert "the objective is not finite for 1 sample at step 0 (sample index: 3)" in first["errors"][1]

@@ -1,5 +1,6 @@
 """The study on random pictures of 4 x 4 pixels: seconds for whole runs."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import torch
 
 from samplewise.data import ImageData
+from samplewise.history import History, Row
 from samplewise.studies.mnist.results import Result, read_results
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.settings import StudySettings, write_settings
@@ -38,6 +40,19 @@ def small_run(out: Path, *rows: str, seeds: tuple[int, ...] = (0,), name: str = 
         for seed in seeds:
             run_row(settings, data, parse_row(row), seed, out)
     return read_results(out)
+
+
+def killed_run(out: Path, row: str) -> None:
+    """Run a row in a process that ends at once after the second epoch."""
+    plain = History.append
+
+    def append(self: History, row: Row) -> None:
+        plain(self, row)
+        if self.folder and "warm" not in self.folder.parts and row["epoch"] == 2:
+            os._exit(9)
+
+    History.append = append  # type: ignore[method-assign]
+    small_run(out, row)
 
 
 def with_numbers(result: Result, numbers: Mapping[str, Mapping[str, float]]) -> Result:

@@ -1,8 +1,6 @@
 import csv
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -11,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_study import small_data, small_run, small_settings
+from small_study import killed_run, small_data, small_run, small_settings
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from forked import Forked
 from samplewise.audit import audit
 from samplewise.checkpoint import load_state
 from samplewise.data import ImageData
@@ -151,19 +150,8 @@ def test_tensorboard_shows_originals_above_their_reconstructions(tmp_path: Path)
 
 def test_a_killed_row_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     """A process that is killed in the middle of a row, then the row again in this one."""
-    script = (
-        "import os, sys, pathlib; sys.path.insert(0, sys.argv[2])\n"
-        "from samplewise.history import History\n"
-        "plain = History.append\n"
-        "def append(self, row):\n"
-        "    plain(self, row)\n"
-        "    if self.folder and 'warm' not in self.folder.parts and row['epoch'] == 2: os._exit(9)\n"
-        "History.append = append\n"
-        "from small_study import small_run\n"
-        "small_run(pathlib.Path(sys.argv[1]), 'auglag:50:1.1:5,lr=cosine')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "a"), str(Path(__file__).parent)], check=False)
-    assert done.returncode == 9
+    code, _, err = Forked(killed_run, tmp_path / "a", "auglag:50:1.1:5,lr=cosine", told=tmp_path / "told").finish()
+    assert code == 9, err
     assert not read_results(tmp_path / "a")
     resumed = small_run(tmp_path / "a", "auglag:50:1.1:5,lr=cosine")
     whole = small_run(tmp_path / "b", "auglag:50:1.1:5,lr=cosine")

@@ -1,10 +1,6 @@
-"""What processes that torchrun started do together, and what they say when they do not; started by the tests.
-
-python -m torch.distributed.run --nproc_per_node 2 run_torchrun.py FOLDER
-"""
+"""What processes that torchrun started do together, and what they say when they do not."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +57,13 @@ def said(action: Any) -> str:
     return "nothing"
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    report: dict[str, Any] = {"no fabric": said(lambda: fit(None))}
+def write_report(folder: Path) -> None:
+    found: dict[str, Any] = {"no fabric": said(lambda: fit(None))}
     fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
     fabric.launch()
-    report["together"] = fit(fabric)
+    found["together"] = fit(fabric)
     if distributed.rank() == 0:
         problem = sw.Problem(evaluate, [])
-        report["alone"] = said(lambda: sw.audit(problem, nn.Linear(3, 1), DATA))  # the other process just ends
-    rank = 0 if "alone" in report else 1
-    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+        found["alone"] = said(lambda: sw.audit(problem, nn.Linear(3, 1), DATA))  # the other process just ends
+    rank = 0 if "alone" in found else 1
+    (folder / f"{rank}.json").write_text(json.dumps(found))

@@ -1,22 +1,19 @@
 """Two processes of torchrun: one decision for both, and a clear word where they do not work together."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from run_torchrun import write_report
 
-SCRIPT = Path(__file__).parent / "run_torchrun.py"
+from forked import Forked, torchrun
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("torchrun")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    process = subprocess.run([*command, str(SCRIPT), str(folder)], capture_output=True, text=True, timeout=300)
-    assert process.returncode == 0, process.stderr
+    code, _, err = Forked(torchrun, write_report, folder, told=folder / "told").finish()
+    assert code == 0, err
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -24,7 +24,7 @@ def png(
 ) -> bytes:
     """An image of zeros, with chunks ``extra`` before the pixels; only ``rows`` of it are there, if given."""
     row = bytes(1 + width * {0: 1, 2: 3, 6: 4}[colour] * depth // 8)
-    packed = zlib.compressobj(6)
+    packed = zlib.compressobj(1)
     data = b"".join(packed.compress(row) for _ in range(height if rows is None else rows)) + packed.flush()
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra + chunk(b"IDAT", data) + chunk(b"IEND", b"")
@@ -32,7 +32,7 @@ def png(
 
 def inflating(name: bytes, head: bytes) -> bytes:
     """A PNG file with a compressed text or profile of 100 MB."""
-    return png(256, 256, extra=chunk(name, head + zlib.compress(bytes(100 * MEGABYTE))))
+    return png(256, 256, extra=chunk(name, head + zlib.compress(bytes(100 * MEGABYTE), 1)))
 
 
 def tiff(pages: int, *, side: int = 256) -> bytes:
@@ -96,7 +96,7 @@ def deflated(megabytes: int, length: int | None) -> bytes:
     plain = dicom()
     body = plain[plain.index(b"\x08\x00\x16\x00UI") :]
     place = body.index(b"\x28\x00\x02\x00US")
-    packed = zlib.compressobj(6, zlib.DEFLATED, -15)
+    packed = zlib.compressobj(1, zlib.DEFLATED, -15)
     parts = [packed.compress(body[:place] + b"\x09\x00\x10\x10OB\0\0" + struct.pack("<I", megabytes * MEGABYTE))]
     parts += [packed.compress(bytes(MEGABYTE)) for _ in range(megabytes)]
     parts += [packed.compress(body[place:]), packed.flush()]

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
+from forked import two_processes
 from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError
 from samplewise.measures import psnr
@@ -213,21 +213,17 @@ def part(rank: int) -> tuple[Tensor, Tensor]:
     return images[rank * BATCH :][:BATCH], number[rank * BATCH :][:BATCH]
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    model = make_model()
+def work() -> dict[str, Any]:
+    rank, model = dist.get_rank(), make_model()
     adversary = Adversary(embed, discriminator=make_discriminator(seed=rank + 1), lr=LR)
     for step in range(2):
         torch.manual_seed(step)
         adversary.step(model, part(rank))
-    save_state(Path(folder, str(rank)), dict(adversary.discriminator.named_parameters()))
-    dist.destroy_process_group()
+    return dict(adversary.discriminator.named_parameters())
 
 
-def test_processes_share_one_discriminator(tmp_path: Path) -> None:
-    spawn(worker, args=(str(tmp_path),), nprocs=2)
-    first, second = (load_state(tmp_path / str(rank)) for rank in range(2))
+def test_processes_share_one_discriminator() -> None:
+    first, second = two_processes(work)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
     model, discriminator = make_model(), make_discriminator(seed=1)
