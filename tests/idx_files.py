@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import struct
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -40,4 +39,4 @@ def write_folder(folder: Path, files: dict[str, bytes], *, compressed: bool = Fa
 def described(files: dict[str, bytes], mirrors: tuple[str, ...] = ()) -> PublishedData:
     """The files as a published data set, with their md5."""
     sums = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    return PublishedData("small", MappingProxyType(sums), mirrors)
+    return PublishedData("small", sums, mirrors)

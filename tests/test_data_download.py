@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from idx_files import contents, described, write_folder
-from samplewise.data import cache_folder, download, load_folder
-from samplewise.data.mnist import FILES, OWN
+from samplewise.data import download, load_folder
+from samplewise.data.mnist import FILES, OWN, cache_folder
 from samplewise.errors import ConfigurationError, DataError, OutputError
 
 FIRST = f"{FILES[0]}.gz"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from idx_files import contents, described, idx, write_folder
-from samplewise.data import FASHION_MNIST, MNIST, PUBLISHED, ImageData, load_folder, published
-from samplewise.data.mnist import FILES, OWN
+from samplewise.data import FASHION_MNIST, MNIST, ImageData, load_folder, published
+from samplewise.data.mnist import FILES, OWN, PUBLISHED
 from samplewise.errors import ConfigurationError, DataError
 
 

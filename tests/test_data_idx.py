@@ -9,7 +9,7 @@ import torch
 
 from idx_files import idx
 from limits import cost
-from samplewise.data import read_idx
+from samplewise.data.mnist import read_idx
 from samplewise.errors import DataError
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
@@ -19,13 +19,13 @@ IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 def test_images_are_read_as_written(tmp_path: Path, compressed: bool) -> None:
     path = tmp_path / ("images.gz" if compressed else "images")
     path.write_bytes(gzip.compress(idx(IMAGES)) if compressed else idx(IMAGES))
-    assert torch.equal(read_idx(path, 3), torch.from_numpy(IMAGES))
+    assert torch.equal(read_idx(path, 3)[0], torch.from_numpy(IMAGES))
 
 
 def test_labels_have_one_dimension(tmp_path: Path) -> None:
     path = tmp_path / "labels"
     path.write_bytes(idx(np.array([3, 1, 2], np.uint8)))
-    assert read_idx(path, 1).tolist() == [3, 1, 2]
+    assert read_idx(path, 1)[0].tolist() == [3, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_idx(tmp_path / "nowhere", 3)
 
 
-READ = "import sys; from samplewise.data import read_idx; read_idx(sys.argv[1], 3)"
+READ = (
+    "import sys; from pathlib import Path; from samplewise.data.mnist import read_idx; read_idx(Path(sys.argv[1]), 3)"
+)
 
 
 @pytest.mark.parametrize("announced", [(1 << 32) + (1 << 24), 28 * 28])

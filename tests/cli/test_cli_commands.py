@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from samplewise.cli import main
-from samplewise.cli.devices import Devices
 from samplewise.cli.mnist import Source, share_cores
+from samplewise.cli.options import Devices
 from samplewise.cli.progress import duration, progress
 from samplewise.errors import ConfigurationError
 
@@ -138,8 +138,9 @@ def test_numbers_are_in_words_for_people() -> None:
     assert [duration(s) for s in (0.4, 89, 600, 7200)] == ["0 s", "89 s", "10 min", "2.0 h"]
 
 
-def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
+@pytest.mark.parametrize("group", [[], ["chest"], ["watermark"]])
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str], group: list[str]) -> None:
+    assert main(group) == 0
     assert capsys.readouterr().out.count("\n") > 10
 
 

@@ -49,8 +49,9 @@ def test_an_error_is_one_line_and_a_code(
     assert message in shown.err
 
 
-def test_an_interrupt_is_130_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(app_that_raises(KeyboardInterrupt()), []) == 130
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), typer.Abort()])
+def test_an_interrupt_is_130_and_one_line(capsys: pytest.CaptureFixture[str], ended: BaseException) -> None:
+    assert run(app_that_raises(ended), []) == 130
     shown = capsys.readouterr()
     assert shown.err == "samplewise: interrupted; a run that writes to a folder goes on with --resume\n"
 

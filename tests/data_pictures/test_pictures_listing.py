@@ -1,11 +1,10 @@
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from picture_folders import chest_names, row, write_chest, write_pictures, write_table
-from samplewise.data.pictures import PATHOLOGIES, find
-from samplewise.data.pictures.chest import label_array, read_rows
+from samplewise.data.pictures import find
+from samplewise.data.pictures.listing import read_rows
 from samplewise.errors import DataError
 
 
@@ -161,15 +160,4 @@ def test_a_file_that_is_not_the_table_is_refused(tmp_path: Path) -> None:
 def test_a_table_from_a_spreadsheet_is_read_too(tmp_path: Path) -> None:
     path = write_table(tmp_path, [row("00000001_000.png", "Mass | Hernia")])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
-    assert read_rows(path)["00000001_000"].findings == ("Mass", "Hernia")
-
-
-def test_labels_are_a_column_for_each_pathology() -> None:
-    labels = label_array([(), ("Hernia", "Atelectasis"), ("Mass",)])
-    assert labels.shape == (3, 14)
-    assert labels.dtype == np.uint8
-    assert [[PATHOLOGIES[i] for i in np.flatnonzero(line)] for line in labels] == [
-        [],
-        ["Atelectasis", "Hernia"],
-        ["Mass"],
-    ]
+    assert read_rows(path) == {"00000001_000": ("00000001", ("Mass", "Hernia"))}

@@ -102,12 +102,6 @@ def test_what_a_killed_process_leaves_is_no_store_and_goes_when_it_is_made_anew(
     assert sorted(path.name for path in out.iterdir()) == ["images.u8", "index.json", "split.json"]
 
 
-def test_an_unfinished_store_of_an_earlier_version_is_made_anew(many: Path, whole: Store, tmp_path: Path) -> None:
-    for name in ("unfinished.jsonl", "images.u8", "split.json", ".probe.x", ".index.json.x.tmp"):
-        (tmp_path / name).write_text("of something else")
-    same(prepare(many, tmp_path, size=8, resume=True), whole)
-
-
 def test_an_error_leaves_nothing(many: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -193,5 +187,7 @@ def test_arguments_and_disks_that_cannot_do_are_refused(many: Path, tmp_path: Pa
         prepare(many, tmp_path / "out", size=0)
     with pytest.raises(ConfigurationError, match="workers 0"):
         prepare(many, tmp_path / "out", workers=0)
+    with pytest.raises(ConfigurationError, match="one of patients, official, got 'random'"):
+        prepare(many, tmp_path / "out", split="random")
     with pytest.raises(OutputError, match="GB free, but the pictures will need"):
         prepare(many, tmp_path / "out", size=2**22)

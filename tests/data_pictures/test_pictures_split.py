@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplewise.data.pictures import PARTS, Split
-from samplewise.data.pictures.split import parse_rule
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.errors import CheckpointError, DataError
 
 PATIENTS = st.lists(st.integers(0, 60).map("{:08d}".format), min_size=3, max_size=150).filter(lambda p: len(set(p)) > 2)
 
@@ -55,8 +54,6 @@ def test_shares_are_of_the_patients() -> None:
     patients = [f"{number:08d}" for number in range(1000)]
     split = Split.by_patient(named(patients), patients)
     assert [len(split.part(part)) for part in PARTS] == [700, 150, 150]
-    split = Split.by_patient(named(patients), patients, validation=0.1, test=0.2)
-    assert [len(split.part(part)) for part in PARTS] == [700, 100, 200]
 
 
 def test_a_seed_gives_the_same_split_in_every_version() -> None:
@@ -77,11 +74,6 @@ def test_patients_who_join_later_move_few_others() -> None:
 def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(DataError, match="at least 3 patients to split, got 2"):
         Split.by_patient(["a", "b", "c"], ["x", "y", "y"])
-    for validation, test in ((0.0, 0.2), (0.5, 0.5), (0.2, -0.1)):
-        with pytest.raises(ConfigurationError, match="shares above 0 that leave some"):
-            Split.by_patient(["a", "b", "c"], ["a", "b", "c"], validation=validation, test=test)
-    with pytest.raises(ConfigurationError, match="one of patients, official, got 'random'"):
-        parse_rule("random")
 
 
 def official(patients: list[str], tested: set[str], seed: int = 0) -> Split:

@@ -6,8 +6,8 @@ import pytest
 from report_runs import made_up
 
 import samplewise
-from samplewise.report.charts import curve_charts, distribution_charts, multiplier_charts
-from samplewise.report.look import PALETTE, Look
+from samplewise.report.charts import Look, curve_charts, run_charts
+from samplewise.report.style import PALETTE
 
 RUNS = [made_up("a"), made_up("b", epochs=3000)]
 
@@ -26,9 +26,9 @@ def test_every_colour_stands_out_on_every_page(page: str) -> None:
 
 
 def test_no_other_module_names_a_colour() -> None:
-    """What is drawn looks the same everywhere: the style sheet has the page's own colours, ``look`` all others."""
+    """What is drawn looks the same everywhere: the style sheet has the page's own colours, ``style`` all others."""
     root = Path(samplewise.__file__).parent
-    paths = [path for kind in ("*.py", "*.js", "*.html") for path in root.rglob(kind) if path.name != "look.py"]
+    paths = [path for kind in ("*.py", "*.js", "*.html") for path in root.rglob(kind) if path.name != "style.py"]
     named = re.compile(r"#[0-9a-fA-F]{3,8}['\"]|rgba?\(\d|color=['\"](?!inherit|none)[a-z]+['\"]")
     found = {path.name: named.findall(path.read_text()) for path in paths}
     assert {name: colours for name, colours in found.items() if colours} == {"page.js": ["rgba(0"]}  # transparent
@@ -38,7 +38,7 @@ def test_no_other_module_names_a_colour() -> None:
 def test_plotly_accepts_every_chart(runs: list[object]) -> None:
     look = Look(RUNS[: len(runs)])
     charts = curve_charts(RUNS[: len(runs)], look)
-    charts += distribution_charts(RUNS[0], 0, look) + multiplier_charts(RUNS[0], 0)
+    charts += [chart for kind in run_charts(RUNS[0], 0, look).values() for chart in kind]
     assert len({chart.id for chart in charts}) == len(charts) == 6 + len(runs) - 1
     for chart in charts:
         figure = go.Figure(data=chart.figure["data"], layout=chart.figure["layout"])  # refuses what it does not know
@@ -50,7 +50,7 @@ def test_one_run_is_coloured_by_data_set_and_several_by_run() -> None:
     assert one.colour(0, "train") != one.colour(0, "test")
     assert several.colour(0, "train") == several.colour(0, "test") != several.colour(1, "test")
     assert one.splits == ["train", "test", "while training"]
-    assert one.hidden(RUNS[:1]) == {"while training"}
+    assert one.hidden == {"while training"}
 
 
 def test_long_runs_are_thinned_and_keep_their_ends() -> None:
@@ -62,7 +62,7 @@ def test_long_runs_are_thinned_and_keep_their_ends() -> None:
 
 
 def test_a_distribution_says_what_lies_beyond_its_scale() -> None:
-    (chart,) = distribution_charts(RUNS[0], 0, Look(RUNS[:1]))
+    (chart,) = run_charts(RUNS[0], 0, Look(RUNS[:1]))["distributions"]
     assert "error <= 0.5" in chart.caption
     assert "test 0 below and 2 above" in chart.caption
     low, high = chart.figure["layout"]["xaxis"]["range"]

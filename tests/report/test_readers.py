@@ -10,15 +10,12 @@ from safetensors.numpy import save_file
 
 import samplewise as sw
 from samplewise.audit import violation_rate_upper
+from samplewise.cli.report import read_reports
 from samplewise.errors import DataError
-from samplewise.report.fits import keep_certificate, read_fit
-from samplewise.report.readers import read_curves, read_reports
+from samplewise.report.fits import keep_certificate, read_curves
 from samplewise.report.run import Multipliers, RunReport
-from samplewise.studies.mnist.for_report import read_study
 from small import BOUND, make_data, make_problem
 from small_fit import small_fit
-
-READERS = (read_study, read_fit)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +26,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, sw.Solution]
 
 
 def read_one(folder: Path) -> RunReport:
-    (run,) = read_reports([folder], READERS)
+    (run,) = read_reports([folder])
     return run
 
 
@@ -166,17 +163,17 @@ def test_a_file_that_cannot_be_read_is_named(
     else:
         harm(tmp_path / name)
     with pytest.raises(DataError, match=name.replace(".", r"\.")):
-        read_reports([tmp_path], READERS)
+        read_reports([tmp_path])
 
 
 def test_a_folder_that_is_no_run_is_refused(fitted: tuple[Path, sw.Solution], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such folder"):
-        read_reports([tmp_path / "nowhere"], READERS)
+        read_reports([tmp_path / "nowhere"])
     with pytest.raises(DataError, match="holds no run"):
-        read_reports([tmp_path], READERS)
+        read_reports([tmp_path])
     (tmp_path / "run.json").write_bytes((fitted[0] / "run.json").read_bytes())
     with pytest.raises(DataError, match="not ended an epoch"):
-        read_reports([tmp_path], READERS)
+        read_reports([tmp_path])
 
 
 def test_runs_of_several_folders_are_told_apart_by_their_folders(
@@ -186,7 +183,7 @@ def test_runs_of_several_folders_are_told_apart_by_their_folders(
     twin.mkdir(parents=True)
     for path in fitted[0].glob("*.json*"):
         (twin / path.name).write_bytes(path.read_bytes())
-    names = [run.name for run in read_reports([fitted[0], twin], READERS)]
+    names = [run.name for run in read_reports([fitted[0], twin])]
     assert names == [f"{fitted[0].parent.name}/fitted", "elsewhere/fitted"]
 
 
@@ -197,10 +194,3 @@ def test_one_tau_for_all_constraints_is_one_curve() -> None:
     titles = [curve.title for curve in read_curves([{**row, "tau/b": 3.0}], ["a", "b"])]
     assert titles[:2] == ["τ: a", "τ: b"]
     assert [curve.title for curve in read_curves([{"epoch": 1, "tau/a": 0.0}], ["a"])] == []  # nothing was enforced
-
-
-def test_a_new_kind_of_run_needs_only_a_reader(tmp_path: Path, fitted: tuple[Path, sw.Solution]) -> None:
-    (tmp_path / "mine.json").touch()
-    known = read_one(fitted[0])
-    found = read_reports([tmp_path], [*READERS, lambda folder: [known] if (folder / "mine.json").exists() else None])
-    assert found == [known]

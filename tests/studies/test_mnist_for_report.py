@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from small_study import small_run
 
+from samplewise.cli.report import read_reports
 from samplewise.errors import CheckpointError, DataError
 from samplewise.report.page import make_page
-from samplewise.report.readers import read_reports
-from samplewise.studies.mnist.for_report import read_study
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_row_is_a_run_with_its_worst_pictures(study: Path) -> None:
-    fixed, penalty = read_reports([study], [read_study])
+    fixed, penalty = read_reports([study])
     assert [fixed.name, penalty.name] == ["Fixed (λ = 10)", "Penalty (τ₀ = 10, γ = 1.1)"]  # noqa: RUF001 - gamma
     stored = json.loads((Path(penalty.folder) / "result.json").read_text())
     train, test = penalty.splits
@@ -47,10 +46,10 @@ def test_a_study_without_a_complete_row_or_of_another_version_is_refused(study: 
     settings = json.loads((study / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(settings))
     with pytest.raises(DataError, match="no row is complete"):
-        read_reports([tmp_path], [read_study])
+        read_reports([tmp_path])
     (tmp_path / "run.json").write_text(json.dumps({**settings, "format": "samplewise-mnist-99"}))
     with pytest.raises(CheckpointError, match="not a run of this version"):
-        read_reports([tmp_path], [read_study])
+        read_reports([tmp_path])
 
 
 def test_a_torn_row_is_named_and_pictures_may_be_missing(study: Path, tmp_path: Path) -> None:
@@ -59,8 +58,8 @@ def test_a_torn_row_is_named_and_pictures_may_be_missing(study: Path, tmp_path: 
         if path.is_file() and path.suffix in (".json", ".csv"):
             (copy / path.relative_to(study)).parent.mkdir(parents=True, exist_ok=True)
             (copy / path.relative_to(study)).write_bytes(path.read_bytes())
-    assert all(run.galleries == () for run in read_reports([copy], [read_study]))
+    assert all(run.galleries == () for run in read_reports([copy]))
     history = next(copy.glob("rows/fixed*/seed-0/fit/history.csv"))
     history.write_text("epoch,test/objective\n1,abc\n")
     with pytest.raises(DataError, match="fixed-10"):
-        read_reports([copy], [read_study])
+        read_reports([copy])

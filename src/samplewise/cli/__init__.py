@@ -6,11 +6,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 (the job failed) or 2 (bad input).
-
-    Args:
-        arguments: the command line behind the program's name; that of the process if not given.
-    """
+    """Run a command, or that of the process, and return its exit code: 0, 1 (the job failed) or 2 (bad input)."""
     from samplewise.cli.app import app
     from samplewise.cli.outcome import run
 

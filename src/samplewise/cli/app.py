@@ -1,13 +1,14 @@
-"""The command ``samplewise`` and its subcommands."""
+"""The command ``samplewise`` and its subcommands; those of a few lines are here."""
 
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from samplewise.cli import chest, demo, env, mnist, report, watermark
-
-__all__ = ["app"]
+from samplewise.cli import chest, mnist, report, watermark
+from samplewise.cli.options import JsonFlag
+from samplewise.cli.outcome import begin, emit, note
 
 app = typer.Typer(
     name="samplewise",
@@ -34,16 +35,50 @@ def common(
         print(context.get_help())
 
 
-app.command(epilog="Example: samplewise demo --out demo")(demo.demo)
-app.command(
-    epilog="\b\nExample: samplewise mnist --data download --rows all --out runs/mnist\n"
-    "One row: samplewise mnist --data download --row penalty:100:1.01 --out runs/one\n"
-    "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
-)(mnist.mnist)
+@app.command(epilog="Example: samplewise demo --out demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the table, the plots, their data and report.html.")] = Path(
+        "demo"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and the order of the samples.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare the sequential penalty method with fixed weights on handwritten digits, in about a minute."""
+    begin("demo: loading PyTorch and the digits")
+    from samplewise.studies.demo import run_demo
+
+    found = run_demo(out, seed=seed, note=note)
+    emit(found.to_dict(), found.text, as_json=as_json)
+
+
+app.command(epilog=mnist.EPILOG)(mnist.mnist)
 app.command(
     epilog="\b\nExample: samplewise report runs/one --out report.html\n"
     "Compare: samplewise report runs/one runs/two --out compared.html"
 )(report.report)
-app.command(epilog="Example: samplewise env --json")(env.env)
+
+
+@app.command(epilog="Example: samplewise env --json")
+def env(as_json: JsonFlag = False) -> None:
+    """Print versions and hardware, for bug reports."""
+    begin("env: asking PyTorch for its versions and devices")
+    import torch
+
+    from samplewise.provenance import commit, provenance
+
+    found = provenance()
+    accelerators = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    accelerators += ["mps"] if torch.backends.mps.is_available() else []
+    facts = {name: found[name] for name in ("versions", "machine", "threads")}
+    machine = found["machine"]
+    text = [
+        *(f"{name}: {version}" for name, version in found["versions"].items()),
+        f"commit: {commit() or 'unknown (not a checkout)'}",
+        f"machine: {machine['system']} {machine['processor']}, {machine['cores']} cores, {found['threads']} threads",
+        f"accelerators: {', '.join(accelerators) or 'none'}",
+    ]
+    emit({**facts, "commit": commit(), "accelerators": accelerators}, "\n".join(text), as_json=as_json)
+
+
 app.add_typer(chest.app)
 app.add_typer(watermark.app)

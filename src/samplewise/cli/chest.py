@@ -1,4 +1,4 @@
-"""``samplewise chest``: the study on ChestX-ray8."""
+"""``samplewise chest``: the study on ChestX-ray8; its pictures and the classifier that a watermark must not disturb."""
 
 from __future__ import annotations
 
@@ -7,30 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samplewise.cli import chest_classifier, chest_impact
-from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli import chest_impact, options
+from samplewise.cli.outcome import begin, emit
+from samplewise.cli.progress import prepare_pictures
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Listing, Store
 
-__all__ = ["app"]
-
 SHOWN = 5  # names of skipped pictures; all of them are in the store's index
 
-app = typer.Typer(
-    name="chest",
-    help="Chest X-rays: prepare the images of ChestX-ray8 and judge what a watermark does to a diagnosis.",
-    epilog="Example: samplewise chest prepare --data ChestX-ray8 --size 224 --out chest.store",
-    invoke_without_command=True,
-    rich_markup_mode=None,
+app = options.command_group(
+    "chest",
+    "Chest X-rays: prepare the images of ChestX-ray8 and judge what a watermark does to a diagnosis.",
+    "Example: samplewise chest prepare --data ChestX-ray8 --size 224 --out chest.store",
 )
-
-
-@app.callback()
-def common(context: typer.Context) -> None:
-    """Show the help if no command is given."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @app.command(
@@ -53,26 +43,16 @@ def prepare(
     resume: Annotated[
         bool, typer.Option("--resume", help="Use the store if it is there already; else make it.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Decode the images once into a store, with labels, and split them so that no patient is on two sides."""
     begin(f"chest prepare: looking for images in {data}")
-    from samplewise.cli.preparing import preparing
-    from samplewise.data import pictures
-    from samplewise.data.pictures.split import parse_rule
+    from samplewise.data.pictures import find
 
-    rule = parse_rule(split)
-    listing = pictures.find(data, labels=True)
-    with preparing(out) as watch:
-        store = pictures.prepare(
-            listing, out, size=size, seed=seed, split=rule, workers=workers, resume=resume, watch=watch
-        )
+    listing = find(data, labels=True)
+    store = prepare_pictures(listing, out, size=size, seed=seed, split=split, workers=workers, resume=resume)
     summary = _summary(store, listing)
-    if as_json:
-        emit_json(summary)
-    else:
-        _show(summary)
-        note(f"The store is in {out}")
+    emit(summary, _summary_text(summary), f"The store is in {out}", as_json=as_json)
 
 
 def _summary(store: Store, listing: Listing) -> dict[str, Any]:
@@ -104,33 +84,114 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
     }
 
 
-def _show(summary: dict[str, Any]) -> None:
+def _summary_text(summary: dict[str, Any]) -> str:
     parts = summary["parts"]
-    columns = [parts[name] for name in parts]
-    width = max(map(len, columns[0]["labels"]))
-
-    def line(title: str, counts: list[int]) -> None:
-        print(f"{title:<{width}}" + "".join(f"{count:>12,}" for count in counts))
-
-    print(f"{summary['images']:,} images of {summary['patients']:,} patients, {summary['size']} x {summary['size']}")
-    print(f"{'':<{width}}" + "".join(f"{name:>12}" for name in parts))
-    for title in ("images", "patients"):
-        line(title, [column[title] for column in columns])
-    for label in columns[0]["labels"]:
-        line(label, [column["labels"][label] for column in columns])
-    line("No Finding", [column["no_finding"] for column in columns])
+    columns = {name: {**part, **part["labels"], "No Finding": part["no_finding"]} for name, part in parts.items()}
+    titles = ["images", "patients", *parts["train"]["labels"], "No Finding"]
+    width = max(map(len, titles))
+    lines = [
+        f"{summary['images']:,} images of {summary['patients']:,} patients, {summary['size']} x {summary['size']}",
+        f"{'':<{width}}" + "".join(f"{name:>12}" for name in parts),
+        *(f"{each:<{width}}" + "".join(f"{column[each]:>12,}" for column in columns.values()) for each in titles),
+    ]
     skipped = summary["skipped"]
-    print(f"skipped: {len(skipped):,}")
-    for name, reason in list(skipped.items())[:SHOWN]:
-        print(f"  {name}: {reason}")
+    lines.append(f"skipped: {len(skipped):,}")
+    lines += [f"  {name}: {reason}" for name, reason in list(skipped.items())[:SHOWN]]
     if len(skipped) > SHOWN:
-        print("  ... all are in the store's index.json under bad")
+        lines.append("  ... all are in the store's index.json under bad")
     if summary["converted"]:
-        print("turned grey: " + ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items()))
+        lines.append("turned grey: " + ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items()))
     if summary["rows_without_file"]:
         first = ", ".join(summary["rows_without_file_first"])
-        print(f"rows of {summary['table']} without an image here: {summary['rows_without_file']:,} ({first} ...)")
+        lines.append(
+            f"rows of {summary['table']} without an image here: {summary['rows_without_file']:,} ({first} ...)"
+        )
+    return "\n".join(lines)
 
 
-app.command(epilog=chest_classifier.EPILOG)(chest_classifier.classifier)
+@app.command(
+    epilog="\b\nExample: samplewise chest classifier --store chest.store --out runs/classifier\n"
+    "From ImageNet: samplewise chest classifier --store chest.store --weights densenet121.pth --out runs/classifier\n"
+    "With a recipe: samplewise chest classifier --store chest.store --recipe FILE.toml --out runs/classifier\n"
+    "On from smaller images: samplewise chest classifier --store chest.store --size 96 "
+    "--weights runs/classifier64/model.safetensors --out runs/classifier96\n"
+    "Go on: the same command with --resume"
+)
+def classifier(
+    store: Annotated[Path, typer.Option(help="Store made by samplewise chest prepare.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="ImageNet weights of DenseNet-121, or the model.safetensors of another run, to start from; from "
+            "scratch if not given."
+        ),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=32, help="Height and width it looks at; the store's if not given.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most; 100 if not given.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a step; 64 if not given.")] = None,
+    seed: options.Seed = None,
+    recipe: options.RecipeFile = None,
+    threads: options.Threads = None,
+    resume: options.ResumeFlag = False,
+    accelerator: options.Accelerator = "auto",
+    devices: options.DevicesFlag = 1,
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32-true",
+    as_json: options.JsonFlag = False,
+) -> None:
+    """Train DenseNet-121 to find 14 pathologies, and give the AUROC of each with an interval."""
+    begin(f"chest classifier: opening {store}")
+    from samplewise.data.pictures import Store
+    from samplewise.data.records import read_json
+    from samplewise.studies.chest.classifier import RESULT_FILE, open_run, train_classifier
+    from samplewise.studies.chest.settings import MADE, ClassifierSettings
+
+    pictures = Store.open(store)
+    given = options.given_settings(
+        recipe, ClassifierSettings, MADE, size=size, epochs=epochs, batch_size=batch_size, seed=seed
+    )
+    settings = ClassifierSettings(**{"size": pictures.size, **given}).of(pictures, weights)
+    fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
+
+    def open_first(first: bool) -> None:
+        if first:
+            open_run(pictures, settings, out, weights=weights, resume=resume)
+            options.keep_recipe(out, settings, MADE)
+
+    options.launch(fabric, open_first)
+    train_classifier(pictures, settings, out, weights=weights, resume=True, fabric=fabric)
+    if fabric.global_rank > 0:
+        return
+    result = read_json(out / RESULT_FILE, "a result of chest classifier")
+    closing = f"The classifier is in {out}; see what watermarks do to it with samplewise chest impact"
+    emit(result, _result_text(result), closing, as_json=as_json)
+
+
+def _result_text(result: dict[str, Any]) -> str:
+    from samplewise.studies.chest.auroc import FEWEST
+
+    def interval(of: dict[str, float | None]) -> str:
+        return "    -" if of["value"] is None else f"{of['value']:.3f}  {of['low']:.3f} to {of['high']:.3f}"
+
+    test = result["test"]
+    found = {one["pathology"]: one for one in test["pathologies"]}
+    width = max(map(len, found))
+    lines = [
+        f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min",
+        f"{'test':<{width}}  positives  AUROC  95 % interval",
+        *(
+            f"{one['pathology']:<{width}}  {one['positives']:>9,}  {interval(one['auroc'])}"
+            for one in test["pathologies"]
+        ),
+        f"{'mean':<{width}}  {'':>9}  {interval(test['mean_auroc'])}",
+    ]
+    if test["left_out"]:
+        lines.append(f"not in the mean, with fewer than {FEWEST} positives: {', '.join(test['left_out'])}")
+    return "\n".join(lines)
+
+
 app.command(epilog=chest_impact.EPILOG)(chest_impact.impact)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -9,16 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli.devices import Accelerator, Devices
-from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli.options import Accelerator, Devices, JsonFlag, Threads
+from samplewise.cli.outcome import begin, emit
 from samplewise.cli.progress import progress
 from samplewise.cli.watermark_evaluate import warn_of_other_split
 
 if TYPE_CHECKING:
     from samplewise.studies.chest.auroc import Array
     from samplewise.watermark.judging.runs import Run
-
-__all__ = ["EPILOG", "impact"]
 
 EPILOG = (
     "\b\nExample: samplewise chest impact --classifier runs/classifier --watermark runs/c30 --watermark runs/c40 "
@@ -43,19 +42,15 @@ def impact(
     resamples: Annotated[int, typer.Option(min=100, help="Of the bootstrap over patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
+    threads: Threads = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Take what an earlier process that was ended had looked at.")
     ] = False,
     accelerator: Accelerator = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Compare the diagnosis of marked images, as written in 8 bits, with that of the originals."""
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
-    import shutil
-
-    import torch
-
     from samplewise.data.pictures import Store
     from samplewise.provenance import provenance
     from samplewise.studies.chest.classifier import check_unseen, fingerprint_of, probabilities, read_classifier
@@ -72,22 +67,22 @@ def impact(
     pictures = Store.open(store)
     check_unseen(classifier, pictures)
     open_output(out, OURS)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    device = Devices(accelerator)().device
+    device = Devices(accelerator, threads=threads)().device
     data = pictures.select("test")
     weights = fingerprint_of(network)
     if not resume:
         shutil.rmtree(out / SEEN, ignore_errors=True)
-    looks = Looks(
-        out / SEEN,
-        {"classifier": weights, "pictures": pictures.index.fingerprint, "split": str(pictures.split.origin)},
-    )
+    about = {"classifier": weights, "pictures": pictures.index.fingerprint, "split": str(pictures.split.origin)}
+    looks = Looks(out / SEEN, about)
     network.to(device)
 
     def look_at_originals() -> dict[str, Array]:
         with progress("diagnosing originals") as watch:
             return {"probabilities": probabilities(network, data, batch_size=batch_size, watch=watch)}
+
+    def look_at_run(run: Run) -> dict[str, Array]:
+        with progress(f"diagnosing {run.label}") as watch:
+            return vars(look_at(network, run.network, data, batch_size=batch_size, watch=watch))
 
     originals = judge_originals(
         network,
@@ -97,17 +92,13 @@ def impact(
         seed=seed,
         look=lambda: looks.take("originals", look_at_originals)["probabilities"],
     )
-
-    def look_at_run(run: Run) -> dict[str, Array]:
-        with progress(f"diagnosing {run.label}") as watch:
-            return vars(look_at(network, run.network, data, batch_size=batch_size, watch=watch))
-
     impacts = []
     for run in runs:
         warn_of_other_split(run, data, "test")
         seen = Seen(**looks.take(fingerprint_of(run.network), partial(look_at_run, run)))
         impacts.append(judge_run(run, originals, seen, bounds=diagnosis or (0.01, 0.02, 0.05)))
-    about = {
+    columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
+    asked = {
         "classifier": {"folder": classifier.as_posix(), "fingerprint": weights, "size": network.size},
         "watermarks": {
             run.name: {"folder": run.folder.as_posix(), "recipe": asdict(run.recipe), "training": run.result}
@@ -118,12 +109,8 @@ def impact(
         "resamples": resamples,
         "provenance": provenance(seed=seed, device=str(device)),
     }
-    columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
-    report = write_table(out, originals, impacts, columns, about)
+    report = write_table(out, originals, impacts, columns, asked)
     draw_impact(out, impacts)
     shutil.rmtree(out / SEEN)
-    if as_json:
-        emit_json(report)
-    else:
-        print(table_text(originals, impacts, columns))
-        note(f"Tables, report.json and the figure are in {out}")
+    text = table_text(originals, impacts, columns)
+    emit(report, text, f"Tables, report.json and the figure are in {out}", as_json=as_json)

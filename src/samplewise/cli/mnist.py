@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy, launch
-from samplewise.cli.outcome import begin, emit_json, note
-from samplewise.cli.recipes import RecipeFile, given_settings, keep_recipe
+from samplewise.cli import options
+from samplewise.cli.outcome import begin, emit, note
+from samplewise.cli.progress import progress
 from samplewise.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from samplewise.data import ImageData, PublishedData
+    from samplewise.data import ImageData
     from samplewise.studies.mnist.jobs import Job
     from samplewise.studies.mnist.settings import StudySettings
 
-__all__ = ["Source", "mnist", "share_cores"]
+EPILOG = (
+    "\b\nExample: samplewise mnist --data download --rows all --out runs/mnist\n"
+    "One row: samplewise mnist --data download --row penalty:100:1.01 --out runs/one\n"
+    "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
+)
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,12 @@ class Source:
         if self.place == "digits":
             images = data.digits()
         else:
-            known = data.published(self.dataset)
-            images = data.load_folder(_download(known) if self.place == "download" else Path(self.place), known)
+            known, folder = data.published(self.dataset), Path(self.place)
+            if self.place == "download":
+                with progress("downloading", unit="bytes") as tell:
+                    folder = data.download(known, report=lambda name, done, total: tell(done, total, name))
+            images = data.load_folder(folder, known)
         return images.with_validation(self.validation) if self.validation else images
-
-
-def _download(known: PublishedData) -> Path:
-    from samplewise import data
-    from samplewise.cli.progress import progress
-
-    with progress("downloading", unit="bytes") as tell:
-        return data.download(known, report=lambda name, done, total: tell(done, total, name))
 
 
 def mnist(
@@ -70,7 +68,7 @@ def mnist(
     seed: Annotated[list[int] | None, typer.Option(min=0, help="May be given several times; 0 if not given.")] = None,
     theta: Annotated[float | None, typer.Option(help="The tolerated reconstruction error; 0.01 if not given.")] = None,
     code: Annotated[int | None, typer.Option(min=1, help="Units of the code; 20 if not given.")] = None,
-    recipe: RecipeFile = None,
+    recipe: options.RecipeFile = None,
     validation: Annotated[
         int, typer.Option(min=0, help="Hold out so many training samples and report on them, not on the test set.")
     ] = 0,
@@ -87,37 +85,66 @@ def mnist(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files of each row, below --out.")
     ] = False,
-    accelerator: Accelerator = "auto",
-    devices: DevicesFlag = 1,
-    nodes: Nodes = 1,
-    strategy: Strategy = "auto",
-    precision: Precision = "32-true",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    accelerator: options.Accelerator = "auto",
+    devices: options.DevicesFlag = 1,
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32-true",
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")
-    from samplewise.studies.mnist.jobs import JobFailedError
+    from samplewise.studies.mnist.jobs import JobFailedError, run_here, run_jobs
     from samplewise.studies.mnist.output import write_all
     from samplewise.studies.mnist.results import read_results
-    from samplewise.studies.mnist.settings import MADE, StudySettings
+    from samplewise.studies.mnist.settings import MADE, StudySettings, open_run
 
     failed: JobFailedError | None = None
     if not table_only:
         todo = _jobs(rows, row, seed or [0])
         if data is None:
             raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
-        place = Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
+        place = options.Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
         source = Source(data, dataset, validation)
-        chosen = given_settings(recipe, StudySettings, MADE, theta=theta, code=code, epochs=epochs)
+        chosen = options.given_settings(recipe, StudySettings, MADE, theta=theta, code=code, epochs=epochs)
+        images = source()
+
+        def begin_run(first: bool) -> StudySettings:
+            settings = StudySettings.of(images, **chosen)
+            if first:
+                open_run(out, settings, resume=resume)
+                options.keep_recipe(out, settings, MADE)
+            return settings
+
         if place.several:
-            if not _train_on_several(todo, chosen, out, source, place, resume=resume, tensorboard=tensorboard):
+            fabric = place()
+            run_here(todo, options.launch(fabric, begin_run), out, images, fabric, tensorboard=tensorboard)
+            fabric.barrier()
+            if fabric.global_rank > 0:
                 return  # the first process alone writes the table
         else:
-            settings = _begin(out, source(), chosen, resume=resume)
-            try:
-                _train(todo, settings, out, source, place, jobs, threads, tensorboard=tensorboard)
-            except JobFailedError as error:
-                failed = error  # the rows that did come to their end still get their table
+            settings = begin_run(True)
+            processes, threads = share_cores(len(todo), jobs, threads)
+            with progress(f"{len(todo)} rows", len(todo) * settings.epochs, unit="epochs") as tell:
+
+                def watch(unfinished: dict[Job, int]) -> None:
+                    done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
+                    tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
+
+                try:
+                    run_jobs(
+                        todo,
+                        settings,
+                        out,
+                        source,
+                        processes=processes,
+                        threads=threads,
+                        fabric=place,
+                        watch=watch,
+                        tensorboard=tensorboard,
+                    )
+                except JobFailedError as error:
+                    failed = error  # the rows that did come to their end still get their table
     if failed is not None and not read_results(out):
         raise failed
     table, missing = write_all(out)
@@ -125,11 +152,7 @@ def mnist(
         note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
         raise failed
-    if as_json:
-        emit_json(table.to_dict())
-    else:
-        print(table.text())
-        note(f"The table and the figures are in {out}")
+    emit(table.to_dict(), table.text(), f"The table and the figures are in {out}", as_json=as_json)
 
 
 def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list[Job]:
@@ -145,80 +168,12 @@ def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list
     return [Job(row, seed) for seed in dict.fromkeys(seeds) for row in parsed.values()]
 
 
-def _begin(out: Path, images: ImageData, chosen: dict[str, object], *, resume: bool) -> StudySettings:
-    from samplewise.studies.mnist.settings import MADE, StudySettings, open_run
-
-    settings = StudySettings.of(images, **chosen)
-    open_run(out, settings, resume=resume)
-    keep_recipe(out, settings, MADE)
-    return settings
-
-
 def share_cores(rows: int, jobs: int | None, threads: int | None) -> tuple[int, int]:
     """How many rows run side by side, with how many threads each.
 
     Small matrices leave a second thread little to do, so rows side by side come first.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if jobs is None:
-        jobs = max(1, min(rows, cores // (threads or 1)))
-    return jobs, threads or max(1, cores // jobs)
+    from samplewise.data.processes import cores
 
-
-def _train(
-    todo: list[Job],
-    settings: StudySettings,
-    out: Path,
-    source: Source,
-    place: Devices,
-    jobs: int | None,
-    threads: int | None,
-    *,
-    tensorboard: bool,
-) -> None:
-    from samplewise.cli.progress import progress
-    from samplewise.studies.mnist.jobs import run_jobs
-
-    processes, threads = share_cores(len(todo), jobs, threads)
-    with progress(f"{len(todo)} rows", len(todo) * settings.epochs, unit="epochs") as tell:
-
-        def watch(unfinished: dict[Job, int]) -> None:
-            done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
-            tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
-
-        run_jobs(
-            todo,
-            settings,
-            out,
-            source,
-            processes=processes,
-            threads=threads,
-            fabric=place,
-            watch=watch,
-            tensorboard=tensorboard,
-        )
-
-
-def _train_on_several(
-    todo: list[Job],
-    chosen: dict[str, object],
-    out: Path,
-    source: Source,
-    place: Devices,
-    *,
-    resume: bool,
-    tensorboard: bool,
-) -> bool:
-    """Train every row on all devices; returns whether this is the first of the processes."""
-    from samplewise.studies.mnist.jobs import run_here
-    from samplewise.studies.mnist.settings import StudySettings
-
-    fabric = place()
-    images = source()
-    settings = launch(
-        fabric,
-        lambda first: _begin(out, images, chosen, resume=resume) if first else StudySettings.of(images, **chosen),
-    )
-    run_here(todo, settings, out, images, fabric, tensorboard=tensorboard)
-    fabric.barrier()
-    return fabric.global_rank == 0
+    jobs = jobs or max(1, min(rows, cores() // (threads or 1)))
+    return jobs, threads or max(1, cores() // jobs)

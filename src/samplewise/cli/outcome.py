@@ -14,8 +14,6 @@ import typer
 
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError, install, printable
 
-__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "begin", "emit_json", "note", "run"]
-
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -70,6 +68,16 @@ def emit_json(value: Any) -> None:
     print("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text), flush=True)
 
 
+def emit(result: Any, text: str, closing: str = "", *, as_json: bool) -> None:
+    """End a command with its result: as JSON, or as a text and a line that says where it is."""
+    if as_json:
+        emit_json(result)
+        return
+    print(text)
+    if closing:
+        note(closing)
+
+
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error becomes one line on standard error and an exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -80,7 +88,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
             result = app(args=arguments, prog_name="samplewise", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; a second error at exit must not follow.
@@ -102,8 +110,6 @@ def _judge(error: Exception) -> tuple[int, str]:
     """The exit code and the message of an error."""
     if hasattr(error, "format_message"):  # what typer raises for a bad command line, whatever its version calls it
         return BAD_INPUT, f"{error.format_message()} (see samplewise --help)"
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED, "interrupted"
     if isinstance(error, ConfigurationError | DataError | CheckpointError):
         return BAD_INPUT, str(error)
     if isinstance(error, SamplewiseError):

@@ -6,11 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from samplewise.cli.outcome import note
 from samplewise.errors import printable
 
-__all__ = ["duration", "progress"]
+if TYPE_CHECKING:
+    from samplewise.data.pictures import Listing, Store
 
 Tell = Callable[..., None]
 """``tell(done, total=None, remark="")``: how much is done, of how much if that was not known, and what else to say."""
@@ -27,14 +30,9 @@ def progress(label: str, total: int | None = None, *, unit: str = "images") -> I
 
     In a log, a line says at once what begins, then one at every tenth of it, or half a minute after the last line.
     Where the total is not known there may be nothing to do, and nothing is said before the first call.
-
-    Args:
-        label: what is done.
-        total: how much there is, if that is known.
-        unit: of what.
     """
     if not sys.stderr.isatty():
-        yield _Lines(label, total, unit)
+        yield _lines(label, total, unit)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -57,34 +55,30 @@ def progress(label: str, total: int | None = None, *, unit: str = "images") -> I
         yield tell
 
 
-class _Lines:
+def _lines(label: str, total: int | None, unit: str) -> Tell:
     """For logs."""
+    tenth = -1 if total is None else 0
+    start = last = time.monotonic()
+    begun: int | None = None
+    if total is not None:
+        note(f"{label}: {total:,} {unit}")
 
-    def __init__(self, label: str, total: int | None, unit: str) -> None:
-        self.label = label
-        self.total = total
-        self.unit = unit
-        self.tenth = -1
-        self.start = self.last = time.monotonic()
-        self.begun: int | None = None
-        if total is not None:
-            self.tenth = 0
-            note(f"{label}: {total:,} {unit}")
-
-    def __call__(self, done: int, total: int | None = None, remark: str = "") -> None:
-        self.total = total or self.total
-        tenth = 10 * done // self.total if self.total else 0
+    def tell(done: int, of: int | None = None, remark: str = "") -> None:
+        nonlocal total, tenth, last, begun
+        total = of or total
+        reached = 10 * done // total if total else 0
         now = time.monotonic()
-        if self.begun is None:
-            self.begun = done  # what a run that goes on had behind it
-        if tenth == self.tenth and now - self.last < SILENCE:
+        if begun is None:
+            begun = done  # what a run that goes on had behind it
+        if reached == tenth and now - last < SILENCE:
             return
-        self.tenth, self.last = tenth, now
-        text = f"{self.label}: {done:,}" + (f" of {self.total:,}" if self.total else "") + f" {self.unit}"
-        if self.total and self.begun < done < self.total and now - self.start > GUESS:
-            left = (now - self.start) / (done - self.begun) * (self.total - done)
-            text += f", about {duration(left)} left"
+        tenth, last = reached, now
+        text = f"{label}: {done:,}" + (f" of {total:,}" if total else "") + f" {unit}"
+        if total and begun < done < total and now - start > GUESS:
+            text += f", about {duration((now - start) / (done - begun) * (total - done))} left"
         note(f"{text}, {remark}" if remark else text)
+
+    return tell
 
 
 def duration(seconds: float) -> str:
@@ -92,3 +86,13 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def prepare_pictures(source: Path | Listing, out: Path, **options: Any) -> Store:
+    """:func:`samplewise.data.pictures.prepare` with progress, and a line if it begins anew what a kill left."""
+    from samplewise.data.pictures import is_unfinished, prepare
+
+    if is_unfinished(out):
+        note(f"{out}: an earlier process was ended before its store was complete; beginning anew")
+    with progress("preparing") as watch:
+        return prepare(source, out, watch=watch, **options)

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli import watermark_evaluate, watermark_tool
-from samplewise.cli.devices import Accelerator, Devices, DevicesFlag, Nodes, Precision, Strategy, launch
-from samplewise.cli.outcome import begin, emit_json, note
+from samplewise.cli import options, watermark_evaluate, watermark_tool
+from samplewise.cli.outcome import begin, emit, note
+from samplewise.cli.progress import prepare_pictures
 from samplewise.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Store
     from samplewise.watermark.recipe import Recipe
 
-__all__ = ["app"]
-
-app = typer.Typer(
-    name="watermark",
-    help="Hide messages in images, with a PSNR floor that holds for every one of them.",
-    epilog="Example: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+app = options.command_group(
+    "watermark",
+    "Hide messages in images, with a PSNR floor that holds for every one of them.",
+    "Example: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40",
 )
 
 NOT_LEARNED = 0.2
@@ -41,12 +37,9 @@ NOT_LEARNED = 0.2
     "Go on: the same command with --resume"
 )
 def train(
-    data: Annotated[Path, typer.Option(help="Folder of images, or a store made by samplewise chest prepare.")],
+    data: options.Pictures,
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    recipe: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.toml", help="Settings, such as the recipe.toml of a run; options go before it."),
-    ] = None,
+    recipe: options.RecipeFile = None,
     network: Annotated[
         str | None, typer.Option(help="swift (ours) or hidden (the paper's); swift if not given.")
     ] = None,
@@ -70,24 +63,22 @@ def train(
     diagnosis: Annotated[
         float | None, typer.Option(help="How far no probability of --classifier may move, for any image.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of everything random, the split included.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    seed: options.Seed = None,
+    threads: options.Threads = None,
+    resume: options.ResumeFlag = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
-    accelerator: Accelerator = "auto",
-    devices: DevicesFlag = 1,
-    nodes: Nodes = 1,
-    strategy: Strategy = "auto",
-    precision: Precision = "32-true",
-    as_json: Annotated[bool, typer.Option("--json", help="Print how the run ended as JSON.")] = False,
+    accelerator: options.Accelerator = "auto",
+    devices: options.DevicesFlag = 1,
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32-true",
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Train a network that hides messages in images while every image keeps its PSNR floor.
 
     All settings are in the recipe.toml that is written into the run's folder: change it and give it as --recipe.
     """
     begin(f"watermark train: opening {data}")
-    import torch
-
     from samplewise.report.tensorboard import to_tensorboard
     from samplewise.studies.chest.classifier import fingerprint, read_classifier
     from samplewise.watermark.recipe import read_recipe
@@ -109,11 +100,9 @@ def train(
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = _with_length(wanted, steps, epochs)
     make_network(wanted)  # what does not fit together is said before hours of decoding
-    if threads is not None:
-        torch.set_num_threads(threads)
-    fabric = Devices(accelerator, devices, nodes, strategy, precision)()
+    fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
     with to_tensorboard(fabric, out / "fit" if tensorboard else None):
-        wanted, store = launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
+        wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
         solution = train(
             store,
             wanted,
@@ -125,15 +114,16 @@ def train(
     if fabric.global_rank > 0:
         return
     error = solution.audits["validation"].means["bit_error"]
-    if as_json:
-        ended = {"status": solution.status.name, "selected": solution.selected.to_dict()}
-        emit_json({**ended, "bit_error": error, "run": str(out)})
-    else:
-        print(f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.4g}")
-        if error > NOT_LEARNED:
-            longer = "--epochs" if wanted.steps_per_round is None else "--steps, more message_rounds in a --recipe"
-            note(f"The message was not learned: give more {longer}, larger images or fewer bits")
-        note(f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}")
+    if error > NOT_LEARNED and not as_json:
+        longer = "--epochs" if wanted.steps_per_round is None else "--steps, more message_rounds in a --recipe"
+        note(f"The message was not learned: give more {longer}, larger images or fewer bits")
+    ended = {"status": solution.status.name, "selected": solution.selected.to_dict()}
+    emit(
+        {**ended, "bit_error": error, "run": str(out)},
+        f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.4g}",
+        f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}",
+        as_json=as_json,
+    )
 
 
 def _with_length(recipe: Recipe, steps: int | None, epochs: int | None) -> Recipe:
@@ -151,23 +141,19 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
 
     The first process does it; the others take what it made.
     """
-    from samplewise.cli.preparing import preparing
-    from samplewise.data.pictures import Store, find, prepare
+    from samplewise.data.pictures import Store
     from samplewise.watermark.training import open_run
 
-    if watermark_evaluate.is_store(data):
-        store = Store.open(data)
-        recipe = replace(recipe, data=store.index.fingerprint)
-        if first:
-            open_run(out, recipe, resume=resume)
-        return recipe, store
-    listing = find(data)
-    recipe = replace(recipe, data=listing.fingerprint())
-    if not first:
-        return recipe, Store.open(out / "store")
-    open_run(out, recipe, resume=resume)
-    with preparing(out / "store") as watch:
-        return recipe, prepare(listing, out / "store", size=recipe.size, seed=recipe.seed, resume=True, watch=watch)
+    source = watermark_evaluate.open_source(data)
+    found = source.index.fingerprint if isinstance(source, Store) else source.fingerprint()
+    recipe = replace(recipe, data=found)
+    if first:
+        open_run(out, recipe, resume=resume)
+    if isinstance(source, Store):
+        return recipe, source
+    if first:
+        return recipe, prepare_pictures(source, out / "store", size=recipe.size, seed=recipe.seed, resume=True)
+    return recipe, Store.open(out / "store")
 
 
 app.command(epilog=watermark_evaluate.EPILOG)(watermark_evaluate.evaluate)

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli.devices import Accelerator, Devices
-from samplewise.cli.outcome import begin, emit_json, note
-from samplewise.cli.progress import progress
+from samplewise.cli.options import Accelerator, Devices, JsonFlag, Pictures, Threads
+from samplewise.cli.outcome import begin, emit, note
+from samplewise.cli.progress import prepare_pictures, progress
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from samplewise.data.pictures import PictureData, Store
+    from samplewise.data.pictures import Listing, PictureData, Store
     from samplewise.watermark.attacks import Attack
     from samplewise.watermark.judging.runs import Run
-
-__all__ = ["EPILOG", "evaluate", "is_store", "warn_of_other_split"]
 
 EPILOG = (
     "\b\nExample: samplewise watermark evaluate runs/c40 --data xrays --out judged\n"
@@ -32,7 +30,7 @@ PARTS = ("test", "validation", "train", "all")
 
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders made by samplewise watermark train.")],
-    data: Annotated[Path, typer.Option(help="Folder of images, or a store made by samplewise chest prepare.")],
+    data: Pictures,
     out: Annotated[Path, typer.Option(help="Folder for report.json, table and figures.")],
     part: Annotated[str, typer.Option(help="Of the images: test, validation, train or all.")] = "test",
     images: Annotated[
@@ -50,14 +48,13 @@ def evaluate(
     keep_images: Annotated[bool, typer.Option("--keep-images", help="Keep the marked PNG files in --out.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of what is random in attacks.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch; speed and memory only.")] = 16,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")] = None,
+    threads: Threads = None,
     accelerator: Accelerator = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Judge trained networks on the files they write: PSNR, bit errors, what is left after attacks."""
     begin(f"watermark evaluate: opening {data} and {len(runs)} runs")
-    import torch
-
+    from samplewise.data.pictures import Store
     from samplewise.watermark.figures import write_figures
     from samplewise.watermark.judging import measure, output, summarise
     from samplewise.watermark.judging.runs import read_trained
@@ -68,14 +65,17 @@ def evaluate(
         )
     chosen = _attacks(attacks)
     found = read_trained(runs)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    device = Devices(accelerator)().device
-    _check_data(data, found)
+    device = Devices(accelerator, threads=threads)().device
+    source = open_source(data)
+    if isinstance(source, Store) and (other := [run for run in found if run.recipe.size != source.size]):
+        raise DataError(
+            f"{data}: holds images of size {source.size}, but {other[0].folder} was trained for "
+            f"{other[0].recipe.size}; give the folder of the images themselves, or a store prepared with that size"
+        )
     output.open_output(out)
     judged = []
     for run in found:
-        pictures = _part(_store(data, run, out), part).spread(images)
+        pictures = _part(_store(source, run, out), part).spread(images)
         warn_of_other_split(run, pictures, part)
         kept = output.run_folder(out, run.name) / output.MARKED
         shutil.rmtree(kept, ignore_errors=True)  # of an earlier evaluation
@@ -96,11 +96,8 @@ def evaluate(
         output.write_judged(out, judged[-1])
     figures = write_figures(out / "figures", judged, paper=paper)
     report = output.write_report(out, judged, part=part, seed=seed, device=str(device), figures=figures)
-    if as_json:
-        emit_json(report)
-    else:
-        print(output.table_text(judged))
-        note(f"Report, tables and figures are in {out}; a page with all of it: samplewise report {out}")
+    closing = f"Report, tables and figures are in {out}; a page with all of it: samplewise report {out}"
+    emit(report, output.table_text(judged), closing, as_json=as_json)
 
 
 def _attacks(spec: str) -> tuple[Attack, ...]:
@@ -111,41 +108,23 @@ def _attacks(spec: str) -> tuple[Attack, ...]:
     return parse_attacks(spec)
 
 
-def _check_data(data: Path, runs: list[Run]) -> None:
-    """Refuse what cannot be judged on before anything is written: no pictures, or a store of another size."""
-    from samplewise.data.pictures import Store, find
-
-    if not is_store(data):
-        find(data)
-        return
-    size = Store.open(data).size
-    if other := [run for run in runs if run.recipe.size != size]:
-        raise DataError(
-            f"{data}: holds images of size {size}, but {other[0].folder} was trained for {other[0].recipe.size}; give "
-            "the folder of the images themselves, or a store prepared with that size"
-        )
-
-
-def is_store(data: Path) -> bool:
-    """Whether ``data`` is a store of pictures, finished or not, and no folder of images."""
-    from samplewise.data.pictures import is_unfinished
+def open_source(data: Path) -> Store | Listing:
+    """A store of pictures, or the pictures of a folder, which are still to be prepared."""
+    from samplewise.data.pictures import Store, find, is_unfinished
     from samplewise.data.pictures.store import INDEX
 
-    return (data / INDEX).exists() or is_unfinished(data)
+    return Store.open(data) if (data / INDEX).exists() or is_unfinished(data) else find(data)
 
 
-def _store(data: Path, run: Run, out: Path) -> Store:
-    """The pictures for a run: the store that was given, or the folder prepared as its training prepared it."""
-    from samplewise.cli.preparing import preparing
-    from samplewise.data.pictures import Store, prepare
+def _store(source: Store | Listing, run: Run, out: Path) -> Store:
+    """The pictures for a run: the store that was given, or a folder prepared as its training prepared it."""
+    from samplewise.data.pictures import Store
 
-    if is_store(data):
-        return Store.open(data)
+    if isinstance(source, Store):
+        return source
     size, seed = run.recipe.size, run.split_seed
     # Runs of different sizes, or trained with different splits, need their own.
-    place = out / "store" / f"{size}-seed{seed}"
-    with preparing(place) as watch:
-        return prepare(data, place, size=size, seed=seed, resume=True, watch=watch)
+    return prepare_pictures(source, out / "store" / f"{size}-seed{seed}", size=size, seed=seed, resume=True)
 
 
 def _part(store: Store, part: str) -> PictureData:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samplewise.cli.outcome import FAILED, begin, emit_json, note
+from samplewise.cli.options import JsonFlag
+from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
-    from samplewise.watermark.certificate import Certificate
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
-    from samplewise.watermark.payload import Key, Payload
-    from samplewise.watermark.watermarker import Extracted
-
-__all__ = ["EMBED", "EXTRACT", "VERIFY", "embed", "extract", "verify"]
+    from samplewise.watermark.payload import Payload
+    from samplewise.watermark.watermarker import Extracted, Watermarker
 
 EMBED = (
     '\b\nExample: samplewise watermark embed xray.png marked.png --text "patient 4711"\n'
@@ -50,7 +46,6 @@ ModelOption = Annotated[
 ProtectOption = Annotated[
     str | None, typer.Option("--protect", help="Region that stays bit-exact: x,y,w,h, or the file of a mask.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def embed(
@@ -71,7 +66,7 @@ def embed(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a folder, with the same options.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an image that is there.")] = False,
     lossy: Annotated[bool, typer.Option("--lossy", help="Allow OUT as JPEG; otherwise JPEG becomes PNG.")] = False,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Hide a message in an image, or in a folder of them: PNG, TIFF, BMP, JPEG, WebP or DICOM.
 
@@ -79,44 +74,49 @@ def embed(
     Images that cannot carry the message at the floor are refused (exit code 1).
     """
     begin(f"watermark embed: loading the network for {source}")
+    from samplewise.data.processes import cores
     from samplewise.watermark.marking import FileMarker
     from samplewise.watermark.region import Region
-    from samplewise.watermark.watermarker import Watermarker
 
     payload = _payload(text, hexadecimal, bits)
     region = None if protect is None else Region.parse(protect)
-    marker = Watermarker.load(model, key=_key(key))
-    files = FileMarker(marker, payload, psnr, region, force=force, lossy=lossy)
+    files = FileMarker(_marker(model, key), payload, psnr, region, force=force, lossy=lossy)
     if source.is_dir():
         if force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
-        _embed_folder(files, source, target, workers or os.cpu_count() or 1, resume=resume, as_json=as_json)
+        _embed_folder(files, source, target, workers or cores(), resume=resume, as_json=as_json)
         return
     if resume:
         raise ConfigurationError("--resume is for folders; a single image is written whole or not at all")
     certificate, notes = files.mark_file(source, target)
-    if as_json:
-        told = {"satisfied": certificate.satisfied, **asdict(certificate)}
-        emit_json({"image": str(target), "certificate": told, "notes": notes})
-    else:
-        print(f"{printable(str(target))}: {_quality(certificate)}")
-        for text in notes:
-            note(f"note: {text}")
+    measured = certificate.fidelity
+    emit(
+        {
+            "image": str(target),
+            "certificate": {"satisfied": certificate.satisfied, **asdict(certificate)},
+            "notes": notes,
+        },
+        f"{printable(str(target))}: PSNR {_decibels(measured.psnr)} (floor {certificate.floor:g}), largest difference "
+        f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected "
+        "on reading back",
+        as_json=as_json,
+    )
+    for each in () if as_json else notes:
+        note(f"note: {each}")
 
 
 def extract(
     source: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image, or a folder of images.")],
     key: KeyOption = None,
     model: ModelOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Read the message of an image: exactly what was embedded, or that there is none (exit code 1)."""
     begin(f"watermark extract: loading the network for {source}")
     from samplewise.watermark.folder import image_files
     from samplewise.watermark.formats import naming, read
-    from samplewise.watermark.watermarker import Watermarker
 
-    marker = Watermarker.load(model, key=_key(key))
+    marker = _marker(model, key)
 
     def extracted(path: Path) -> Extracted:
         image = read(path)
@@ -125,12 +125,8 @@ def extract(
 
     if not source.is_dir():
         found = extracted(source)
-        if as_json:
-            emit_json(found.to_dict())
-        else:
-            print(_shown(found))
-            if found:
-                note(f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected")
+        corrected = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected" if found else ""
+        emit(found.to_dict(), _shown(found), corrected, as_json=as_json)
         if not found:
             raise typer.Exit(FAILED)
         return
@@ -162,31 +158,30 @@ def verify(
     key: KeyOption = None,
     protect: ProtectOption = None,
     model: ModelOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Measure a marked image against its original, and read its message; exit code 1 if not all is well."""
     begin(f"watermark verify: comparing {marked} with {original}")
     from samplewise.watermark.region import Region
     from samplewise.watermark.verification import verify_files
-    from samplewise.watermark.watermarker import Watermarker
 
     region = None if protect is None else Region.parse(protect)
-    found = verify_files(Watermarker.load(model, key=_key(key)), original, marked, floor=psnr, protect=region)
-    measured = found.fidelity
-    if as_json:
-        emit_json(found.to_dict())
-    else:
-        floor = "" if found.floor is None else f", floor {found.floor:g} dB"
-        print(f"PSNR            {_decibels(measured.psnr)}{floor}")
-        print(f"SSIM            {'not defined' if measured.ssim is None else format(measured.ssim, '.5f')}")
-        print(f"max difference  {measured.max_difference} of {measured.peak}")
-        print(f"changed pixels  {100 * measured.changed_share:.1f}%")
-        if region is not None:
-            kept = "unchanged" if measured.protected_unchanged else "CHANGED"
-            print(f"protected       {measured.protected_pixels:,} pixels, {kept}")
-        print(f"message         {_shown(found.extracted)}")
-        print(f"certificate     {'none beside the image' if found.certificate is None else 'compared with the image'}")
-        if region is None and found.certificate is not None and found.certificate.fidelity.protected_pixels:
+    found = verify_files(_marker(model, key), original, marked, floor=psnr, protect=region)
+    measured, certificate = found.fidelity, found.certificate
+    facts = {
+        "PSNR": _decibels(measured.psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
+        "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
+        "max difference": f"{measured.max_difference} of {measured.peak}",
+        "changed pixels": f"{100 * measured.changed_share:.1f}%",
+    }
+    if region is not None:
+        kept = "unchanged" if measured.protected_unchanged else "CHANGED"
+        facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
+    facts["message"] = _shown(found.extracted)
+    facts["certificate"] = "none beside the image" if certificate is None else "compared with the image"
+    emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=as_json)
+    if not as_json:
+        if region is None and certificate is not None and certificate.fidelity.protected_pixels:
             note("the certificate speaks of a protected region; to check it, give the same --protect")
         for problem in found.problems:
             note(f"not well: {problem}")
@@ -214,21 +209,23 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
             if one.reason:
                 failed.append(one)
             tell(done, len(found))
-    if as_json:
-        emit_json(
-            {
-                **{status.name.lower(): counts[status] for status in Status},
-                "left_alone": left,
-                "lowest_psnr": min(reached, default=None),
-                "notes": notes,
-                "failed": [{"file": one.name, "status": one.status.value, "reason": one.reason} for one in failed],
-                "out": str(target),
-            }
-        )
-    else:
-        told = [f"{counts[status]:,} {status.value}" for status in Status if counts[status]]
-        print(", ".join(told) + (f"; lowest PSNR {min(reached):.2f} dB" if reached else ""))
-        _name_some("left alone, as links, hidden and other files are", left)
+    told = ", ".join(f"{counts[status]:,} {status.value}" for status in Status if counts[status])
+    emit(
+        {
+            **{status.name.lower(): counts[status] for status in Status},
+            "left_alone": left,
+            "lowest_psnr": min(reached, default=None),
+            "notes": notes,
+            "failed": [{"file": one.name, "status": one.status.value, "reason": one.reason} for one in failed],
+            "out": str(target),
+        },
+        told + (f"; lowest PSNR {min(reached):.2f} dB" if reached else ""),
+        as_json=as_json,
+    )
+    if not as_json:
+        if left:
+            named = ", ".join(left[:SHOWN]) + (" ..." if len(left) > SHOWN else "")
+            note(f"{len(left):,} left alone, as links, hidden and other files are: {named}")
         for text, count in notes.most_common(SHOWN):
             note(f"note: {text} ({count:,} images)")
         for one in failed[:SHOWN]:
@@ -239,32 +236,22 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
         raise typer.Exit(FAILED)
 
 
-def _name_some(what: str, names: list[str]) -> None:
-    if names:
-        more = " ..." if len(names) > SHOWN else ""
-        note(f"{len(names):,} {what}: {', '.join(names[:SHOWN])}{more}")
-
-
 def _payload(text: str | None, hexadecimal: str | None, bits: str | None) -> Payload:
     from samplewise.watermark.payload import Payload
 
-    makers: list[tuple[str | None, Callable[[str], Payload]]] = [
-        (text, Payload.from_text),
-        (hexadecimal, Payload.from_hex),
-        (bits, Payload.from_bits),
-    ]
+    makers = ((text, Payload.from_text), (hexadecimal, Payload.from_hex), (bits, Payload.from_bits))
     given = [make(value) for value, make in makers if value is not None]
     if len(given) != 1:
         raise ConfigurationError(f"expected one of --text, --hex and --bits as the message, got {len(given)} of them")
     return given[0]
 
 
-def _key(given: str | None) -> Key | None:
+def _marker(model: Path | None, key: str | None) -> Watermarker:
     from samplewise.watermark.payload import read_key
+    from samplewise.watermark.watermarker import Watermarker
 
-    if given is not None and given.startswith("env:"):
-        return read_key(variable=given.removeprefix("env:"))
-    return read_key(given)
+    secret = read_key(variable=key[4:]) if key is not None and key.startswith("env:") else read_key(key)
+    return Watermarker.load(model, key=secret)
 
 
 def _shown(found: Extracted) -> str:
@@ -276,12 +263,3 @@ def _shown(found: Extracted) -> str:
 
 def _decibels(psnr: float | None) -> str:
     return "infinite, no pixel changed" if psnr is None else f"{psnr:.3f} dB"
-
-
-def _quality(certificate: Certificate) -> str:
-    measured = certificate.fidelity
-    return (
-        f"PSNR {_decibels(measured.psnr)} (floor {certificate.floor:g}), largest difference "
-        f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected "
-        "on reading back"
-    )

@@ -11,8 +11,6 @@ from torch.utils.data import TensorDataset
 
 from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
 
-__all__ = ["ImageData", "digits"]
-
 DEEPEST = 16.0  # the brightest pixel of the digits, which count inked dots in blocks of 4 x 4
 
 

@@ -16,8 +16,6 @@ from typing import Any, Generic, TypeVar
 
 from samplewise.errors import ProcessLostError
 
-__all__ = ["LOST", "Workers", "side_by_side"]
-
 LOST = "a process was ended from outside, perhaps for want of memory"
 QUEUED = 4
 """Items in the hands of each process, so that none waits and none piles up."""
@@ -27,13 +25,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Workers(Generic[Kept]):
-    """Processes at work, each of which keeps something that all its work needs.
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    Args:
-        pool: of the processes.
-        count: how many they are.
-    """
+
+class Workers(Generic[Kept]):
+    """Processes at work, each of which keeps something that all its work needs."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
         self.pool = pool

@@ -1,30 +1,31 @@
-"""Records on disk: JSON files read with one error, and the file that says what a run's folder is a run of."""
+"""Records on disk: JSON read with one error, settings that people write as TOML, and what a folder is a run of."""
 
 import json
-from collections.abc import Iterator
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 from samplewise import disk
-from samplewise.errors import CheckpointError, DataError, RecordError, SamplewiseError
-
-__all__ = ["SettingsFile", "decoding", "read_json"]
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, RecordError, SamplewiseError, did_you_mean
 
 T = TypeVar("T")
+MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
+NONE = "none"
+"""How None is written, which TOML has no word for."""
+WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text in quotes"}
 
 
 @contextmanager
 def decoding(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside, on a file that is missing, torn or foreign, into one error that names it.
+    """Turn whatever goes wrong inside, on a file that is missing, torn or foreign, into one :class:`RecordError`.
 
-    Args:
-        path: of the file.
-        what: it should be, such as ``a split``.
-
-    Raises:
-        RecordError: the file cannot be read as that.
+    It names the file and ``what`` it should be, such as ``a split``.
     """
     try:
         yield
@@ -38,20 +39,21 @@ def decoding(path: Path, what: str) -> Iterator[None]:
 
 
 def read_json(path: Path, what: str, *, format: str | None = None, largest: int = -1) -> dict[str, Any]:
-    """The object in a file of strict JSON.
+    """The object in a file of strict JSON, or an error as from :func:`decoding`.
 
     Args:
         path: of the file.
         what: it should be, such as ``a split``.
         format: that its entry ``format`` must name; the entry is left out of the result.
         largest: number of bytes that are read; all if negative.
-
-    Raises:
-        RecordError: the file cannot be read as that.
     """
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not strict JSON")
+
     with decoding(path, what):
         with path.open("rb") as file:
-            value = json.loads(file.read(largest), parse_constant=_refuse)
+            value = json.loads(file.read(largest), parse_constant=refuse)
         if not isinstance(value, dict):
             if format is None:
                 raise ValueError(f"expected an object, got {type(value).__name__}")
@@ -61,8 +63,99 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
     return value
 
 
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not strict JSON")
+def from_plain(kind: type[T], stored: Mapping[str, Any], **more: Any) -> T:
+    """The dataclass ``kind`` of what JSON says of its fields, each of the field's type, and of what is given beside."""
+    hints = typing.get_type_hints(kind)
+    named = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass, as said above
+    said = {name: _value(stored[name], hints[name], name) for name in named if name in stored and name not in more}
+    return kind(**said, **more)
+
+
+def toml_values(path: Path, kind: type[Any], *, apart: Collection[str] = ()) -> dict[str, Any]:
+    """The settings that a file sets, by field and of the field's type.
+
+    Args:
+        path: of a TOML file.
+        kind: a dataclass whose fields are bool, int, float, str, a Literal, an optional one of these or a tuple of one.
+        apart: fields that a file must not set, such as fingerprints of the data.
+
+    Raises:
+        DataError: the file cannot be read or is not TOML.
+        ConfigurationError: it has an unknown key or a value of another type.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_TOML + 1)
+        if len(content) > MAX_TOML:
+            raise ValueError(f"expected at most {MAX_TOML:,} bytes")
+        stored = tomllib.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: is not TOML: {error}") from error
+    known = [field.name for field in fields(kind) if field.name not in apart and field.init]
+    if unknown := [name for name in stored if name not in known]:
+        raise ConfigurationError(
+            f"{path}: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], known)} The keys are {', '.join(known)}"
+        )
+    hints = typing.get_type_hints(kind)
+    try:
+        return {name: _value(value, hints[name], name) for name, value in stored.items()}
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _value(value: Any, hint: Any, name: str) -> Any:
+    """``value`` as the annotation ``hint`` wants it, or an error that says what is expected."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value in (None, NONE) and types.NoneType in arguments:
+            return None
+        others = [kind for kind in arguments if kind is not types.NoneType]
+        if len(others) == 1:
+            return _value(value, others[0], f'{name}, or "{NONE}"')
+    elif origin is typing.Literal:
+        if value in arguments and type(value) in map(type, arguments):
+            return value
+        raise ValueError(f"expected one of {', '.join(map(str, arguments))} as {name}, got {value!r}")
+    elif origin is tuple and arguments[1:] == (...,):
+        if isinstance(value, list):
+            return tuple(_value(entry, arguments[0], name) for entry in value)
+        raise ValueError(f"expected a list as {name}, got {value!r}")
+    elif hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    elif hint in (bool, int, str) and type(value) is hint:
+        return value
+    if hint not in WORDS:
+        raise TypeError(f"{name}: a field of type {hint} cannot be read from a file")
+    raise ValueError(f"expected {WORDS[hint]} as {name}, got {value!r}")
+
+
+def toml_of(settings: Any, *, apart: Collection[str] = ()) -> str:
+    """The TOML of a dataclass without the fields ``apart``, which :func:`toml_values` reads back.
+
+    Example:
+        >>> @dataclass
+        ... class Training:
+        ...     rate: float = 1e-3
+        ...     steps: int | None = None
+        >>> print(toml_of(Training()), end="")
+        rate = 0.001
+        steps = "none"
+    """
+    named = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in apart}
+    return "".join(f"{name} = {_text(value)}\n" for name, value in named.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)  # "1e-05" and "1e+16" are TOML too
+    # The escapes of JSON, but for DEL, are TOML's.
+    return json.dumps(NONE if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True)
@@ -87,16 +180,14 @@ class SettingsFile(Generic[T]):
         if not path.exists():
             raise DataError(f"{folder}: holds no run of {self.what} ({self.name} is missing)")
         stored = read_json(path, f"a run of {self.what}")
-        known = fields(self.kind)  # type: ignore[arg-type]  # a dataclass, as said above
+        settings, known = stored.get("settings"), fields(self.kind)  # type: ignore[arg-type]  # a dataclass, see above
         # What was added later has a default, which an older run had without saying so.
         needed = {field.name for field in known if field.default is MISSING}
-        if stored.get("format") != self.format:
-            raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
-        settings = stored.get("settings")
-        if not isinstance(settings, dict) or not needed <= settings.keys() <= {field.name for field in known}:
+        named = isinstance(settings, dict) and needed <= settings.keys() <= {field.name for field in known}
+        if stored.get("format") != self.format or not named:
             raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
         with decoding(path, f"a run of {self.what}"):
-            return self.kind(**settings)
+            return from_plain(self.kind, stored["settings"])
 
     def write(self, folder: Path, settings: T) -> None:
         """Make ``folder`` that of a run with these settings."""
@@ -104,15 +195,13 @@ class SettingsFile(Generic[T]):
         disk.write_json(folder / self.name, {"format": self.format, "settings": plain})
 
     def open(self, folder: Path, settings: T, *, resume: bool) -> None:
-        """Begin a run in ``folder``, or go on with the one that is there.
-
-        Args:
-            folder: of the run.
-            settings: what it is a run of.
-            resume: whether a run may be there already. It must be one of the same settings; nothing is overwritten.
-        """
+        """Begin a run in ``folder`` or, with ``resume``, go on with one of the same settings; none is overwritten."""
         if (folder / self.name).exists():
-            self._check_same(folder, self.read(folder), settings)
+            names = [field.name for field in fields(self.kind)]  # type: ignore[arg-type]
+            there, here = ({name: getattr(run, name) for name in names} for run in (self.read(folder), settings))
+            differ = [f"{name} {there[name]} there, {here[name]} here" for name in names if there[name] != here[name]]
+            if differ:
+                raise CheckpointError(f"{folder}: holds another run ({'; '.join(differ)}); choose another folder")
             if not resume:
                 raise CheckpointError(
                     f"{folder}: holds a run already; add --resume to go on with it, or choose another folder"
@@ -123,12 +212,3 @@ class SettingsFile(Generic[T]):
             raise CheckpointError(f"{folder}: exists and is not a run of {self.what}; choose an empty or a new folder")
         disk.ensure_writable(folder)
         self.write(folder, settings)
-
-    def _check_same(self, folder: Path, stored: T, wanted: T) -> None:
-        differ = [
-            f"{field.name} {getattr(stored, field.name)} there, {getattr(wanted, field.name)} here"
-            for field in fields(self.kind)  # type: ignore[arg-type]
-            if getattr(stored, field.name) != getattr(wanted, field.name)
-        ]
-        if differ:
-            raise CheckpointError(f"{folder}: holds another run ({'; '.join(differ)}); choose another folder")

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from samplewise.errors import printable
-from samplewise.report.look import BEYOND, INK, SYMBOLS, Look, colour
-from samplewise.report.run import TRAINING, Bars, Curve, Distribution, Multipliers, RunReport
+from samplewise.report.run import TRAINING, Bars, Distribution, Multipliers, RunReport
+from samplewise.report.style import BEYOND, DASHES, INK, SYMBOLS, colour
 from samplewise.report.words import count, objective
-
-__all__ = ["Chart", "bar_charts", "curve_charts", "distribution_charts", "multiplier_charts"]
 
 BUDGET = 60_000  # points of all curves together, about 1 MB
 SHARE = {"tickformat": ".3~%", "autorangeoptions": {"clipmin": -0.05, "clipmax": 1.05}}
 """An axis of shares, which shows none above all, even where all are the same."""
+ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
+"""How the titles of curves begin."""
 
 
 @dataclass(frozen=True)
@@ -30,74 +30,107 @@ class Chart:
     """In pixels, where what is shown decides it."""
 
 
+class Look:
+    """Which colour, dash and symbol stand for which run and data set: by run, or by data set if there is one run."""
+
+    def __init__(self, runs: Sequence[RunReport]) -> None:
+        curves = [curve for run in runs for curve in run.curves]
+        names = [curve.split for curve in curves if curve.split not in ("", TRAINING)]
+        names += [split.name for run in runs for split in run.splits]
+        trained = {split.name for run in runs for split in run.splits if split.trained_on}
+        self.audited = sorted(dict.fromkeys(names), key=lambda name: name not in trained)
+        seen_in_training = any(curve.split == TRAINING for curve in curves)
+        self.splits = [*self.audited, TRAINING] if seen_in_training else self.audited
+        self.several = len(runs) > 1
+        # What was seen while training is not shown at first, if audits of several epochs show the same.
+        shown = any(curve.split in self.audited and len(curve.epochs) > 1 for curve in curves)
+        self.hidden = {TRAINING} if shown else set()
+
+    def colour(self, run: int, split: str) -> str:
+        """Of a line among those of all runs."""
+        return colour(run if self.several else self._place(split))
+
+    def split_colour(self, split: str) -> str:
+        """Of a data set where only one run is shown."""
+        return colour(self._place(split))
+
+    def dash(self, split: str) -> str:
+        """Of a line."""
+        return DASHES[self._place(split) % len(DASHES)]
+
+    def symbol(self, split: str) -> str:
+        """Of a point."""
+        return list(SYMBOLS)[self._place(split) % len(SYMBOLS)]
+
+    def name(self, run: RunReport, split: str) -> str:
+        """Of a line or point among those of all runs."""
+        return ", ".join(part for part in (run.name if self.several else "", split) if part) or run.name
+
+    def _place(self, split: str) -> int:
+        return self.splits.index(split) if split in self.splits else 0
+
+
+def _trace(name: str, x: Iterable[Any], y: Iterable[Any], hover: str, **more: Any) -> dict[str, Any]:
+    trace = {"type": "scatter", "name": _verbatim(name), "x": list(x), "y": list(y), "hovertemplate": hover, "meta": {}}
+    return trace | more
+
+
 def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
     """One chart for each title of a curve, all runs in it; of several runs also the trade-off."""
     titles = dict.fromkeys(curve.title for run in runs for curve in run.curves)
-    total = sum(len(run.curves) for run in runs)
-    points = max(20, BUDGET // max(total, 1))
-    hidden = look.hidden(runs)
-    charts = []
+    points = max(20, BUDGET // max(sum(len(run.curves) for run in runs), 1))
+    selected = None if look.several else runs[0].selected_epoch
+    shapes = [] if selected is None else [_rule(selected, "dot")]
+    charts = [_trade_off(runs, look)] if look.several else []
     for number, title in enumerate(sorted(titles, key=_order)):
-        traces = [
-            _line(look, place, run, curve, points, visible=curve.split not in hidden)
-            for place, run in enumerate(runs)
-            for curve in run.curves
-            if curve.title == title
-        ]
-        shapes = []
-        if not look.several and runs[0].selected_epoch is not None:
-            shapes = [_rule("x", float(runs[0].selected_epoch), dash="dot")]
-        layout = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": _scale(title), "shapes": shapes}
+        scale: dict[str, Any] = {}  # where it is empty, the reader chooses it
+        if title.startswith("Share"):
+            scale = SHARE
+        elif title.startswith("τ"):
+            scale = {"type": "log", "nticks": 6}
+        traces = []
+        for place, run in enumerate(runs):
+            for curve in (curve for curve in run.curves if curve.title == title):
+                keep = _spread(len(curve.epochs), points)
+                shade = look.colour(place, curve.split)
+                traces.append(
+                    _trace(
+                        look.name(run, curve.split),
+                        (int(curve.epochs[i]) for i in keep),
+                        # No tau is no point of a logarithmic axis.
+                        (_short(curve.values[i] if curve.split else curve.values[i] or None) for i in keep),
+                        f"epoch %{{x}}: %{{y:{'.2%' if scale is SHARE else '.5g'}}}",
+                        mode="lines" if len(keep) > 1 else "markers",
+                        line={"color": shade, "dash": look.dash(curve.split), "width": 2},
+                        marker={"color": shade, "size": 8},
+                        meta={"run": place, "split": printable(curve.split)},
+                        visible=curve.split not in look.hidden,
+                    )
+                )
+        layout = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "shapes": shapes}
         caption = "Dotted: the selected epoch." if shapes else ""
-        figure = {"data": traces, "layout": layout, "scalable": not layout["yaxis"]}
+        figure = {"data": traces, "layout": layout, "scalable": not scale}
         charts.append(Chart(f"curve-{number}", title, caption, figure))
-    return ([_trade_off(runs, look)] if look.several else []) + charts
+    return charts
 
 
 def _order(title: str) -> tuple[int, str]:
-    starts = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
-    return next((place for place, start in enumerate(starts) if title.startswith(start)), len(starts)), title
-
-
-def _scale(title: str) -> dict[str, Any]:
-    """The axis of a chart whose scale is not for the reader to choose."""
-    if title.startswith("Share"):
-        return SHARE
-    return {"type": "log", "nticks": 6} if title.startswith("τ") else {}
-
-
-def _line(look: Look, place: int, run: RunReport, curve: Curve, points: int, *, visible: bool) -> dict[str, Any]:
-    keep = _spread(len(curve.epochs), points)
-    shade, text = look.colour(place, curve.split), ".2%" if curve.title.startswith("Share") else ".5g"
-    return {
-        "type": "scatter",
-        "mode": "lines" if len(keep) > 1 else "markers",
-        "name": _name(look, run, curve.split),
-        "x": [int(curve.epochs[i]) for i in keep],
-        # No tau is no point of a logarithmic axis.
-        "y": [_short(curve.values[i] if curve.split else curve.values[i] or None) for i in keep],
-        "line": {"color": shade, "dash": look.dash(curve.split), "width": 2},
-        "marker": {"color": shade, "size": 8},
-        "hovertemplate": f"epoch %{{x}}: %{{y:{text}}}",
-        "meta": {"run": place, "split": printable(curve.split)},
-        "visible": visible,
-    }
+    return next((place for place, start in enumerate(ORDER) if title.startswith(start)), len(ORDER)), title
 
 
 def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
     """Objective against share satisfied, one point for each run and data set."""
     traces = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "cliponaxis": False,
-            "name": _name(look, run, split.name),
-            "x": [_short(split.objective)],
-            "y": [_short(split.satisfied)],
-            "marker": {"color": look.colour(place, split.name), "symbol": look.symbol(split.name), "size": 12},
-            "hovertemplate": f"{_verbatim(run.objective)} %{{x:.5g}}<br>satisfied %{{y:.2%}}",
-            "meta": {"run": place, "split": printable(split.name)},
-        }
+        _trace(
+            look.name(run, split.name),
+            [_short(split.objective)],
+            [_short(split.satisfied)],
+            f"{_verbatim(run.objective)} %{{x:.5g}}<br>satisfied %{{y:.2%}}",
+            mode="markers",
+            cliponaxis=False,
+            marker={"color": look.colour(place, split.name), "symbol": look.symbol(split.name), "size": 12},
+            meta={"run": place, "split": printable(split.name)},
+        )
         for place, run in enumerate(runs)
         for split in run.splits
     ]
@@ -105,18 +138,22 @@ def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
         "xaxis": {"title": {"text": f"mean {_verbatim(objective(runs))}"}},
         "yaxis": {"title": {"text": "share satisfied"}, **SHARE},
     }
-    names = [name for name in look.splits if name != TRAINING]
-    marks = "; ".join(f"{SYMBOLS[look.symbol(name)]}: {name}" for name in names)
+    marks = "; ".join(f"{SYMBOLS[look.symbol(name)]}: {name}" for name in look.audited)
     caption = f"The selected model of each run ({marks}). Better is up and to the left."
     return Chart("trade-off", "Trade-off", caption, {"data": traces, "layout": layout})
 
 
-def distribution_charts(run: RunReport, place: int, look: Look) -> list[Chart]:
-    """How each measure is spread, its bounds marked; a measure of two values is told by its mean."""
+def run_charts(run: RunReport, place: int, look: Look) -> dict[str, list[Chart]]:
+    """The charts of one run alone: how measures are spread, bars, the long tails of multipliers."""
     bounded = {requirement.measure for requirement in run.requirements}
-    shown = [each for each in run.distributions if _values(each) > 2]
-    shown.sort(key=lambda each: each.measure not in bounded)
-    return [_distribution(run, each, f"run-{place}-spread-{number}", look) for number, each in enumerate(shown)]
+    # A measure of two values is told by its mean.
+    spreads = sorted((each for each in run.distributions if _values(each) > 2), key=lambda s: s.measure not in bounded)
+    tails = [each for each in run.multipliers if each.ranks]
+    return {
+        "distributions": [_distribution(run, each, f"run-{place}-spread-{n}", look) for n, each in enumerate(spreads)],
+        "bars": [_bars(each, f"run-{place}-bars-{n}") for n, each in enumerate(run.bars)],
+        "multipliers": [_multipliers(each, f"run-{place}-tail-{n}") for n, each in enumerate(tails)],
+    }
 
 
 def _distribution(run: RunReport, spread: Distribution, identity: str, look: Look) -> Chart:
@@ -137,25 +174,27 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
             continue
         shade = look.split_colour(split)
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": _verbatim(split),
+            _trace(
+                split,
                 # Steps that rise from nothing at the first edge and fall to it at the last.
-                "x": [_short(edge) for edge in (edges[0], *edges)],
-                "y": [0, *(_short(each / total) for each in counts), 0],
-                "customdata": [0, *(int(each) for each in counts), 0],
-                "line": {"color": shade, "shape": "hv", "width": 1.5},
-                "fill": "tozeroy",
-                "fillcolor": f"{shade}30",
-                "hovertemplate": "from %{x:.4g}: %{y:.2%} (%{customdata})",
-                "meta": {"split": printable(split)},
-            }
+                (_short(edge) for edge in (edges[0], *edges)),
+                [0, *(_short(each / total) for each in counts), 0],
+                "from %{x:.4g}: %{y:.2%} (%{customdata})",
+                mode="lines",
+                customdata=[0, *(int(each) for each in counts), 0],
+                line={"color": shade, "shape": "hv", "width": 1.5},
+                fill="tozeroy",
+                fillcolor=f"{shade}30",
+                meta={"split": printable(split)},
+            )
         )
         if below or above:
             notes.append(f"{split} {count(below)} below and {count(above)} above")
-    shapes = [_rule("x", bound, dash="dash") for _, _, bound in bounds]
-    shapes += [_shade(side, bound, low, high) for _, side, bound in bounds]
+    shapes = [_rule(bound, "dash") for _, _, bound in bounds]
+    for _, side, bound in bounds:
+        ends = {"x0": low, "x1": bound} if side == "lower" else {"x0": bound, "x1": high}
+        area = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": {"width": 0}}
+        shapes.append({**area, **ends, "fillcolor": f"{BEYOND}17"})
     layout = {
         "showlegend": look.several,
         "xaxis": {"title": {"text": _verbatim(spread.measure)}, "range": [low, high]},
@@ -169,70 +208,10 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
     return Chart(identity, spread.measure, caption, {"data": traces, "layout": layout})
 
 
-def multiplier_charts(run: RunReport, place: int) -> list[Chart]:
-    """The long tail of each constraint's multipliers."""
-    return [
-        _multipliers(each, f"run-{place}-tail-{number}") for number, each in enumerate(run.multipliers) if each.ranks
-    ]
-
-
-def _multipliers(tail: Multipliers, identity: str) -> Chart:
-    trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": _verbatim(tail.constraint),
-        "x": list(tail.ranks),
-        "y": [_short(value) for value in tail.values],
-        "line": {"color": colour(0), "width": 2},
-        "marker": {"color": colour(0), "size": 4},
-        "hovertemplate": "rank %{x}: %{y:.4g}",
-        "meta": {},
-    }
-    layout = {
-        "xaxis": {"title": {"text": "rank"}, "type": "log", "dtick": 1},
-        "yaxis": {"title": {"text": "multiplier"}, "type": "log", "nticks": 6},
-    }
-    caption = (
-        f"{count(tail.positive)} of {count(tail.total)} multipliers are positive, the largest {tail.values[0]:.4g}: "
-        "what each sample's bound costs, sorted."
-    )
-    return Chart(identity, tail.constraint, caption, {"data": [trace], "layout": layout})
-
-
-def bar_charts(run: RunReport, place: int) -> list[Chart]:
-    """Numbers by name, the first name on top."""
-    return [_bars(each, f"run-{place}-bars-{number}") for number, each in enumerate(run.bars)]
-
-
-def _bars(bars: Bars, identity: str) -> Chart:
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": _verbatim(name),
-            "x": [_short(value) for value in values],
-            "y": [_verbatim(each) for each in bars.names],
-            "marker": {"color": colour(number)},
-            "hovertemplate": "%{y}: %{x:.4g}",
-            "meta": {},
-        }
-        for number, (name, values) in enumerate(bars.series.items())
-    ]
-    layout = {
-        "showlegend": len(traces) > 1,
-        "xaxis": {"title": {"text": _verbatim(bars.unit)}, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False, "dtick": 1},
-        "bargap": 0.35,
-    }
-    height = 90 + len(bars.names) * (12 + 8 * len(traces))
-    return Chart(identity, bars.title, bars.caption, {"data": traces, "layout": layout}, height)
-
-
 def _values(spread: Distribution) -> int:
     """How many bins hold something, tails included."""
     tails = [number for pair in spread.beyond.values() for number in pair]
-    bins = zip(*spread.counts.values(), strict=True)
-    return sum(any(each) for each in bins) + sum(1 for number in tails if number)
+    return sum(map(any, zip(*spread.counts.values(), strict=True))) + sum(map(bool, tails))
 
 
 def _occupied(spread: Distribution, bounds: Iterable[float]) -> tuple[float, float]:
@@ -245,20 +224,54 @@ def _occupied(spread: Distribution, bounds: Iterable[float]) -> tuple[float, flo
     return low - room, high + room
 
 
-def _shade(side: str, bound: float, low: float, high: float) -> dict[str, Any]:
-    ends = {"x0": low, "x1": bound} if side == "lower" else {"x0": bound, "x1": high}
-    shape = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": {"width": 0}}
-    return {**shape, **ends, "fillcolor": f"{BEYOND}17"}
+def _multipliers(tail: Multipliers, identity: str) -> Chart:
+    trace = _trace(
+        tail.constraint,
+        tail.ranks,
+        map(_short, tail.values),
+        "rank %{x}: %{y:.4g}",
+        mode="lines+markers",
+        line={"color": colour(0), "width": 2},
+        marker={"color": colour(0), "size": 4},
+    )
+    layout = {
+        "xaxis": {"title": {"text": "rank"}, "type": "log", "dtick": 1},
+        "yaxis": {"title": {"text": "multiplier"}, "type": "log", "nticks": 6},
+    }
+    caption = (
+        f"{count(tail.positive)} of {count(tail.total)} multipliers are positive, the largest {tail.values[0]:.4g}: "
+        "what each sample's bound costs, sorted."
+    )
+    return Chart(identity, tail.constraint, caption, {"data": [trace], "layout": layout})
 
 
-def _rule(axis: str, value: float, *, dash: str) -> dict[str, Any]:
-    shape = {"type": "line", "xref": axis, "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1}
+def _bars(bars: Bars, identity: str) -> Chart:
+    names = [_verbatim(each) for each in bars.names]  # the first on top
+    traces = [
+        _trace(
+            name,
+            map(_short, values),
+            names,
+            "%{y}: %{x:.4g}",
+            type="bar",
+            orientation="h",
+            marker={"color": colour(number)},
+        )
+        for number, (name, values) in enumerate(bars.series.items())
+    ]
+    layout = {
+        "showlegend": len(traces) > 1,
+        "xaxis": {"title": {"text": _verbatim(bars.unit)}, "rangemode": "tozero"},
+        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False, "dtick": 1},
+        "bargap": 0.35,
+    }
+    height = 90 + len(bars.names) * (12 + 8 * len(traces))
+    return Chart(identity, bars.title, bars.caption, {"data": traces, "layout": layout}, height)
+
+
+def _rule(value: float, dash: str) -> dict[str, Any]:
+    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1}
     return {**shape, "line": {"color": INK, "width": 1.5, "dash": dash}}
-
-
-def _name(look: Look, run: RunReport, split: str) -> str:
-    name = ", ".join(part for part in (run.name if look.several else "", split) if part) or run.name
-    return _verbatim(name)
 
 
 def _verbatim(text: str) -> str:

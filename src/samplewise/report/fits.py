@@ -10,17 +10,27 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from samplewise.certificate import Certificate
-from samplewise.data.records import SettingsFile, decoding, read_json
+from samplewise.data.records import SettingsFile, decoding, from_plain, read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, RecordError
 from samplewise.history import History
-from samplewise.report.readers import number, read_curves
-from samplewise.report.run import Certified, Distribution, Finding, Multipliers, Requirement, RunReport, Split
-from samplewise.report.spread import distribution, long_tail
+from samplewise.report.run import (
+    TRAINING,
+    Certified,
+    Curve,
+    Distribution,
+    Finding,
+    Multipliers,
+    Numbers,
+    Requirement,
+    RunReport,
+    Split,
+    distribution,
+    long_tail,
+)
 from samplewise.training.folder import AUDIT, IDENTITY, VALUES
 
-__all__ = ["keep_certificate", "read_certificate", "read_fit", "read_fit_within", "read_multipliers"]
-
+CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
 CERTIFICATE = "certificate.json"
 FORMAT = "samplewise-audit-2"
 MULTIPLIERS = "multipliers"
@@ -34,12 +44,7 @@ FACTS = {
 
 
 def keep_certificate(folder: Path | str, certificate: Certificate) -> None:
-    """Put a certificate into the folder of the run it belongs to, where a report finds it.
-
-    Args:
-        folder: of the run.
-        certificate: of its end point.
-    """
+    """Put a certificate into the folder of the run it belongs to, where a report finds it."""
     tails = {name: asdict(long_tail(name, values.cpu().numpy())) for name, values in certificate.multipliers.items()}
     write_json(Path(folder) / CERTIFICATE, {**certificate.to_dict(), "multipliers": tails})
 
@@ -56,7 +61,9 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
         rows = History.read(folder).rows
         if not rows:
             raise DataError(f"{folder}: the run has not ended an epoch yet; make the report later")
-        curves = tuple(read_curves(rows, _constraint_names(rows)))
+        # Each constraint has its tau.
+        names = dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/"))
+        curves = tuple(read_curves(rows, list(names)))
     with decoding(identity, "a run of fit"):
         asked = stored["asked"]
         run = RunReport(
@@ -106,17 +113,14 @@ def _with_findings(run: RunReport, folder: Path) -> RunReport:
     path = folder / AUDIT
     kept = read_json(path, "an audit", format=FORMAT)
     with decoding(path, "an audit"):
-        requirements = tuple(_requirement(name, part) for name, part in kept["constraints"].items())
+        requirements = tuple(from_plain(Requirement, part, name=name) for name, part in kept["constraints"].items())
         measures = {split: tuple(part["means"]) for split, part in kept["splits"].items()}
         return replace(
             run,
             requirements=requirements,
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
-            splits=tuple(
-                replace(_split(name, part, kept["trained_on"]), chose_the_model=name == kept["selected"]["split"])
-                for name, part in kept["splits"].items()
-            ),
+            splits=tuple(_split(name, part, kept) for name, part in kept["splits"].items()),
             distributions=tuple(_distributions(folder / VALUES, measures, requirements)),
         )
 
@@ -140,7 +144,7 @@ def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
     if path.exists():
         stored = read_json(path, "a certificate")
         with decoding(path, "a certificate"):
-            return tuple(_multipliers(name, part) for name, part in stored["multipliers"].items())
+            return tuple(from_plain(Multipliers, part, constraint=name) for name, part in stored["multipliers"].items())
     if not (folder / VALUES).exists():
         return ()
     found = _read_values(folder / VALUES, MULTIPLIERS)
@@ -174,59 +178,63 @@ def _read_values(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
         raise RecordError(f"{path}: cannot be read as the values of an audit: {error}") from error
 
 
-def _constraint_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each constraint has its tau."""
-    return list(dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/")))
-
-
-def _requirement(name: str, part: Mapping[str, Any]) -> Requirement:
-    return Requirement(
-        name,
-        measure=str(part["measure"]),
-        formula=str(part["formula"]),
-        lower=number(part["lower"]),
-        upper=number(part["upper"]),
-        margin=float(part["margin"]),
-    )
-
-
 def _method(described: Mapping[str, Any]) -> str:
     parts = [f"{key} {value}" for key, value in described.items() if key not in ("type", "constraints")]
     return ", ".join([str(described["type"]), *parts])
 
 
-def _split(name: str, part: Mapping[str, Any], trained_on: str | None) -> Split:
-    confidences = [float(found["confidence"]) for found in part["constraints"].values()]
-    return Split(
-        name,
-        samples=int(part["samples"]),
-        objective=float(part["objective"]),
-        satisfied=float(part["satisfied"]),
-        trained_on=name in (trained_on, "train"),  # a part of the training data is not unseen either
+def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any]) -> Split:
+    return from_plain(
+        Split,
+        part,
+        name=name,
+        trained_on=name in (kept["trained_on"], "train"),  # a part of the training data is not unseen either
+        chose_the_model=name == kept["selected"]["split"],
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
-            constraint: Finding(
-                violated=int(found["violated"]),
-                satisfied=float(found["satisfied"]),
-                mean_violation=float(found["mean_violation"]),
-                worst=float(found["worst"]),
+            constraint: from_plain(
+                Finding,
+                found,
                 violators=tuple((int(index), float(by)) for index, by in part["violators"][constraint]),
             )
             for constraint, found in part["constraints"].items()
         },
-        confidence=min(confidences, default=0.95),
-    )
-
-
-def _multipliers(constraint: str, part: Mapping[str, Any]) -> Multipliers:
-    return Multipliers(
-        constraint,
-        total=int(part["total"]),
-        positive=int(part["positive"]),
-        ranks=tuple(map(int, part["ranks"])),
-        values=tuple(map(float, part["values"])),
+        confidence=min((float(found["confidence"]) for found in part["constraints"].values()), default=0.95),
     )
 
 
 def _size(model: Mapping[str, Sequence[int]]) -> str:
     return f"{len(model):,} tensors of {sum(math.prod(shape) for shape in model.values()):,} numbers in all"
+
+
+def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -> Iterator[Curve]:
+    """The curves in a history: of each audited data set, of what was seen while training, and tau."""
+    columns = dict.fromkeys(name for row in rows for name in row)
+    several = len(constraints) > 1
+    taus = [_curve(rows, f"tau/{name}")[1] for name in constraints]
+    one_tau = all(each == taus[0] for each in taus)
+    for column in columns:
+        split, _, rest = column.partition("/")
+        shown = TRAINING if split == "running" else split
+        constraint, _, what = rest.rpartition("/")
+        if split == "tau":
+            if not any(_curve(rows, column)[1]) or (one_tau and rest != constraints[0]):
+                continue  # nothing was enforced, or the same is shown already
+            title, shown = "τ" if one_tau else f"τ: {rest}", ""
+        elif rest == "objective" or (rest == "satisfied" and several):
+            title = CURVES[rest] + (" by all" if rest == "satisfied" else "")
+        elif constraint in constraints and what in CURVES:
+            title = f"{CURVES[what]}: {constraint}" if several else CURVES[what]
+        else:
+            continue
+        yield Curve(title, shown, *_curve(rows, column))
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[tuple[float, ...], Numbers]:
+    """Epochs and values where the history has the column; what is not finite is written as nothing."""
+    points = [
+        (float(row["epoch"]), None if row[column] in (None, "") else float(row[column]))
+        for row in rows
+        if column in row
+    ]
+    return tuple(epoch for epoch, _ in points), tuple(value for _, value in points)

@@ -6,7 +6,6 @@ import base64
 import gzip
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -16,40 +15,15 @@ from samplewise import disk
 from samplewise.errors import DataError, MissingPackageError, install, printable
 from samplewise.provenance import provenance
 from samplewise.report import words
-from samplewise.report.charts import Chart, bar_charts, curve_charts, distribution_charts, multiplier_charts
-from samplewise.report.look import Look
-from samplewise.report.run import TRAINING, Gallery, Picture, RunReport, Split
+from samplewise.report.charts import Look, curve_charts, run_charts
+from samplewise.report.run import Gallery, RunReport, Split
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["LARGEST", "make_page", "write_page"]
-
 LARGEST = 5_000_000  # bytes of a page
 PICTURES = 1_300_000  # bytes of all pictures together
 SMALL = 64  # pixels; pictures up to this width are magnified
-
-
-@dataclass(frozen=True)
-class View:
-    """A run as the template shows it."""
-
-    run: RunReport
-    verdict: str
-    holds: bool
-    """Whether every audited sample meets every bound."""
-    distributions: list[Chart]
-    bars: list[Chart]
-    multipliers: list[Chart]
-    galleries: list[dict[str, Any]]
-    settings: list[tuple[str, str]]
-    certificate: list[tuple[str, str]]
-    provenance: list[tuple[str, str]]
-
-    @property
-    def charts(self) -> list[Chart]:
-        """All charts of this run alone."""
-        return self.distributions + self.bars + self.multipliers
 
 
 def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
@@ -70,57 +44,46 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
     """
     if not runs:
         raise DataError("expected at least one run to report on")
+    environment = _environment()
     look = Look(runs)
     each = _pictures_each(runs)
     views = [_view(place, run, look, each) for place, run in enumerate(runs)]
     curves = curve_charts(runs, look)
-    charts = [*curves, *(chart for view in views for chart in view.charts)]
+    of_runs = [chart for view in views for kind in view["charts"].values() for chart in kind]
     made = provenance()
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
-            views=views,
-            curves=curves,
-            look=look,
-            swatches=_swatches(runs, look),
-            columns=_columns(runs, look),
-            comparison=words.comparison(runs),
-            asked=_asked(runs),
-            charts={chart.id: chart.figure for chart in charts},
-            made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
-            style=_own("page.css"),
-            script=_own("page.js"),
-            plotly=_packed_plotly(),
-        )
+    return environment.get_template("page.html").render(
+        title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
+        views=views,
+        curves=curves,
+        swatches=_swatches(runs, look),
+        columns=_columns(runs, look),
+        comparison=words.comparison(runs),
+        asked=runs[0] if words.same_problem(runs) else None,
+        charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
+        made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
+        style=_own("page.css"),
+        script=_own("page.js"),
+        plotly=_packed_plotly(),
     )
 
 
-def _view(place: int, run: RunReport, look: Look, pictures: int) -> View:
+def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, Any]:
+    """A run as the template shows it."""
     made = {name: value for name, value in run.provenance.items() if name != "command"}
-    return View(
-        run,
-        verdict=words.verdict(run),
-        holds=bool(run.splits) and all(split.satisfied == 1.0 for split in run.splits),
-        distributions=distribution_charts(run, place, look),
-        bars=bar_charts(run, place),
-        multipliers=multiplier_charts(run, place),
-        galleries=[_gallery(gallery, pictures) for gallery in run.galleries],
-        settings=list(words.flat(run.settings)),
-        certificate=list(words.facts(run.certificate.facts)) if run.certificate else [],
-        provenance=[*words.flat(made), ("folder", run.folder)],
-    )
-
-
-def _asked(runs: Sequence[RunReport]) -> RunReport | None:
-    """The run whose problem is that of all, or None if they differ."""
-    return runs[0] if words.same_problem(runs) else None
+    return {
+        "run": run,
+        "verdict": words.verdict(run),
+        "holds": bool(run.splits) and all(split.satisfied == 1.0 for split in run.splits),
+        "charts": run_charts(run, place, look),
+        "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
+        "settings": words.flat(run.settings),
+        "certificate": words.facts(run.certificate.facts) if run.certificate else (),
+        "provenance": [*words.flat(made), ("folder", run.folder)],
+    }
 
 
 def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
     """The legend: what can be shown and hidden, with its colour and its dash."""
-    hidden = look.hidden(runs)
     places = range(len(runs)) if look.several else range(0)
     return {
         "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": look.colour(i, "")} for i in places],
@@ -131,7 +94,7 @@ def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str,
                 "name": split,
                 "dash": look.dash(split),
                 "colour": "" if look.several else look.colour(0, split),
-                "hidden": split in hidden,
+                "hidden": split in look.hidden,
             }
             for split in look.splits
         ],
@@ -142,13 +105,17 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     """What a table of several runs compares: data sets, the measures without a bound that all runs have, and at which
     confidence, if that is the same for all.
     """
-    splits = [name for name in look.splits if name != TRAINING]
     found = [split for run in runs for split in run.splits]
     bounded = {requirement.measure for run in runs for requirement in run.requirements}
     common = set.intersection(*(set(split.means) for split in found)) if found else set()
     confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
     one = confidences.pop() if len(confidences) == 1 else None
-    return {"splits": splits, "means": sorted(common - bounded), "objective": words.objective(runs), "confidence": one}
+    return {
+        "splits": look.audited,
+        "means": sorted(common - bounded),
+        "objective": words.objective(runs),
+        "confidence": one,
+    }
 
 
 def _split(run: RunReport, name: str) -> Split | None:
@@ -160,19 +127,15 @@ def _gallery(gallery: Gallery, pictures: int) -> dict[str, Any]:
     return {
         "title": gallery.title,
         "large": any(image.shape[1] > SMALL for picture in shown for image in picture.images.values()),
-        "pictures": [(picture.caption, _encoded(picture)) for picture in shown],
+        "pictures": [
+            (picture.caption, {name: _data_uri(image) for name, image in picture.images.items()}) for picture in shown
+        ],
     }
 
 
-def _encoded(picture: Picture) -> dict[str, str]:
-    return {name: _data_uri(image) for name, image in picture.images.items()}
-
-
 def _data_uri(image: Any) -> str:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError(f"pictures in a report need pillow; {install('report')}") from error
+    from PIL import Image
+
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
@@ -192,18 +155,18 @@ def _pictures_each(runs: Sequence[RunReport]) -> int:
 @cache
 def _packed_plotly() -> str:
     """plotly.js, compressed to two fifths of its size; the page unpacks it."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingPackageError(f"a report needs plotly; {install('report')}") from error
+    from plotly.offline import get_plotlyjs
+
     return base64.b64encode(gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)).decode()
 
 
 def _environment() -> Environment:
     try:
+        import PIL  # noqa: F401 - only whether they are there
+        import plotly  # noqa: F401
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
-        raise MissingPackageError(f"a report needs jinja2; {install('report')}") from error
+        raise MissingPackageError(f"a report needs {error.name}; {install('report')}") from error
     # Every text of a run is escaped: what its files hold is not trusted.
     environment = Environment(
         loader=PackageLoader("samplewise.report", "."),

@@ -1,6 +1,6 @@
 """What a report knows of a run, whatever kind of run it was: pages are made from this alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,25 +9,13 @@ from numpy.typing import NDArray
 
 from samplewise.audit import violation_rate_upper
 
-__all__ = [
-    "TRAINING",
-    "Bars",
-    "Certified",
-    "Curve",
-    "Distribution",
-    "Finding",
-    "Gallery",
-    "Multipliers",
-    "Picture",
-    "Requirement",
-    "RunReport",
-    "Split",
-    "Table",
-]
-
 TRAINING = "while training"
 """Stands in the place of a data set for what was seen while the weights moved."""
 Numbers = tuple[float | None, ...]
+BINS = 80  # of a distribution at most, from one tail to the other
+TAIL = 0.005  # share of the values at each end that is counted but not resolved
+FEW = 100  # values up to which all are resolved
+POINTS = 200  # of a sorted curve
 
 
 @dataclass(frozen=True)
@@ -225,3 +213,37 @@ class RunReport:
     def unseen(self) -> Split | None:
         """The first data set that was neither trained on nor chose the model: what an exact bound may speak of."""
         return next((split for split in self.splits if not split.trained_on and not split.chose_the_model), None)
+
+
+def distribution(measure: str, values: Mapping[str, NDArray[Any]], bounds: Sequence[float]) -> Distribution:
+    """How many of the finite values of each data set lie in each bin; no bin is partly beyond the first bound."""
+    flat = {split: each[np.isfinite(each)].astype(np.float64) for split, each in values.items()}
+    edges = _edges(list(flat.values()), list(bounds))
+    return Distribution(
+        measure,
+        edges=tuple(edges.tolist()),
+        counts={split: tuple(np.histogram(each, edges)[0].astype(float).tolist()) for split, each in flat.items()},
+        beyond={split: (int((each < edges[0]).sum()), int((each > edges[-1]).sum())) for split, each in flat.items()},
+    )
+
+
+def _edges(values: list[NDArray[np.float64]], bounds: list[float]) -> NDArray[np.float64]:
+    tails = [(each, TAIL if len(each) > FEW else 0.0) for each in values if len(each)]
+    ends = [np.quantile(each, (tail, 1 - tail)) for each, tail in tails]
+    low = min([float(end[0]) for end in ends] + bounds, default=0.0)
+    high = max([float(end[1]) for end in ends] + bounds, default=1.0)
+    most = max(map(len, values), default=0)
+    bins = min(BINS, max(10, round(2 * most**0.5)))  # few values in many bins would be a comb
+    width = (high - low) / bins or max(abs(low), 1.0) / bins
+    anchor = bounds[0] if bounds else low
+    first, last = np.floor((low - anchor) / width), np.ceil((high - anchor) / width)
+    edges: NDArray[np.float64] = anchor + np.arange(first, max(last, first + 1) + 1) * width
+    return edges
+
+
+def long_tail(constraint: str, multipliers: NDArray[Any]) -> Multipliers:
+    """Multipliers from the largest down, at ranks that lie evenly on a logarithmic axis; zeros only counted."""
+    ordered = np.sort(multipliers.astype(np.float64), axis=None)[::-1]
+    positive = int((ordered > 0).sum())
+    ranks = np.unique(np.geomspace(1, max(positive, 1), POINTS).round().astype(int))[: positive or 0]
+    return Multipliers(constraint, len(ordered), positive, tuple(ranks.tolist()), tuple(ordered[ranks - 1].tolist()))

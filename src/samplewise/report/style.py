@@ -1,4 +1,4 @@
-"""Figures on paper: their size and type, and how a curve, a histogram, a bound and a legend look in all of them."""
+"""What everything that is drawn looks like: colours, dashes and symbols, and on paper curves, bounds and legends."""
 
 from __future__ import annotations
 
@@ -12,38 +12,60 @@ from numpy.typing import NDArray
 
 from samplewise import disk
 from samplewise.errors import ConfigurationError, install
-from samplewise.report import look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS",
-    "LINES",
-    "MARKERS",
-    "Line",
-    "bound_line",
-    "curve",
-    "histogram",
-    "label_points",
-    "legend_below",
-    "new_figure",
-    "save",
-    "series",
-    "styled",
-]
-
 Line = str | tuple[int, tuple[float, ...]]
 """How matplotlib takes a dash."""
 
+PALETTE = (
+    "#2a7fca",
+    "#cf6410",
+    "#1b8f6a",
+    "#c0579b",
+    "#8568d6",
+    "#a8730c",
+    "#d24b4b",
+    "#12899c",
+    "#6f8a1d",
+    "#7d8590",
+    "#a06a4f",
+    "#5a76e0",
+)
+"""Each keeps a contrast of 3 to paper, to the light and to the dark page; the first ones stay apart for colour-blind
+readers. Lines and points that may be printed without colour also differ in dash or symbol."""
+BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
+"""Of bounds, of what belongs to no series, and on paper of what stands in the background, and of the grid."""
+BEYOND = PALETTE[6]
+"""Of the side of a bound where a requirement is missed."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = {
+    "circle-open": "rings",
+    "diamond": "diamonds",
+    "square": "squares",
+    "triangle-up": "triangles",
+    "cross": "crosses",
+    "star": "stars",
+}
+"""By plotly's name, what a reader calls them."""
+SERIES_MARKERS = ("o", "D", "s", "^", "P", "*")
+"""The same as matplotlib names them."""
+
+
+def colour(number: int) -> str:
+    """Of one series after the other."""
+    return PALETTE[number % len(PALETTE)]
+
+
 COLOURS = {
-    "sequential": look.colour(0),
-    "fixed": look.colour(1),
-    "classification": look.INK,
-    "ours": look.colour(2),
-    "bound": look.BOUND,
-    "faint": look.FAINT,
+    "sequential": colour(0),
+    "fixed": colour(1),
+    "classification": INK,
+    "ours": colour(2),
+    "bound": BOUND,
+    "faint": FAINT,
 }
 """By what is drawn."""
 LINES: dict[str, Line] = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
@@ -59,7 +81,7 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": look.GRID,
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "lines.linewidth": 1.5,
@@ -69,7 +91,6 @@ RC: Any = {
 }
 DPI = 200
 SMALL = 6.5  # points; names inside a plot
-Box = tuple[float, float, float, float]
 
 
 @contextmanager
@@ -84,14 +105,7 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(rows: int, columns: int, *, width: float = 7.0, height: float = 2.8) -> tuple[Figure, list[Axes]]:
-    """A figure with ``rows x columns`` axes, row by row.
-
-    Args:
-        rows: of axes.
-        columns: of axes.
-        width: in inches; 7 fills the text width of a page.
-        height: in inches.
-    """
+    """A figure with ``rows x columns`` axes, row by row; 7 inches fill the text width of a page."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -101,7 +115,7 @@ def new_figure(rows: int, columns: int, *, width: float = 7.0, height: float = 2
 
 def series(number: int) -> tuple[str, str]:
     """Colour and marker of one series after the other."""
-    return look.colour(number), look.MARKERS[number % len(look.MARKERS)]
+    return colour(number), SERIES_MARKERS[number % len(SERIES_MARKERS)]
 
 
 def curve(
@@ -157,42 +171,36 @@ def label_points(
         labels: x, y, text and colour of each.
         others: points without a name that should stay visible too.
     """
+    from matplotlib.transforms import Bbox
+
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # so that the layout, and with it the place of each point, is known
     unit = figure.dpi / 72
     wide, high, gap = 0.56 * SMALL * unit, 1.15 * SMALL * unit, 5 * unit
     points = [axes.transData.transform(point) for point in [*((x, y) for x, y, _, _ in labels), *others]]
-    taken = [(x - gap / 2, y - gap / 2, x + gap / 2, y + gap / 2) for x, y in points]
+    taken = [Bbox.from_bounds(x - gap / 2, y - gap / 2, gap, gap) for x, y in points]
     frame = axes.get_window_extent()
+
+    def shared(box: Bbox, other: Bbox) -> float:
+        both = Bbox.intersection(box, other)
+        return 0.0 if both is None else both.width * both.height
+
     for (x, y, text, colour), (px, py) in zip(labels, points, strict=False):
         boxes = []
         for distance in (1.0, 2.2, 3.4):
             for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
                 left = px + dx * gap * distance - wide * len(text) * (1 - dx) / 2
                 low = py + dy * (gap * distance + high / 2) - high / 2
-                boxes.append((left, low, left + wide * len(text), low + high))
-        best = min(boxes, key=lambda box: (_covered(box, taken) + _outside(box, frame.bounds), boxes.index(box)))
+                boxes.append(Bbox.from_bounds(left, low, wide * len(text), high))
+        # What a name there would cover of others, and what of it would lie beyond the frame.
+        costs = [sum(shared(box, other) for other in taken) + shared(box, box) - shared(box, frame) for box in boxes]
+        best = boxes[costs.index(min(costs))]
         taken.append(best)
-        place = ((best[0] - px) / unit, (best[1] + high / 2 - py) / unit)
+        place = ((best.x0 - px) / unit, (best.y0 + high / 2 - py) / unit)
         axes.annotate(
             text, (x, y), place, textcoords="offset points", va="center", fontsize=SMALL, color=colour, zorder=4
         )
-
-
-def _covered(box: Box, taken: Sequence[Box]) -> float:
-    """The area that a box shares with others."""
-    return sum(
-        max(0.0, min(box[2], other[2]) - max(box[0], other[0]))
-        * max(0.0, min(box[3], other[3]) - max(box[1], other[1]))
-        for other in taken
-    )
-
-
-def _outside(box: Box, frame: Box) -> float:
-    """The area of a box that lies beyond a frame, given as left, bottom, width and height."""
-    inside = (frame[0], frame[1], frame[0] + frame[2], frame[1] + frame[3])
-    return (box[2] - box[0]) * (box[3] - box[1]) - _covered(box, [inside])
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -18,8 +18,6 @@ from samplewise.training.watch import OnAudit
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Draw", "in_lines", "pictures", "to_tensorboard"]
-
 Draw: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 """Draws a batch by the model as it is: images ``(C, H, W)`` by name, in [0, 1]."""
 DRAWN = 8  # samples of each data set: the first, so that one sees the same ones change
@@ -27,12 +25,7 @@ DRAWN = 8  # samples of each data set: the first, so that one sees the same ones
 
 @contextmanager
 def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
-    """Have what is trained inside also written as event files; one fabric may serve several runs, one after the other.
-
-    Args:
-        fabric: that the run is given.
-        folder: of the run, which gets a folder ``tensorboard``; nothing is written if None.
-    """
+    """Have what ``fabric`` trains inside also written to ``tensorboard`` in the run's folder; nothing if it is None."""
     if folder is None:
         yield
         return

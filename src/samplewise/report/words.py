@@ -5,8 +5,6 @@ from typing import Any
 
 from samplewise.report.run import RunReport, Split
 
-__all__ = ["comparison", "count", "facts", "flat", "number", "objective", "percent", "same_problem", "share", "verdict"]
-
 
 def share(value: float) -> str:
     """A share in percent, with as many digits as keep it apart from none and all.

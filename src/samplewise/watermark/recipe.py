@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from samplewise.data.recipe_file import toml_values
+from samplewise.data.records import toml_values
 from samplewise.errors import ConfigurationError, did_you_mean
 from samplewise.watermark.networks import NETWORKS
 from samplewise.watermark.noise import parse_noise

@@ -12,8 +12,18 @@ from samplewise.checkpoint import load_state
 from samplewise.data.records import decoding, read_json
 from samplewise.errors import CheckpointError, DataError
 from samplewise.report.fits import read_fit_within
-from samplewise.report.run import Bars, Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split, Table
-from samplewise.report.spread import distribution
+from samplewise.report.run import (
+    Bars,
+    Distribution,
+    Finding,
+    Gallery,
+    Picture,
+    Requirement,
+    RunReport,
+    Split,
+    Table,
+    distribution,
+)
 from samplewise.report.words import count, share
 from samplewise.watermark.judging.output import FORMATS, REPORT, WORST, run_folder
 from samplewise.watermark.pipeline import CONSTRAINT

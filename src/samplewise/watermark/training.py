@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from samplewise import distributed
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import Store
-from samplewise.data.recipe_file import toml_of
-from samplewise.data.records import SettingsFile
+from samplewise.data.records import SettingsFile, toml_of
 from samplewise.disk import alone, write_json, write_text
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained

@@ -1,7 +1,6 @@
 """Folders of pictures, ChestX-ray8 among them: found, split by patient, decoded once into a memory-mapped store."""
 
-from samplewise.data.pictures.chest import PATHOLOGIES
-from samplewise.data.pictures.listing import Listing, find
+from samplewise.data.pictures.listing import PATHOLOGIES, Listing, find
 from samplewise.data.pictures.prepare import is_unfinished, prepare
 from samplewise.data.pictures.split import PARTS, Part, Split
 from samplewise.data.pictures.store import PictureData, Store

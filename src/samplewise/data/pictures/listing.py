@@ -1,18 +1,43 @@
-"""Which pictures a folder holds, whose they are and what they show; no picture is opened here."""
+"""Which pictures a folder holds, whose they are and what they show; no picture is opened here.
 
+ChestX-ray8 adds to any folder: file names that begin with the patient, a CSV with the findings, two lists for a split.
+"""
+
+import csv
 import hashlib
 import os
-from collections import defaultdict
-from collections.abc import Iterator
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from samplewise.data.pictures.chest import TABLE, find_above, patient_of, read_rows, some
-from samplewise.errors import DataError
-
-__all__ = ["SUFFIXES", "Listing", "PictureFile", "find"]
+from samplewise.errors import DataError, did_you_mean
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff")
+PATHOLOGIES = (
+    "Atelectasis",
+    "Cardiomegaly",
+    "Effusion",
+    "Infiltration",
+    "Mass",
+    "Nodule",
+    "Pneumonia",
+    "Pneumothorax",
+    "Consolidation",
+    "Edema",
+    "Emphysema",
+    "Fibrosis",
+    "Pleural_Thickening",
+    "Hernia",
+)
+"""The columns of every label array, in the order of the publication."""
+NO_FINDING = "No Finding"
+TABLE = "Data_Entry_2017*.csv"
+LISTS = ("train_val_list.txt", "test_list.txt")
+NAME, FINDINGS, PATIENT = "Image Index", "Finding Labels", "Patient ID"
+LEVELS_UP = 2  # from .../images to the folder of the CSV when sizes have folders of their own
+OFFICIAL_NAME = re.compile(r"(\d{8})_\d{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +52,7 @@ class PictureFile:
     patient: str
     """Pictures of one patient stay together in a split; a picture of unknown origin is its own patient."""
     findings: tuple[str, ...] = ()
+    """Of :data:`PATHOLOGIES`."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +105,11 @@ def find(root: Path | str, *, labels: bool | None = None) -> Listing:
             f"{root}: no {TABLE} there or in the two folders above; it holds the labels of ChestX-ray8 and comes with "
             "its images: put it beside them"
         )
-    if table is not None and (labels or any(patient_of(path.stem) for path in paths)):
+    if table is not None and (labels or any(_patient(path.stem) for path in paths)):
         return _labelled(root, paths, table)
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
     return Listing(
-        root,
-        tuple(PictureFile(name, path, _length(path), patient_of(path.stem) or name) for name, path in named),
+        root, tuple(PictureFile(name, path, _length(path), _patient(path.stem) or name) for name, path in named)
     )
 
 
@@ -102,15 +127,10 @@ def _walk(root: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         below[:] = [name for name in below if not name.startswith(".")]
-        for name in files:
-            path = Path(folder, name)
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".") and not _is_special(path):
+        for path in (Path(folder, name) for name in files if name.lower().endswith(SUFFIXES) and name[0] != "."):
+            # A pipe, a socket or a device would be waited for; a link to nowhere is none of these.
+            if path.is_file() or not path.exists():
                 yield path
-
-
-def _is_special(path: Path) -> bool:
-    """Whether it is a pipe, a socket or a device, which would be waited for; a link to nowhere is none of these."""
-    return path.exists() and not path.is_file()
 
 
 def _length(path: Path) -> int:
@@ -126,19 +146,91 @@ def _labelled(root: Path, paths: list[Path], table: Path) -> Listing:
     places: defaultdict[str, list[Path]] = defaultdict(list)
     for path in paths:
         places[path.stem].append(path)
-    twice = {stem: found for stem, found in sorted(places.items()) if len(found) > 1}
-    if twice:
+    if twice := {stem: found for stem, found in sorted(places.items()) if len(found) > 1}:
         folders = sorted({str(path.parent) for found in twice.values() for path in found})
         raise DataError(
             f"{root}: {len(twice):,} names come twice ({some(twice)}), in the folders {some(folders)}; "
             "give the folder with one picture for each name"
         )
-    pictures, unlisted = [], []
-    for path in sorted(paths, key=lambda path: path.name):
-        row = rows.get(path.stem)
-        if row is None:
-            unlisted.append(path.name)
-        else:
-            pictures.append(PictureFile(path.name, path, _length(path), row.patient, row.findings))
-    absent = sorted(set(rows) - set(places))
-    return Listing(root, tuple(pictures), table, tuple(unlisted), tuple(absent))
+    paths = sorted(paths, key=lambda path: path.name)
+    return Listing(
+        root,
+        tuple(PictureFile(path.name, path, _length(path), *rows[path.stem]) for path in paths if path.stem in rows),
+        table,
+        unlisted=tuple(path.name for path in paths if path.stem not in rows),
+        absent=tuple(sorted(rows.keys() - places.keys())),
+    )
+
+
+def _patient(stem: str) -> str | None:
+    """The patient that an official file name begins with, or None for any other name."""
+    match = OFFICIAL_NAME.fullmatch(stem)
+    return match[1] if match else None
+
+
+def read_rows(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Patient and findings in the official CSV, by picture name without its suffix."""
+    rows: dict[str, tuple[str, tuple[str, ...]]] = {}
+    unknown: Counter[str] = Counter()
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [column for column in (NAME, FINDINGS, PATIENT) if column not in (reader.fieldnames or ())]
+            if missing:
+                raise DataError(f"{path}: the columns {', '.join(missing)} are missing; is this the official CSV?")
+            for row in reader:
+                name, cell, patient = ((row[column] or "").strip() for column in (NAME, FINDINGS, PATIENT))
+                stem = name.rpartition(".")[0] or name  # Path would take most of the time here
+                findings = [label.strip() for label in cell.split("|")]
+                if wrong := "a second row for this picture" if stem in rows else _wrong(stem, patient, findings):
+                    raise DataError(f"{path}, line {reader.line_num} ({name}): {wrong}; mend the row or remove it")
+                unknown.update({*findings}.difference(PATHOLOGIES, [NO_FINDING]))
+                rows[stem] = patient.zfill(8), tuple(finding for finding in findings if finding != NO_FINDING)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as a CSV file: {error}") from error
+    if unknown:
+        ranked = sorted(unknown, key=lambda label: (-unknown[label], label))
+        listed = some(f"{label!r} (rows: {unknown[label]:,})" for label in ranked)
+        raise DataError(
+            f"{path}: unknown labels in {FINDINGS}: {listed}; expected {NO_FINDING!r} or some of the "
+            f"{len(PATHOLOGIES)} pathologies, with | between them.{did_you_mean(ranked[0], PATHOLOGIES)}"
+        )
+    return rows
+
+
+def _wrong(stem: str, patient: str, findings: list[str]) -> str | None:
+    """What is wrong with a row, if something is."""
+    if not patient.isascii() or not patient.isdigit():
+        return f"expected a number as {PATIENT}, got {patient!r}"
+    if _patient(stem) not in (None, patient.zfill(8)):
+        return f"the name says patient {_patient(stem)}, the column {PATIENT} {patient.zfill(8)}"
+    if NO_FINDING in findings and len(findings) > 1:
+        return f"{NO_FINDING!r} beside other findings: {'|'.join(findings)}"
+    return None
+
+
+def read_list(path: Path) -> frozenset[str]:
+    """The names in one of the official lists, one on each line, without their suffixes."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as a list of names: {error}") from error
+    if not lines:
+        raise DataError(f"{path}: is empty; expected a file name on each line")
+    return frozenset(Path(line).stem for line in lines)
+
+
+def find_above(folder: Path, pattern: str) -> Path | None:
+    """The newest file of that pattern in ``folder`` or, if there is none, in the nearest folder above it."""
+    folder = folder.resolve()
+    for place in (folder, *folder.parents[:LEVELS_UP]):
+        if found := sorted(place.glob(pattern)):
+            return found[-1]
+    return None
+
+
+def some(names: Iterable[str], shown: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - shown:,} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

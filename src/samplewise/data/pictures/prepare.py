@@ -7,33 +7,29 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.data.pictures.chest import LISTS, find_above, read_list, some
 from samplewise.data.pictures.decode import decode, need_pillow
-from samplewise.data.pictures.listing import Listing, PictureFile, find
+from samplewise.data.pictures.listing import LISTS, Listing, PictureFile, find, find_above, read_list, some
 from samplewise.data.pictures.split import Rule, Split
 from samplewise.data.pictures.store import IMAGES, INDEX, SPLIT, UNFINISHED, Index, Store
+from samplewise.data.processes import cores
 from samplewise.disk import PARTIAL, clear_partial, ensure_writable, lock
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
 from samplewise.provenance import versions
-
-__all__ = ["MAX_BAD_SHARE", "is_unfinished", "prepare"]
 
 MAX_BAD_SHARE = 0.01
 BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written
 
 Watch = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
-EARLIER = ("unfinished.jsonl", ".probe.*", f".{SPLIT}.*.tmp", f".{INDEX}.*.tmp")
-LEFT = (UNFINISHED, IMAGES, SPLIT, f"{PARTIAL}*", *EARLIER)
-"""What a kill can leave, and could in earlier versions."""
+LEFT = (UNFINISHED, IMAGES, SPLIT, f"{PARTIAL}*")
+"""What a kill can leave."""
 Divide = Callable[[Sequence[str], Sequence[str]], Split | None]
 
 
@@ -43,7 +39,7 @@ def prepare(
     *,
     size: int = 224,
     seed: int = 0,
-    split: Rule = "patients",
+    split: str = "patients",
     workers: int | None = None,
     resume: bool = False,
     watch: Watch | None = None,
@@ -72,16 +68,22 @@ def prepare(
         raise ConfigurationError(f"expected size and workers of 1 or more, got size {size} and workers {workers}")
     listing = root if isinstance(root, Listing) else find(root)
     out = Path(out)
-    _refuse_bad(listing, {})
+    bad = dict.fromkeys(listing.unlisted, f"no row in {listing.table.name}" if listing.table else "")
+    _refuse_bad(listing, bad)
     divide = _splitter(listing, split, seed)
     if (out / INDEX).exists():
         return _finished(out, listing, size, divide, resume=resume)
     if out.exists() and not is_unfinished(out) and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not a store of pictures; choose an empty or a new folder")
     ensure_writable(out)
+    needed, free = len(listing.pictures) * size**2, shutil.disk_usage(out).free
+    if free < needed:
+        raise OutputError(
+            f"the folder {out} has {free / 1e9:.1f} GB free, but the pictures will need {needed / 1e9:.1f} GB: free "
+            "some space or choose another folder"
+        )
     with _unfinished(out) as images:
-        _check_space(out, len(listing.pictures) * size**2)
-        bad, converted = _decode_all(listing, images, size, workers or _cores(), watch)
+        converted = _decode_all(listing, images, size, workers or cores(), watch, bad)
         kept = [picture for picture in listing.pictures if picture.name not in bad]
         names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
         if (parts := divide(names, patients)) is not None:
@@ -92,7 +94,7 @@ def prepare(
             names=names,
             patients=patients,
             findings=tuple(picture.findings for picture in kept) if listing.table else None,
-            bad={**_without_row(listing), **bad},
+            bad=bad,
             converted=converted,
             versions={**versions(), "pillow": metadata.version("pillow")},
         )
@@ -128,23 +130,9 @@ def _unfinished(out: Path) -> Iterator[BinaryIO]:
     path.replace(out / IMAGES)
 
 
-def _check_space(out: Path, needed: int) -> None:
-    free = shutil.disk_usage(out).free
-    if free < needed:
-        raise OutputError(
-            f"the folder {out} has {free / 1e9:.1f} GB free, but the pictures will need {needed / 1e9:.1f} GB: free "
-            "some space or choose another folder"
-        )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _refuse_bad(listing: Listing, undecodable: Mapping[str, str]) -> None:
+def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
     """Stop as soon as too many pictures cannot be used: something is wrong with the data as a whole."""
     total = len(listing.pictures) + len(listing.unlisted)
-    bad = {**_without_row(listing), **undecodable}
     if len(bad) > MAX_BAD_SHARE * total:
         listed = some(f"{name} ({why})" for name, why in bad.items())
         raise DataError(
@@ -153,15 +141,13 @@ def _refuse_bad(listing: Listing, undecodable: Mapping[str, str]) -> None:
         )
 
 
-def _without_row(listing: Listing) -> dict[str, str]:
-    return dict.fromkeys(listing.unlisted, f"no row in {listing.table.name}" if listing.table else "")
-
-
-def _splitter(listing: Listing, rule: Rule, seed: int) -> Divide:
+def _splitter(listing: Listing, rule: str, seed: int) -> Divide:
     """What will split the pictures, tried before the work, so that it does not fail for want of a file after it."""
     if rule == "patients":
         # Of one or two patients there is no split, and to judge a network none is needed.
         return lambda names, patients: Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
+    if rule not in get_args(Rule):
+        raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {rule!r}")
     paths = [find_above(listing.root, name) for name in LISTS]
     missing = [name for name, path in zip(LISTS, paths, strict=True) if path is None]
     if missing:
@@ -192,38 +178,34 @@ def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume:
 
 
 def _decode_all(
-    listing: Listing, images: BinaryIO, size: int, workers: int, watch: Watch | None
-) -> tuple[dict[str, str], Counter[str]]:
-    """Write all pictures, in order; returns those that cannot be decoded, and how many were of other modes than grey.
+    listing: Listing, images: BinaryIO, size: int, workers: int, watch: Watch | None, bad: dict[str, str]
+) -> Counter[str]:
+    """Write all pictures, in order; returns how many were of other modes than grey, adds why some cannot be to ``bad``.
 
     Pillow works outside Python's lock, so threads do what processes would.
     """
     from PIL import Image
 
-    bad: dict[str, str] = {}
+    def attempt(picture: PictureFile) -> tuple[NDArray[np.uint8] | None, str]:
+        try:
+            return decode(picture.path, size)
+        except DataError as error:
+            return None, str(error)
+
     converted: Counter[str] = Counter()
     block = max(4 * workers, BLOCK_BYTES // size**2)
-    if watch is not None:
-        watch(0, len(listing.pictures))
+    watch = watch or (lambda done, total: None)
+    watch(0, len(listing.pictures))
     with warnings.catch_warnings(), ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is lower, and it refuses
         for first in range(0, len(listing.pictures), block):
             pictures = listing.pictures[first : first + block]
-            for picture, (pixels, found) in zip(pictures, pool.map(partial(_try, size), pictures), strict=True):
+            for picture, (pixels, found) in zip(pictures, pool.map(attempt, pictures), strict=True):
                 if pixels is None:
                     bad[picture.name] = found
                     _refuse_bad(listing, bad)
                 else:
                     images.write(np.ascontiguousarray(pixels).data)
                     converted.update([found] if found != "L" else [])
-            if watch is not None:
-                watch(first + len(pictures), len(listing.pictures))
-    return bad, converted
-
-
-def _try(size: int, picture: PictureFile) -> tuple[NDArray[np.uint8] | None, str]:
-    """The pixels and the file's own mode, or None and the reason."""
-    try:
-        return decode(picture.path, size)
-    except DataError as error:
-        return None, str(error)
+            watch(first + len(pictures), len(listing.pictures))
+    return converted

@@ -3,20 +3,21 @@
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, get_args
 
-from samplewise.data.pictures.chest import some
+from samplewise.data.pictures.listing import some
 from samplewise.data.records import decoding, read_json
 from samplewise.disk import write_json
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import mix
-
-__all__ = ["PARTS", "Part", "Rule", "Split", "parse_rule"]
 
 Part = Literal["train", "validation", "test"]
 Rule = Literal["patients", "official"]
+Names = tuple[str, ...]
 PARTS: tuple[Part, ...] = get_args(Part)
 FORMAT = "samplewise-split-1"
+SHARE = 0.15
+"""Of the patients, for validation and for test each."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,8 @@ class Split:
         return {"rule": self.rule, "seed": self.seed}
 
     @classmethod
-    def by_patient(
-        cls,
-        names: Sequence[str],
-        patients: Sequence[str],
-        *,
-        validation: float = 0.15,
-        test: float = 0.15,
-        seed: int = 0,
-    ) -> Self:
-        """Draw whole patients for validation and test; the rest is for training.
+    def by_patient(cls, names: Sequence[str], patients: Sequence[str], *, seed: int = 0) -> Self:
+        """Draw 15 % of the patients for validation and for test each; the rest is for training.
 
         The result depends on the set of patients and the seed, not on the order of the files. Each part has at least
         one patient, so three are needed.
@@ -60,20 +53,15 @@ class Split:
         Args:
             names: of all pictures.
             patients: whose each of them is.
-            validation: share of the patients.
-            test: share of the patients.
             seed: of the draw.
         """
-        if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
-            raise ConfigurationError(
-                f"expected shares above 0 that leave some for training, got {validation} (validation) and {test} (test)"
-            )
         drawn = _shuffled(patients, seed)
         if len(drawn) < 3:
             raise DataError(f"expected pictures of at least 3 patients to split, got {len(drawn)}")
-        tested = _count(test, len(drawn), 2)
-        validated = _count(validation, len(drawn), 1 + tested)
-        return cls._of(names, patients, drawn[tested : tested + validated], drawn[:tested], "patients", seed)
+        tested = _count(SHARE, len(drawn), 2)
+        validated = _count(SHARE, len(drawn), 1 + tested)
+        parts = _divide(names, patients, validation=drawn[tested : tested + validated], test=drawn[:tested])
+        return cls(*parts, "patients", seed)
 
     @classmethod
     def official(
@@ -83,7 +71,6 @@ class Split:
         *,
         train_val: Collection[str],
         test: Collection[str],
-        validation: float = 0.15 / 0.85,
         seed: int = 0,
     ) -> Self:
         """Take the test part from the official list, and draw patients of the other list for validation.
@@ -93,41 +80,22 @@ class Split:
             patients: whose each of them is.
             train_val: names of the first list, without suffixes.
             test: names of the second list, without suffixes.
-            validation: share of the patients that are not for test.
             seed: of the draw.
         """
         known = {Path(name).stem: patient for name, patient in zip(names, patients, strict=True)}
-        nowhere = sorted(known.keys() - {*train_val, *test})
-        if nowhere:
+        if nowhere := sorted(known.keys() - {*train_val, *test}):
             raise DataError(f"{len(nowhere):,} pictures are on neither of the official lists: {some(nowhere)}")
         tested = {known[stem] for stem in test if stem in known}
-        others = [known[stem] for stem in train_val if stem in known]
-        if shared := sorted(tested.intersection(others)):
+        others = {known[stem] for stem in train_val if stem in known}
+        if shared := sorted(tested & others):
             raise DataError(f"{len(shared):,} patients are on both official lists: {some(shared)}; take the lists anew")
-        drawn = _shuffled(others, seed)
-        if len(drawn) < 2 or not tested:
+        if len(others) < 2 or not tested:
             raise DataError(
-                f"expected pictures from both official lists, got {len(drawn)} patients for training and validation "
+                f"expected pictures from both official lists, got {len(others)} patients for training and validation "
                 f"and {len(tested)} for test; use the split by patients"
             )
-        return cls._of(names, patients, drawn[: _count(validation, len(drawn), 1)], tested, "official", seed)
-
-    @classmethod
-    def _of(
-        cls,
-        names: Sequence[str],
-        patients: Sequence[str],
-        validation: Collection[str],
-        test: Collection[str],
-        rule: Rule,
-        seed: int,
-    ) -> Self:
-        side: dict[str, Part] = {**dict.fromkeys(validation, PARTS[1]), **dict.fromkeys(test, PARTS[2])}
-        parts: dict[Part, list[str]] = {part: [] for part in PARTS}
-        for name, patient in zip(names, patients, strict=True):
-            parts[side.get(patient, "train")].append(name)
-        train, validated, tested = (tuple(sorted(parts[part])) for part in PARTS)
-        return cls(train, validated, tested, rule, seed)
+        validated = _shuffled(others, seed)[: _count(SHARE / (1 - SHARE), len(others), 1)]
+        return cls(*_divide(names, patients, validation=validated, test=tested), "official", seed)
 
     def part(self, part: Part) -> tuple[str, ...]:
         """The names in one part."""
@@ -155,31 +123,30 @@ class Split:
         with decoding(path, "a split"):
             train, validation, test = (tuple(stored.pop(part)) for part in PARTS)
             split = cls(train, validation, test, **stored)
-        split._check(f"{path}", dict(zip(names, patients, strict=True)))
-        return split
-
-    def _check(self, where: str, patients: dict[str, str]) -> None:
-        listed = [name for part in PARTS for name in self.part(part)]
-        if unknown := sorted(set(listed) - patients.keys()):
-            raise CheckpointError(f"{where}: {len(unknown):,} names are not among the pictures: {some(unknown)}")
-        if missing := sorted(patients.keys() - set(listed)):
-            raise CheckpointError(f"{where}: {len(missing):,} pictures are in no part: {some(missing)}")
+            listed = {*train, *validation, *test}
+        owner = dict(zip(names, patients, strict=True))
+        if unknown := sorted(listed - owner.keys()):
+            raise CheckpointError(f"{path}: {len(unknown):,} names are not among the pictures: {some(unknown)}")
+        if missing := sorted(owner.keys() - listed):
+            raise CheckpointError(f"{path}: {len(missing):,} pictures are in no part: {some(missing)}")
         side: dict[str, Part] = {}
         for part in PARTS:
-            for name in self.part(part):
-                other = side.setdefault(patients[name], part)
-                if other != part:
-                    raise CheckpointError(f"{where}: patient {patients[name]} is in {other} and, by {name}, in {part}")
-        if len(listed) != len(patients):
-            raise CheckpointError(f"{where}: {len(listed) - len(patients):,} names are there twice")
+            for name in split.part(part):
+                if (other := side.setdefault(owner[name], part)) != part:
+                    raise CheckpointError(f"{path}: patient {owner[name]} is in {other} and, by {name}, in {part}")
+        if twice := len(train) + len(validation) + len(test) - len(listed):
+            raise CheckpointError(f"{path}: {twice:,} names are there twice")
+        return split
 
 
-def parse_rule(text: str) -> Rule:
-    """The rule of that name, or an error that lists them."""
-    for rule in get_args(Rule):
-        if text == rule:
-            return cast(Rule, rule)
-    raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {text!r}")
+def _divide(
+    names: Sequence[str], patients: Sequence[str], *, validation: Collection[str], test: Collection[str]
+) -> tuple[Names, Names, Names]:
+    """The names for training, validation and test, by the patients of the last two."""
+    sides = (set(patients).difference(validation, test), set(validation), set(test))
+    owned = sorted(zip(names, patients, strict=True))
+    train, validated, tested = (tuple(name for name, patient in owned if patient in side) for side in sides)
+    return train, validated, tested
 
 
 def _shuffled(patients: Collection[str], seed: int) -> list[str]:

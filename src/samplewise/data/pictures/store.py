@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from samplewise.data.pictures.chest import PATHOLOGIES, label_array, some
+from samplewise.data.pictures.listing import PATHOLOGIES, some
 from samplewise.data.pictures.split import PARTS, Part, Split
 from samplewise.data.records import decoding, read_json
 from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, DataError
-
-__all__ = ["IMAGES", "INDEX", "SPLIT", "UNFINISHED", "Index", "PictureData", "Store"]
 
 FORMAT = "samplewise-pictures-1"
 INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"
@@ -60,26 +58,20 @@ class Index:
             raise DataError(f"{folder}: is not a store of pictures ({INDEX} is missing); prepare one first")
         stored = read_json(path, "a store", format=FORMAT)
         with decoding(path, "a store"):
-            return cls._parse(stored)
-
-    @classmethod
-    def _parse(cls, stored: dict[str, Any]) -> Self:
-        findings = stored["findings"]
-        index = cls(
-            operator.index(stored["size"]),
-            str(stored["fingerprint"]),
-            tuple(map(str, stored["names"])),
-            tuple(map(str, stored["patients"])),
-            None if findings is None else tuple(tuple(cell.split("|")) if cell else () for cell in findings),
-            dict(stored["bad"]),
-            dict(stored["converted"]),
-            dict(stored["versions"]),
-        )
-        columns = (index.names, set(index.names), index.patients, index.names if findings is None else findings)
-        if len(set(map(len, columns))) > 1 or index.size < 1:
-            raise ValueError("its parts do not belong together")
-        if unknown := {name for names in index.findings or () for name in names} - set(PATHOLOGIES):
-            raise ValueError(f"unknown labels {sorted(unknown)}")
+            cells = stored["findings"]
+            index = cls(
+                operator.index(stored["size"]),
+                str(stored["fingerprint"]),
+                tuple(map(str, stored["names"])),
+                tuple(map(str, stored["patients"])),
+                None if cells is None else tuple(tuple(cell.split("|")) if cell else () for cell in cells),
+                *(dict(stored[name]) for name in ("bad", "converted", "versions")),
+            )
+            columns = (index.names, set(index.names), index.patients, index.names if cells is None else cells)
+            if len(set(map(len, columns))) > 1 or index.size < 1:
+                raise ValueError("its parts do not belong together")
+            if unknown := {name for names in index.findings or () for name in names} - set(PATHOLOGIES):
+                raise ValueError(f"unknown labels {sorted(unknown)}")
         return index
 
 
@@ -96,6 +88,7 @@ class Store:
         self.folder = folder
         self.index = index
         self.images = images
+        self.size, self.names, self.patients = index.size, index.names, index.patients
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
@@ -125,25 +118,12 @@ class Store:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def size(self) -> int:
-        """Height and width of every picture."""
-        return self.index.size
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all pictures, by row."""
-        return self.index.names
-
-    @property
-    def patients(self) -> tuple[str, ...]:
-        """Whose each picture is, by row."""
-        return self.index.patients
-
     @cached_property
     def labels(self) -> NDArray[np.uint8] | None:
         """Zeros and ones of shape ``(N, 14)``, or None for pictures without labels."""
-        return None if self.index.findings is None else label_array(self.index.findings)
+        if self.index.findings is None:
+            return None
+        return np.array([[name in names for name in PATHOLOGIES] for names in self.index.findings], np.uint8)
 
     @cached_property
     def rows(self) -> Mapping[str, int]:

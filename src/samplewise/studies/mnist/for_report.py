@@ -10,8 +10,7 @@ import numpy as np
 
 from samplewise.data.records import decoding, read_json
 from samplewise.errors import DataError
-from samplewise.report.fits import read_certificate, read_multipliers
-from samplewise.report.readers import read_curves
+from samplewise.report.fits import read_certificate, read_curves, read_multipliers
 from samplewise.report.run import Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split
 from samplewise.studies.mnist.digit_network import CONSTRAINT, study_problem
 from samplewise.studies.mnist.results import FIT, Result, read_results

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from samplewise.report.run import Multipliers
-from samplewise.report.spread import distribution, long_tail
+from samplewise.report.run import Multipliers, distribution, long_tail
 
 FINITE = st.floats(-1e6, 1e6, width=32)
 
