@@ -36,6 +36,13 @@ def test_numbers_of_a_small_set() -> None:
     assert (report.samples, report.objective, report.means) == (4, 2.75, {"x": 2.75})
 
 
+def test_recorded_columns_are_audited_as_a_model_is() -> None:
+    x, bound = torch.tensor([1.0, 2.0, 3.0, 5.0]), sw.AtMost("x", 2.0)
+    recorded = sw.Audit(x, {"x": x}, (bound,), confidence=0.9)
+    assert recorded.to_dict() == measured(x, bound, confidence=0.9).to_dict()
+    assert recorded["x"].violators.tolist() == [2, 3]
+
+
 def test_the_true_bound_decides_not_the_margin() -> None:
     assert measured([1.0, 2.0], sw.AtMost("x", 2.0, margin=1.5, scale=10.0))["x"].satisfied == 1.0
 

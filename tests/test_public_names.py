@@ -53,7 +53,7 @@ def test_public_names_are_found_where_the_package_says() -> None:
 
 
 HIDING = """
-import samplewise.audit, samplewise.training, samplewise.minimize.solver
+import samplewise.audit, samplewise.training, samplewise.minimize.loop
 import samplewise as sw
 from samplewise import AtMost, audit, problem
 assert callable(sw.audit) and callable(sw.fit) and callable(sw.minimize) and sw.audit is audit

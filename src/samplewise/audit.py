@@ -106,13 +106,19 @@ class ConstraintAudit(Fared):
 
 @dataclass(frozen=True)
 class Audit(Mapping[str, ConstraintAudit]):
-    """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
+    """What holds on a whole data set, by its columns; ``audit["name"]`` is the part of one constraint."""
 
     objectives: Tensor
     """f_j of every sample, ``(N,)``."""
     measures: dict[str, Tensor]
     """Every measure of every sample, those no constraint bounds included."""
-    constraints: dict[str, ConstraintAudit]
+    bounds: tuple[Constraint, ...]
+    confidence: float = 0.95
+
+    @cached_property
+    def constraints(self) -> dict[str, ConstraintAudit]:
+        """How each constraint fares, by its name."""
+        return {c.name: ConstraintAudit(c, self.measures[c.measure], self.confidence) for c in self.bounds}
 
     def __getitem__(self, name: str) -> ConstraintAudit:
         found: ConstraintAudit = constraint_named(name, self.constraints)
@@ -208,8 +214,7 @@ def audit(
         raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
     device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
-    parts = {c.name: ConstraintAudit(c, columns[c.measure], confidence) for c in problem.constraints}
-    return Audit(objectives=columns.pop(""), measures=columns, constraints=parts)
+    return Audit(columns.pop(""), columns, problem.constraints, confidence)
 
 
 def evaluate_all(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from samplewise.errors import ProcessesError
 
@@ -55,6 +55,14 @@ def all_max_(tensor: Tensor) -> Tensor:
 def from_first_(tensor: Tensor) -> Tensor:
     """Copy the first process's ``tensor`` to all, in place."""
     return _exchange_(tensor, lambda own: dist.broadcast(own, 0))
+
+
+def share_buffers_(module: nn.Module, *, but: type[nn.Module] | tuple[()] = ()) -> None:
+    """Give all processes the first one's running statistics, which drift apart; those of parts of type ``but`` stay."""
+    kept = {id(buffer) for part in module.modules() if isinstance(part, but) for buffer in part.buffers()}
+    for buffer in module.buffers():
+        if id(buffer) not in kept:
+            from_first_(buffer)
 
 
 def all_gather(tensor: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Derivatives with respect to a model's weights: of a batch, of single samples, and the penalty's curvature."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,16 +39,6 @@ def gradient_of(
     return torch.cat([part.flatten().to(weights[0].device) for part in parts])
 
 
-def penalty_of(method: Method, evaluation: Evaluation) -> Tensor:
-    """The method's loss of a batch, a mean, without a trace in the round's statistics or in the multipliers."""
-    training = method.training
-    method.eval()
-    try:
-        return method.loss(evaluation)
-    finally:
-        method.train(training)
-
-
 class _Evaluated(nn.Module):
     """The problem as a module around the model, so that torch.func can put other weights in."""
 
@@ -73,28 +64,24 @@ def per_sample_gradients(
     ``fetch`` gives the samples ``index``, ``(B,)``, as one batch, where the model is; ``reduction`` the scalar to
     differentiate, from the evaluation of a batch of one and its row of ``extra``, ``(B, ...)``.
 
-    Computed by ``torch.func`` for some samples together where the model allows it (tensors only, no branch on values),
-    otherwise one sample at a time. Put the model into evaluation mode first: layers that mix the samples of a batch
-    have no gradient by sample.
+    Computed by ``torch.func`` for some samples together where the model allows it, otherwise one sample at a time. Put
+    the model into evaluation mode first: layers that mix the samples of a batch have no gradient by sample.
     """
     if len(index) > CHUNK:
         chunks = zip(index.split(CHUNK), extra.split(CHUNK), strict=True)
         return torch.cat([per_sample_gradients(problem, model, fetch, *each, reduction) for each in chunks])
-    weights = trainable(model)
-    leaves, structure = pytree.tree_flatten(fetch(index))
-    if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(index) for leaf in leaves):
+    weights, batch = trainable(model), fetch(index)
+    if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(index) for leaf in pytree.tree_leaves(batch)):
         module = _Evaluated(problem, model)
 
-        def scalar(values: dict[str, Tensor], sample: list[Tensor], row: Tensor) -> Tensor:
-            one = pytree.tree_unflatten([leaf.unsqueeze(0) for leaf in sample], structure)
+        def scalar(values: dict[str, Tensor], sample: Any, row: Tensor) -> Tensor:
+            one = pytree.tree_map(lambda leaf: leaf.unsqueeze(0), sample)
             return reduction(torch.func.functional_call(module, values, (one,)), row)
 
         values = {f"model.{name}": weight.detach() for name, weight in weights.items()}
-        try:
-            found = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0, 0))(values, leaves, extra)
-        except Exception:
-            pass  # a branch or an operation torch.func cannot follow; an error of the user's own comes again below
-        else:
+        # What torch.func cannot follow, such as a branch, goes on below; an error of the user's own comes again there.
+        with contextlib.suppress(Exception):
+            found = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0, 0))(values, batch, extra)
             return torch.cat([found[name].flatten(1) for name in values], dim=1)
     rows = []
     with torch.enable_grad():
@@ -110,15 +97,7 @@ def sample_gradients(
     """The gradients of ``P^j_tau`` of the samples ``index``, ``(B,)``, in eval mode, shape ``(B, n)``.
 
     ``samples`` are these samples as a batch of tensors, or a function that gives those of given numbers as a batch.
-
-    Example:
-        >>> import torch
-        >>> from samplewise import Unconstrained
-        >>> problem = Problem(lambda model, batch: (model(batch[0]).squeeze(1), {}), [])
-        >>> model = torch.nn.Linear(2, 1, bias=False)
-        >>> sample_gradients(problem, model, (torch.eye(2),), torch.arange(2), Unconstrained())
-        tensor([[1., 0.],
-                [0., 1.]])
+    ``docs/theory.md`` has an example.
     """
     device = next(iter(trainable(model).values())).device
 
@@ -126,14 +105,14 @@ def sample_gradients(
         return to_device(samples(index[rows]) if callable(samples) else tuple(each[rows] for each in samples), device)
 
     def penalty(evaluation: Evaluation, number: Tensor) -> Tensor:
-        return penalty_of(method, replace(evaluation, index=number.view(1)))
+        return method.loss(replace(evaluation, index=number.view(1)))
 
-    with evaluation_mode(model):
+    with evaluation_mode(model, method):
         return per_sample_gradients(problem, model, fetch, torch.arange(len(index)), index.to(device), penalty)
 
 
 def estimate_smoothness(
-    problem: Problem, model: nn.Module, batches: Batches, method: Method, *, tolerance: float = 1e-2, seed: int = 0
+    problem: Problem, model: nn.Module, batches: Batches, method: Method, *, tolerance: float = 1e-2
 ) -> float:
     """The largest curvature of the penalty function at the model's weights: a lower bound of L in Lemma 3.
 
@@ -141,16 +120,8 @@ def estimate_smoothness(
     Lanczos method on Hessian-vector products: the Hessian is never formed. At the kink of a linear penalty the
     curvature is not defined; the value is that of either side.
 
-    ``batches`` are pairs of a batch and its sample numbers; ``tolerance`` is the relative accuracy of the eigenvalue;
-    the starting vector is drawn by ``seed``.
-
-    Example:
-        >>> import torch
-        >>> from samplewise import Unconstrained
-        >>> problem = Problem(lambda model, x: (1.5 * model(x).square().squeeze(1), {}), [])
-        >>> model = torch.nn.Linear(3, 1, bias=False)
-        >>> round(estimate_smoothness(problem, model, [(torch.eye(3), torch.arange(3))], Unconstrained()), 4)
-        1.0
+    ``batches`` are pairs of a batch and its sample numbers; ``tolerance`` is the relative accuracy of the eigenvalue.
+    ``docs/theory.md`` has an example.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh  # here, so that importing the library stays quick
 
@@ -166,16 +137,16 @@ def estimate_smoothness(
         total = torch.zeros(count, dtype=torch.float64)
         for batch, index in batches:
             with torch.enable_grad():
-                loss = penalty_of(method, problem.evaluate(model, batch, index))
+                loss = method.loss(problem.evaluate(model, batch, index))
                 first = gradient_of(loss, weights, create_graph=True)
                 second = gradient_of(first @ direction.to(first), weights)
             total += second.cpu().double() * (len(index) / samples)
         return total.numpy()
 
-    with evaluation_mode(model):
+    with evaluation_mode(model, method):
         if count == 1:  # Lanczos needs room for two vectors
             return float(abs(product(np.ones(1))[0]))
-        start = np.random.default_rng(seed).normal(size=count)
+        start = np.random.default_rng(0).normal(size=count)
         if not product(start).any():
             return 0.0
         operator = LinearOperator((count, count), matvec=product, dtype=np.float64)

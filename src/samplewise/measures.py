@@ -39,9 +39,7 @@ def _difference(first: Tensor, second: Tensor) -> Tensor:
     """``first - second`` as ``(B, n)``."""
     _check(first, second)
     difference = _wide(first) - _wide(second)
-    if difference.ndim == 2:
-        return difference
-    return difference.flatten(1) if difference.ndim > 2 else difference.unsqueeze(1)
+    return difference if difference.ndim == 2 else difference.unsqueeze(-1).flatten(1)
 
 
 def mse(prediction: Tensor, target: Tensor) -> Tensor:
@@ -81,13 +79,9 @@ def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float 
     """Peak signal-to-noise ratio of each image in dB, ``10 log10(peak^2 / mse)``: ``(B, ...)`` twice to ``(B,)``.
 
     Identical images would have an infinite PSNR and an undefined gradient, which no optimiser survives. The mean
-    squared error is therefore held above the value that belongs to ``ceiling``; there the gradient is zero.
-
-    Args:
-        image: what is judged.
-        reference: what it should be.
-        peak: the largest value a pixel can take (1.0, 255, or ``2**bits - 1``).
-        ceiling: the value in dB that stands for "identical", at most 300.
+    squared error is therefore held above the value that belongs to ``ceiling``, the value in dB that stands for
+    "identical", at most 300; there the gradient is zero. ``peak`` is the largest value a pixel can take
+    (1.0, 255, or ``2**bits - 1``).
 
     Example:
         >>> import torch

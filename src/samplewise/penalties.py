@@ -75,13 +75,10 @@ class Quadratic(Penalty):
 
 @dataclass(frozen=True)
 class Huber(Penalty):
-    """``g^2 / (2 delta)`` up to ``delta``, ``g - delta / 2`` beyond: smooth at the bound, never steeper than linear.
+    """``g^2 / (2 delta)`` up to ``g = delta``, ``g - delta / 2`` beyond: smooth at the bound, no steeper than linear.
 
     The paper found the quadratic penalty less stable than the linear one (section V): its slope grows with the
     violation. This one keeps the quadratic's continuous slope at the bound and the linear's limit far from it.
-
-    Args:
-        delta: where the quadratic part ends, in units of ``g``.
 
     Example:
         >>> import torch

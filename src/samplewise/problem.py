@@ -72,10 +72,11 @@ class Problem:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(*models: nn.Module) -> Iterator[None]:
     """The model as it ships: eval mode and no gradients; every module's training flag is put back afterwards."""
-    flags = [(module, module.training) for module in model.modules()]
-    model.eval()
+    flags = [(module, module.training) for model in models for module in model.modules()]
+    for model in models:
+        model.eval()
     try:
         with torch.no_grad():
             yield

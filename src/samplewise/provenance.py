@@ -33,13 +33,10 @@ def commit() -> str | None:
     top = _checkout()
     if top is None:
         return None
-    try:
-        head = _git(top, "rev-parse", "HEAD")
-        status = ("status", "--porcelain", "--untracked-files=normal", "--")
-        changed = _git(top, *status, ":(top)", ":(exclude,top)results", ":(exclude,top)docs")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head + ("-dirty" if changed else "")
+    head = _git(top, "rev-parse", "HEAD")
+    status = ("status", "--porcelain", "--untracked-files=normal", "--")
+    changed = _git(top, *status, ":(top)", ":(exclude,top)results", ":(exclude,top)docs")
+    return None if head is None or changed is None else head + ("-dirty" if changed else "")
 
 
 def command() -> str:
@@ -63,17 +60,18 @@ def _program() -> list[str]:
 def _checkout() -> Path | None:
     """The top of the checkout this package is part of, if it is: an environment may lie in someone else's."""
     here = Path(__file__).resolve()
+    known = _git(here.parent, "ls-files", "--error-unmatch", here.name)
+    top = _git(here.parent, "rev-parse", "--show-toplevel") if known else None
+    return Path(top).resolve() if top else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, or None where it fails or there is none."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        return Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu") -> dict[str, Any]:

@@ -137,20 +137,17 @@ class FeasibilityDriven(_Growing):
 
 def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) -> list[Schedule]:
     """The schedule of each of the constraints ``names``, or an error that says what is wrong with ``schedule``."""
-    if isinstance(schedule, Schedule):
-        return [schedule] * len(names)
-    if not isinstance(schedule, Mapping):
-        raise ConfigurationError(
-            "expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01), or one for each constraint "
-            f"by its name, got {schedule!r}"
-        )
-    for name, rule in schedule.items():
+    rules = schedule if isinstance(schedule, Mapping) else dict.fromkeys(names, schedule)
+    for name, rule in rules.items():
         if name not in names:
             hint = did_you_mean(name, names)
             raise ConfigurationError(f"a schedule is given for {name!r}, which no constraint is called.{hint}")
         if not isinstance(rule, Schedule):
-            raise ConfigurationError(f"expected a schedule such as Constant(100.0) for {name!r}, got {rule!r}")
-    missing = [name for name in names if name not in schedule]
+            raise ConfigurationError(
+                f"expected a schedule such as Constant(100.0) or Geometric(100.0, growth=1.01) for {name!r}, got "
+                f"{rule!r}; one may stand for all constraints, or each have its own by its name"
+            )
+    missing = [name for name in names if name not in rules]
     if missing:
         raise ConfigurationError(f"no schedule is given for {', '.join(missing)}; expected one for each of {names}")
-    return [schedule[name] for name in names]
+    return [rules[name] for name in names]

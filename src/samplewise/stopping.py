@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import Batches, gradient_of, penalty_of, trainable
+from samplewise.gradients import Batches, gradient_of, trainable
 from samplewise.methods import Method
 from samplewise.problem import Problem, evaluation_mode
 from samplewise.samples import Data, Feed, mix, source_of, to_device
@@ -27,8 +27,7 @@ def tau_ratio(method: Method) -> float:
 def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:
     """A learning rate proportional to ``1 / tau_k``, as Theorem 2 asks: eta = 1 / (rho L), and L grows with tau.
 
-    The optimizer's present rate is that of the first round. Call ``step()`` after ``method.step()``. It reads tau from
-    the method, so nothing is applied twice when a run is resumed.
+    The optimizer's present rate is that of the first round. Call ``step()`` after ``method.step()``.
 
     Example:
         >>> import torch
@@ -39,7 +38,7 @@ def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:
         >>> optimizer.step(); _ = method.step(); scheduler.step(); scheduler.get_last_lr()
         [0.05]
     """
-    return LambdaLR(optimizer, lambda _: 1.0 / tau_ratio(method))
+    return LambdaLR(optimizer, lambda _: 1.0 / tau_ratio(method))  # nothing is applied twice in a resumed run
 
 
 def independent_batches(
@@ -76,9 +75,7 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     """Unbiased estimate of ``||grad P_tau||^2`` from independent batches, in eval mode and in constant memory.
 
     The squared norm of a mean of gradients is too large by the noise over the number of batches. The mean of the inner
-    products of different batches' gradients is not: ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``. The products
-    of the pairs (1, 2), (3, 4), ... are independent, so their spread gives the error of their mean, which that of the
-    estimate does not exceed.
+    products of different batches' gradients is not: ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``.
 
     ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
     :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.
@@ -87,13 +84,14 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     # Sums are float64 on the CPU: not every device has that type.
     total = before = torch.zeros(sum(weight.numel() for weight in weights), dtype=torch.float64)
     count, squares, products = 0, 0.0, []
-    with evaluation_mode(model):
+    with evaluation_mode(model, method):  # in which a method keeps no statistics and moves no multipliers
         for count, (batch, index) in enumerate(batches, 1):
             with torch.enable_grad():
                 evaluation = problem.evaluate(model, to_device(batch, weights[0].device), index)
-                gradient = gradient_of(penalty_of(method, evaluation), weights).cpu().double()
+                gradient = gradient_of(method.loss(evaluation), weights).cpu().double()
             total = total + gradient
             squares += float(gradient @ gradient)
+            # The pairs (1, 2), (3, 4), ... are independent: their spread bounds the error of the estimate.
             if count % 2 == 0:
                 products.append(float(before @ gradient))
             before = gradient
@@ -122,6 +120,7 @@ class GradientRule:
 
     An estimate near zero scatters to both sides of it, so it must be below ``eps_k^2`` by some standard errors.
     Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
+    ``fit`` takes it as ``round_rule=``; ``docs/theory.md`` has it in a loop of one's own.
 
     Args:
         epsilon0: eps_0, the norm of the gradient at which the first round ends.
@@ -130,15 +129,6 @@ class GradientRule:
         batches: how many batches the estimate takes, at least four; its error falls with their number.
         batch_size: samples in each.
         errors: by how many standard errors the estimate must be below; 0 takes it as it is.
-
-    Example:
-        >>> from samplewise import AtMost, Geometric, SequentialPenalty
-        >>> method = SequentialPenalty([AtMost("error", 1.0)], schedule=Geometric(10.0, growth=2.0))
-        >>> rule = GradientRule(0.5)
-        >>> rule.epsilon(method)
-        0.5
-        >>> _ = method.step(); rule.epsilon(method)
-        0.25
     """
 
     epsilon0: float
@@ -165,14 +155,11 @@ class GradientRule:
     def verdict(
         self, problem: Problem, model: nn.Module, data: Data | Feed, method: Method, *, epochs: int, seed: int = 0
     ) -> Verdict:
-        """Whether the present round is done after ``epochs`` epochs on ``data``; model and method are not changed.
-
-        The batches are drawn by ``seed``, the round and its epochs, so that each look sees others.
-        """
+        """Whether the present round is done after ``epochs`` epochs on ``data``; model and method are not changed."""
         epsilon = self.epsilon(method)
         if epochs >= self.max_epochs:
             return Verdict(True, f"{self.max_epochs} epochs", epsilon, None)
-        look = mix(seed, method.rounds, epochs)
+        look = mix(seed, method.rounds, epochs)  # so that each sees other batches
         drawn = independent_batches(data, batches=self.batches, batch_size=self.batch_size, seed=look)
         estimate = estimate_gradient(problem, model, drawn, method)
         upper = max(0.0, estimate.squared + self.errors * estimate.error)

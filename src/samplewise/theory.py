@@ -12,22 +12,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError
-from samplewise.gradients import estimate_smoothness, sample_gradients
+from samplewise.errors import ConfigurationError, whole_number
+from samplewise.gradients import estimate_smoothness as estimate_smoothness
+from samplewise.gradients import gradient_of
+from samplewise.gradients import sample_gradients as sample_gradients
 from samplewise.penalties import Quadratic
-
-__all__ = [
-    "Constants",
-    "FiniteSum",
-    "TheoremRound",
-    "estimate_smoothness",
-    "growth_constant",
-    "iteration_bound",
-    "sample_gradients",
-    "sequential_penalty",
-    "sgd",
-    "smoothness",
-]
 
 
 def smoothness(
@@ -39,9 +28,7 @@ def smoothness(
     tau: float,
     samples: int = 1,
 ) -> float:
-    """L of the penalty function on a convex compact set C, by Lemma 3.
-
-    ``L = L_f + tau / N * sum_i (M_i1^2 + M_i2 L_gi)``.
+    """L of the penalty function on a convex compact set C: ``L_f + tau / N * sum_i (M_i1^2 + M_i2 L_gi)`` (Lemma 3).
 
     Args:
         objective: L_f, the Lipschitz constant of the gradient of f (of the mean, for a finite sum).
@@ -59,13 +46,9 @@ def smoothness(
     tensors = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
     for name, value in tensors.items():
         if not bool(((value >= 0) & value.isfinite()).all()):
-            raise ConfigurationError(
-                f"expected {name} >= 0 and finite, since it bounds absolute values, got {given[name]}"
-            )
-    if not samples >= 1:
-        raise ConfigurationError(f"expected samples >= 1, got {samples}")
-    first, second, third = torch.broadcast_tensors(*(tensors[name] for name in ("slopes", "violations", "constraints")))
-    return float(objective + tau / samples * (first.square() + second * third).sum())
+            raise ConfigurationError(f"expected {name} >= 0 and finite, as of absolute values, got {given[name]}")
+    terms = tensors["slopes"].square() + tensors["violations"] * tensors["constraints"]
+    return float(objective + tau / whole_number(samples, "samples", 1) * terms.sum())
 
 
 def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
@@ -137,8 +120,7 @@ class FiniteSum:
     def gradient(self, x: Tensor, tau: float, j: Tensor | None = None) -> Tensor:
         """The gradient of :meth:`penalty`, of the shape of x."""
         x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.penalty(x, tau, j), x)
-        return gradient
+        return gradient_of(self.penalty(x, tau, j), [x]).view_as(x)
 
 
 def sgd(
@@ -150,14 +132,10 @@ def sgd(
     iterations: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """SGD with a constant step and an output drawn uniformly from its iterates (Theorem 2).
+    """SGD with a constant step: an output drawn uniformly from ``z^0 ... z^(T-1)`` (Theorem 2), and the last ``z^T``.
 
     ``gradient(z, j)`` of a sample number j ``(1,)``, drawn uniformly from 0 ... N-1, is an unbiased estimate of the
-    full gradient; the ``step`` of the theorem is 1 / (rho L). Iterate t replaces the output with probability 1/(t+1),
-    so at every moment the output is uniform on ``z^0 ... z^t`` and only one of them is kept (Vitter's reservoir).
-
-    Returns:
-        The drawn output from ``z^0 ... z^(T-1)``, and the last iterate ``z^T``.
+    full gradient; the ``step`` of the theorem is 1 / (rho L).
 
     Example:
         >>> import torch
@@ -171,6 +149,7 @@ def sgd(
         raise ConfigurationError(f"expected step > 0, iterations and samples >= 1, got {step}, {iterations}, {samples}")
     z = output = start.detach().clone()
     for t in range(iterations):
+        # Replaced with probability 1/(t+1), the output is uniform on z^0 ... z^t at every moment (Vitter's reservoir).
         if torch.rand((), generator=generator) * (t + 1) < 1:
             output = z
         j = torch.randint(samples, (1,), generator=generator)
@@ -218,16 +197,8 @@ def sequential_penalty(
     """The outer loop of Theorem 3 with the inner solver of Theorem 2: tau_k grows, eps_k falls, warm start.
 
     Round k runs :func:`sgd` for T_k steps from where round k-1 ended. If ``constants``, a function of tau, gives the
-    right rho and L, ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for.
-
-    Example:
-        >>> import torch
-        >>> pull = FiniteSum(lambda x, j: 0.5 * (x - 2).square().expand(len(j)), lambda x, j: x.expand(len(j)) - 1, 4)
-        >>> rounds = sequential_penalty(pull, torch.zeros(1), taus=[1.0, 4.0, 16.0], epsilons=[0.2, 0.2, 0.2],
-        ...                             constants=lambda tau: Constants(1.0, 1 + tau, 0.5 * tau / (1 + tau)),
-        ...                             generator=torch.Generator().manual_seed(0))
-        >>> [round(entry.x.item(), 2) for entry in rounds]
-        [1.5, 1.2, 1.06]
+    right rho and L, ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for;
+    ``docs/theory.md`` has an example.
     """
     if len(taus) != len(epsilons) or not taus:
         raise ConfigurationError(f"expected as many taus as epsilons, got {len(taus)} and {len(epsilons)}")

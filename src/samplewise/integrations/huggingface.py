@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
-from samplewise.audit import Audit, audit
+from samplewise.audit import Audit
 from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import (
     CheckpointError,
@@ -84,14 +83,15 @@ class ConstrainedMixin(Base):
         """Objective and measures of a batch as the Trainer hands it on; its ``index`` is for the method."""
         rest = {name: value for name, value in inputs.items() if name != INDEX}
         found = self.problem.evaluate(model, rest, inputs.get(INDEX))
-        refuse_broadcast(found, lambda: self._first(model, rest, found.objective.shape))
-        return found
+        batch = found.objective.shape
 
-    def _first(self, model: nn.Module, inputs: dict[str, Any], batch: torch.Size) -> Evaluation:
-        """Objective and measures of the first sample alone."""
-        one = {name: value[:1] if getattr(value, "shape", ())[:1] == batch else value for name, value in inputs.items()}
-        with evaluation_mode(model):
-            return self.problem.evaluate(model, one)
+        def first() -> Evaluation:
+            one = {name: each[:1] if getattr(each, "shape", ())[:1] == batch else each for name, each in rest.items()}
+            with evaluation_mode(model):
+                return self.problem.evaluate(model, one)
+
+        refuse_broadcast(found, first)
+        return found
 
     def compute_loss(
         self,
@@ -133,14 +133,13 @@ class ConstrainedMixin(Base):
         """The Trainer's loop over a data set; its metrics also say what holds there."""
         self._shapes = {}
         output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
-        names, columns = list(self._shapes), [torch.as_tensor(values) for values in output.predictions]
-        recorded = Problem(
-            lambda _, batch: (batch[0], dict(zip(names, batch[1:], strict=True))), self.problem.constraints
-        )
-        found = audit(recorded, nn.Identity(), TensorDataset(*columns), device=self.args.device)
-        self.audits[metric_key_prefix] = found
+        found = map(torch.as_tensor, output.predictions)
+        objective, *columns = (column if column.is_floating_point() else column.float() for column in found)
+        audit = Audit(objective, dict(zip(self._shapes, columns, strict=True)), self.problem.constraints)
+        Evaluation(objective, audit.measures, torch.arange(len(objective))).check_finite(audit.bounds)
+        self.audits[metric_key_prefix] = audit
         # The Trainer looks for eval_x when it chooses the best model, and shows it as eval/x, as our history calls it.
-        holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in audit_row("", found).items()}
+        holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in audit_row("", audit).items()}
         return output._replace(metrics=holds | (output.metrics or {}))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> Any:
@@ -148,38 +147,25 @@ class ConstrainedMixin(Base):
         path = resume_from_checkpoint
         if path is True:
             path = get_last_checkpoint(self.args.output_dir)  # type: ignore[no-untyped-call]  # it has no types
-        if path and not (Path(path) / FILE).exists():
-            raise CheckpointError(
-                f"{path} has no {FILE}, the state of the method: it was cut off, or another Trainer's. Resume from "
-                "another checkpoint"
-            )
         if path:
+            if not (Path(path) / FILE).exists():
+                raise CheckpointError(
+                    f"{path} has no {FILE}, the state of the method: it was cut off, or another Trainer's. Resume from "
+                    "another checkpoint"
+                )
             self.method.load_state_dict(load_state(Path(path) / FILE))
         return super().train(resume_from_checkpoint, *arguments, **options)
 
 
 class ConstrainedTrainer(ConstrainedMixin, Trainer):
-    """The Trainer with a problem and a method in the place of a loss.
+    """The Trainer with a problem and a method in the place of a loss; ``examples/with_huggingface.py`` shows it.
 
-    ``evaluate(model, inputs)`` gets a batch with all its columns, whatever the model takes, and returns the objective
-    and the measures of each sample::
+    ``evaluate(model, inputs)`` gets a batch with all its columns, whatever the model takes. A method with a multiplier
+    for each sample needs the samples' numbers: train on :class:`samplewise.integrations.Indexed` data.
 
-        def evaluate(model, inputs):
-            logits = model(input_ids=inputs["input_ids"]).logits
-            loss = cross_entropy(logits, inputs["labels"], reduction="none")  # (B,)
-            return loss, {"loss": loss}
-
-        problem = sw.Problem(evaluate, [sw.AtMost("loss", 0.5)])
-        method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(1.0, growth=1.1))
-        ConstrainedTrainer(model=model, args=args, train_dataset=data, problem=problem, method=method).train()
-
-    Rounds end after each epoch, or after so many steps, before the checkpoint of that step. Each is logged under the
-    names of :func:`samplewise.fit`'s history: ``tau/NAME``, ``running/objective``, ``running/NAME/satisfied`` and so
-    on. The method's state is ``method.safetensors`` in each checkpoint; ``train(resume_from_checkpoint=...)`` goes on
-    from it, also within a round. Under several processes the numbers are those of all together.
-
-    A method with a multiplier for each sample needs the samples' numbers: train on ``Indexed(dataset)``
-    (:class:`samplewise.integrations.Indexed`), which puts them under ``index``, where they are found.
+    Rounds end after each epoch, or after so many steps, before the checkpoint of that step, and are logged under the
+    names of :func:`samplewise.fit`'s history. The method's state is ``method.safetensors`` in each checkpoint;
+    ``train(resume_from_checkpoint=...)`` goes on from it, also within a round.
 
     An evaluation is an audit, each sample once: ``eval_satisfied`` is the share of the samples that meet all
     constraints, so ``metric_for_best_model="satisfied"`` keeps the best model; ``eval_NAME/worst`` and so on follow,

@@ -26,29 +26,14 @@ __all__ = ["Audits", "Rounds"]
 class Rounds(L.Callback):
     """Ends a round of the module's method after each epoch, logs it, and keeps its state in the checkpoints.
 
-    The module owns the method and calls it; nothing else changes::
-
-        class Autoencoder(L.LightningModule):
-            def __init__(self):
-                ...
-                self.method = sw.SequentialPenalty([sw.AtMost("error", 0.01)], schedule=sw.Geometric(1.0, growth=1.1))
-
-            def training_step(self, batch):
-                ...
-                return self.method(objective, error=error)  # (B,) each
-
-        L.Trainer(callbacks=[Rounds()], ...).fit(Autoencoder(), data)
+    The module owns the method, ``self.method``, and calls it; ``examples/with_lightning.py`` shows it.
 
     The round ends after the last batch of the epoch, before validation and before any checkpoint of that epoch, so
     every checkpoint holds the tau that comes next and a resumed run goes on with it. It is logged under the names of
     :func:`samplewise.fit`'s history: ``tau/NAME``, ``running/objective``, ``running/NAME/satisfied`` and so on.
 
-    A method with a multiplier for each sample also needs ``index=``, the samples' numbers: train on
-    ``Indexed(dataset)`` (:class:`samplewise.integrations.Indexed`), whose batches end with them. It moves the
-    multipliers at every batch, also with ``accumulate_grad_batches=n``. Where the last step of an epoch has fewer than
-    n batches Lightning still divides by n: that step is shorter, objective and constraints alike.
-
-    Under several processes the numbers are those of all together. Tested with DDP; FSDP has not been run.
+    A method with a multiplier for each sample needs ``index=``, with which batches of
+    :class:`samplewise.integrations.Indexed` data end.
     """
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -82,12 +67,9 @@ class Rounds(L.Callback):
 class Audits(L.Callback):
     """Audits data sets whenever Lightning validates, or after each epoch where it does not, and logs what holds.
 
-    The names are those of :func:`samplewise.fit`'s history, such as ``val/satisfied`` (the share of the samples that
-    meet all constraints), ``val/NAME/satisfied`` and ``val/NAME/worst``, so the best model is kept by
-    ``ModelCheckpoint(monitor="val/satisfied", mode="max")``. It works for any module, with a method or without::
-
-        problem = sw.Problem(Autoencoder.evaluate, constraints)  # evaluate(self, batch) -> objective, {name: measure}
-        L.Trainer(callbacks=[Rounds(), Audits(problem, {"val": val_data}), ModelCheckpoint(...)])
+    It works for any module, with a method or without. The names are those of :func:`samplewise.fit`'s history, such as
+    ``val/satisfied`` (the share of the samples that meet all constraints) and ``val/NAME/worst``, so the best model is
+    kept by ``ModelCheckpoint(monitor="val/satisfied", mode="max")``.
 
     The model is audited as it ships and as ``fit`` audits it: in its weights' own precision, without autocast, each
     sample once; under several processes each audits a part, with the first one's running statistics.
@@ -99,9 +81,6 @@ class Audits(L.Callback):
         batch_size: samples in a batch, as in :func:`samplewise.audit`.
     """
 
-    latest: dict[str, Audit]
-    """The last audits by the name of the data set."""
-
     def __init__(
         self, problem: Problem, data: Mapping[str, Data], *, confidence: float = 0.95, batch_size: int | None = None
     ) -> None:
@@ -111,7 +90,8 @@ class Audits(L.Callback):
         self.data = data
         self.confidence = confidence
         self.batch_size = batch_size
-        self.latest = {}
+        self.latest: dict[str, Audit] = {}
+        """The last audits by the name of the data set."""
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -126,17 +106,9 @@ class Audits(L.Callback):
             found = self.problem.evaluate(module, trainer.precision_plugin.convert_input(batch))
             return found.objective, found.measures
 
-        _share_buffers(pl_module)
+        distributed.share_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
         problem = Problem(evaluate, self.problem.constraints)
         for name, data in self.data.items():
             found = audit(problem, pl_module, data, confidence=self.confidence, batch_size=self.batch_size)
             self.latest[name] = found
             pl_module.log_dict(audit_row(name, found), sync_dist=True)
-
-
-def _share_buffers(module: L.LightningModule) -> None:
-    """Give all processes the first one's running statistics, which drift apart; a method's are no part of the model."""
-    kept = {id(buffer) for part in module.modules() if isinstance(part, Method) for buffer in part.buffers()}
-    for buffer in module.buffers():
-        if id(buffer) not in kept:
-            distributed.from_first_(buffer)

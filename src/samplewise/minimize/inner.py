@@ -94,20 +94,15 @@ class Iterate:
         inequality = np.append(program.inequality, np.ones(2 * len(at.x), dtype=bool))
         self.active = ~inequality | (multipliers + self.c > 0)
         """Equalities and, as the primal-dual guess, multipliers that outweigh their slack."""
-        self._ends = [len(at.c), len(at.c) + len(at.x)]
-        own, lower, upper = np.split(multipliers, self._ends)
-        self.estimate = program.positive(own)
+        self.estimate = program.positive(multipliers[: len(at.c)])
         """Multipliers of g and h."""
-        slack = np.where(inequality, np.minimum(multipliers, -self.c), self.c)
-        self.residual = float(np.abs(np.append(at.lagrangian(own) - lower + upper, slack)).max())
-        """Largest entry of ``(grad L, min(lambda, -g), h)``, which is zero exactly at a KKT point."""
-
-    @cached_property
-    def rows(self) -> Array:
+        identity = np.eye(len(at.x))
+        jacobian = np.concatenate([at.jacobian, -identity, identity])
+        self.rows = jacobian[self.active]
         """The gradients of what is active."""
-        own, lower, upper = np.split(self.active, self._ends)
-        identity = np.eye(len(self.at.x))
-        return np.concatenate([self.at.jacobian[own], -identity[lower], identity[upper]])
+        slack = np.where(inequality, np.minimum(multipliers, -self.c), self.c)
+        self.residual = float(np.abs(np.append(at.gradient + multipliers @ jacobian, slack)).max())
+        """Largest entry of ``(grad L, min(lambda, -g), h)``, which is zero exactly at a KKT point."""
 
     @cached_property
     def hessian(self) -> Array:
@@ -126,7 +121,7 @@ class Iterate:
 
     def on_bounds(self) -> Array:
         """The point within the bounds, and exactly on those that are active."""
-        _, lower, upper = np.split(self.active, self._ends)
+        lower, upper = self.active[len(self.at.c) :].reshape(2, -1)
         x = np.where(lower, self.program.lower, self.program.project(self.at.x))
         return np.where(upper, self.program.upper, x)
 

@@ -1,8 +1,8 @@
 """The user's functions of a tensor as one checked, counted, scaled program over flat float64 vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
+from samplewise.gradients import gradient_of
 
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
@@ -72,12 +73,12 @@ class Point:
     @cached_property
     def gradient(self) -> Array:
         """Of the objective, shape ``(n,)``."""
-        return _array(_grad(self.objective, self.leaf))
+        return self._slope(self.objective)
 
     @cached_property
     def jacobian(self) -> Array:
         """The gradients of g and h, one row each."""
-        return _rows(self.constraints, self.leaf)
+        return self._slopes(self.constraints)
 
     def lagrangian(self, multipliers: Array) -> Array:
         """The gradient of ``f + multipliers . c``."""
@@ -86,7 +87,7 @@ class Point:
     def hessian(self, multipliers: Array) -> Array:
         """The Hessian of ``f + multipliers . c``, shape ``(n, n)``."""
         total = self.objective + self.constraints @ self._tensor(multipliers)
-        hessian = _rows(_grad(total, self.leaf, create_graph=True), self.leaf)
+        hessian = self._slopes(gradient_of(total, [self.leaf], create_graph=True))
         return np.asarray(0.5 * (hessian + hessian.T))
 
     def penalised(self, multipliers: Array, tau: float) -> tuple[float, Array]:
@@ -102,7 +103,15 @@ class Point:
 
     def _with_squares(self, first: Tensor | float, tau: float, c: Tensor) -> tuple[float, Array]:
         total = first + 0.5 * tau * torch.where(self.inequality, torch.relu(c), c).square().sum()
-        return float(total.detach()), _array(_grad(total, self.leaf))
+        return float(total.detach()), self._slope(total)
+
+    def _slope(self, output: Tensor) -> Array:
+        return _array(gradient_of(output, [self.leaf], retain_graph=True))
+
+    def _slopes(self, outputs: Tensor) -> Array:
+        """The gradient of each output, one row each."""
+        # One backward pass for each row: works with every function autograd knows, which vectorised ones do not.
+        return np.reshape([self._slope(output) for output in outputs], (-1, len(self.x)))
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.leaf.device)
@@ -111,24 +120,24 @@ class Point:
 class Program:
     """The arguments of :func:`minimize` as one problem, with each function divided by its scale if ``scaled``.
 
-    ``x0``, float64 and within the bounds, gives the shape, the device and the point where everything is checked.
+    Errors call g and h by their names; ``x0``, float64 and within the bounds, gives the shape, the device and the point
+    where everything is checked.
     """
 
     def __init__(
         self,
         f: Function,
-        constraints: Sequence[Function],
-        equalities: Sequence[Function],
+        constraints: Mapping[str, Function],
+        equalities: Mapping[str, Function],
         x0: Tensor,
         bounds: Sequence[Tensor],
         scaled: bool,
     ) -> None:
-        self._functions = [f, *constraints, *equalities]
-        kinds = {"constraints": constraints, "equalities": equalities}
-        names = ["f", *(f"{kind}[{i}]" for kind, given in kinds.items() for i in range(len(given)))]
+        named = {"f": f, **constraints, **equalities}
+        self._functions = list(named.values())
         self.lower, self.upper = (_array(side.flatten()) for side in bounds)
         self._x0, self._inequalities, self.evaluations = x0, len(constraints), 0
-        of_f, *self._shapes = map(partial(_checked_shape, x0=x0), self._functions, names)
+        of_f, *self._shapes = (_checked_shape(name, function, x0) for name, function in named.items())
         if of_f.numel() != 1:
             raise MeasureError(f"expected f(x) as a scalar, got the shape {tuple(of_f)}; sum or average it")
         self._sizes = [shape.numel() for shape in self._shapes]
@@ -198,22 +207,7 @@ def _array(tensor: Tensor) -> Array:
     return tensor.detach().cpu().numpy()
 
 
-def _grad(output: Tensor, leaf: Tensor, *, create_graph: bool = False) -> Tensor:
-    if not output.requires_grad:
-        return torch.zeros_like(leaf)
-    (gradient,) = torch.autograd.grad(
-        output, leaf, retain_graph=True, create_graph=create_graph, allow_unused=True, materialize_grads=True
-    )
-    return gradient
-
-
-def _rows(outputs: Tensor, leaf: Tensor) -> Array:
-    """The gradient of each output, one row each."""
-    # One backward pass for each row: works with every function autograd knows, which vectorised ones do not.
-    return np.reshape([_array(_grad(output, leaf)) for output in outputs], (-1, leaf.numel()))
-
-
-def _checked_shape(function: Function, name: str, x0: Tensor) -> torch.Size:
+def _checked_shape(name: str, function: Function, x0: Tensor) -> torch.Size:
     """The shape of what ``function`` gives at ``x0``, or an error that says why it cannot be used."""
     if not callable(function):
         raise ConfigurationError(f"expected {name} as a function of a tensor, got {type(function).__name__}")

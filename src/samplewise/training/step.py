@@ -138,10 +138,9 @@ class Stepper:
         return self.wrapped if self._sharded else self.raw_model
 
     def share_buffers(self) -> None:
-        """Give all processes the first one's buffers: running statistics drift apart between training steps."""
-        if distributed.world_size() > 1 and not self._sharded:
-            for buffer in self.raw_model.buffers():
-                distributed.from_first_(buffer)
+        """Give all processes the first one's running statistics, where each has a model of its own."""
+        if not self._sharded:
+            distributed.share_buffers_(self.raw_model)
 
     def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
         """One optimiser step over the micro-batches of this process."""
