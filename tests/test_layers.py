@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"measures"},
     {"constraints", "penalties", "schedules"},
     {"evaluation", "methods", "problem", "samples"},
-    {"audit", "certificate", "theory", "stopping", "violators", "gradients"},
+    {"audit", "certificate", "theory", "stopping", "gradients"},
     {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},
     {"studies", "cli"},

@@ -14,7 +14,7 @@ from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
 from samplewise.evaluation import Evaluation, refuse_broadcast
-from samplewise.history import History, audit_row, round_row
+from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import evaluation_mode
@@ -24,7 +24,6 @@ from samplewise.training.position import Position, Selection, Status, better, te
 from samplewise.training.request import Request
 from samplewise.training.step import Stepper, epoch_order, plan_epoch
 from samplewise.training.watch import Watch
-from samplewise.violators import Streaks
 
 
 class Training:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from samplewise.audit import Audit
-from samplewise.history import History
+from samplewise.history import History, Streaks
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import Data
@@ -25,7 +25,6 @@ from samplewise.training.position import Selection, Status
 from samplewise.training.request import Request
 from samplewise.training.step import Auxiliary, Stepper, single_device
 from samplewise.training.watch import OnAudit, Watch
-from samplewise.violators import Streaks
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -5,7 +5,7 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
-from samplewise.violators import Streaks
+from samplewise.history import Streaks
 
 
 def audit(values: list[float]) -> sw.Audit:
