@@ -11,8 +11,8 @@ from scipy.ndimage import gaussian_filter
 
 from natural_images import natural_image
 from samplewise.errors import ConfigurationError, DataError, MissingPackageError
-from samplewise.watermark.attacks import STANDARD_ATTACKS, parse_attack, parse_attacks
-from samplewise.watermark.noise.operators import OPERATORS
+from samplewise.watermark.noise import STANDARD_ATTACKS, parse_attack, parse_attacks
+from samplewise.watermark.operators import OPERATORS
 
 EVERY = ["identity", *(f"{name}(1)" for name, operator in OPERATORS.items() if operator.limits)]
 

@@ -14,9 +14,9 @@ from samplewise.audit import audit
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.judging.runs import read_trained
-from samplewise.watermark.pipeline import DIAGNOSIS, watermark_problem
+from samplewise.watermark.pipeline import DIAGNOSIS, Pipeline
 from samplewise.watermark.recipe import SWIFT
-from samplewise.watermark.training import make_network, make_pipeline, train
+from samplewise.watermark.training import make_network, train
 
 SMALL = replace(SWIFT, bits=4, size=32, floor=30.0, batch_size=4, steps_per_round=20, message_rounds=1, rounds=6)
 
@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_the_measure_is_the_change_of_every_probability(store: Store) -> None:
     network = make_network(SMALL).eval()
-    pipeline = make_pipeline(SMALL, network, classifier=Texture())
+    pipeline = Pipeline(SMALL, network, Texture())
     batch = store.select("train").take(torch.arange(3))
     with torch.no_grad():
         found = pipeline.evaluate(network, batch)[1][DIAGNOSIS]
@@ -52,8 +52,7 @@ def test_the_measure_is_the_change_of_every_probability(store: Store) -> None:
 
 
 def test_both_constraints_are_those_of_one_problem(store: Store) -> None:
-    pipeline = make_pipeline(SMALL, make_network(SMALL), classifier=Texture())
-    problem = watermark_problem(pipeline, 30.0, margin=0.3, diagnosis=0.02)
+    problem = Pipeline(replace(SMALL, diagnosis=0.02), make_network(SMALL), Texture()).problem()
     assert [str(constraint) for constraint in problem.constraints] == ["psnr >= 30", "diagnosis <= 0.02"]
     # In training the bound is kept with a quarter to spare, and twice the bound is one unit too much, as 1 dB is.
     g = problem.constraints[1].g(torch.tensor([[0.015, 0.04]]))
@@ -70,7 +69,7 @@ def test_the_classifier_gives_gradients_and_takes_none(store: Store) -> None:
             return super().forward(images) * self.scale
 
     network, classifier = make_network(SMALL), Learned()
-    pipeline = make_pipeline(SMALL, network, classifier=classifier)
+    pipeline = Pipeline(SMALL, network, classifier)
     pipeline.evaluate(network, store.select("train").take(torch.arange(2)))[1][DIAGNOSIS].sum().backward()
     assert classifier.scale.grad is None
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
@@ -82,8 +81,7 @@ def test_training_with_it_keeps_the_diagnosis_and_without_it_does_not(store: Sto
         recipe = replace(SMALL, diagnosis=diagnosis, tau=0.1, growth=2.0)
         classifier = None if diagnosis is None else Texture()
         solution = train(store, recipe, tmp_path / name, classifier=classifier, progress=False)
-        pipeline = make_pipeline(recipe, make_network(recipe), classifier=Texture())
-        problem = watermark_problem(pipeline, None, diagnosis=0.02)
+        problem = Pipeline(replace(SMALL, diagnosis=0.02), make_network(recipe), Texture()).problem()
         changes[name] = audit(problem, solution.model, store.select())[DIAGNOSIS].values.amax(1).mean()
     assert changes["kept"] < 0.5 * changes["plain"]
     assert [run.label for run in read_trained([tmp_path / "plain", tmp_path / "kept"])] == [

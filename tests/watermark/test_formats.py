@@ -221,7 +221,7 @@ def test_big_endian_tiff(tmp_path: Path) -> None:
 def test_jpeg_is_read_as_lossy_and_written_only_when_asked(tmp_path: Path) -> None:
     Image.fromarray(gradient(colours=(3,))).save(tmp_path / "a.jpg", dpi=(100, 100))
     picture = read(tmp_path / "a.jpg")
-    assert (picture.kind, picture.lossy) == ("jpeg", True)
+    assert (picture.format.name, picture.lossy) == ("jpeg", True)
     with pytest.raises(ConfigurationError, match=r"JPEG changes the pixels.*write \.png"):
         picture.write(tmp_path / "b.jpg", picture.pixels)
     assert not (tmp_path / "b.jpg").exists()
@@ -369,7 +369,7 @@ def test_a_file_without_permission_is_refused(tmp_path: Path) -> None:
 def test_links_are_followed_and_names_do_not_matter(tmp_path: Path) -> None:
     Image.fromarray(gradient()).save(tmp_path / "a.png")
     (tmp_path / "link.tif").symlink_to(tmp_path / "a.png")
-    assert read(tmp_path / "link.tif").kind == "png"
+    assert read(tmp_path / "link.tif").format.name == "png"
 
 
 def test_nothing_is_overwritten_unless_forced(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 from hostile_files import FILES, TAKEN
 
 from samplewise.checkpoint import load_state, save_state
-from samplewise.watermark.networks import Swift
-from samplewise.watermark.weights import save_network
+from samplewise.watermark.networks import Swift, save_network
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and numbers are those of Linux")
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from samplewise.data.pictures import PictureData, Store, prepare
 from samplewise.errors import DataError, NotFiniteError
-from samplewise.watermark.attacks import parse_attacks
 from samplewise.watermark.judging import Measured, measure, summarise
-from samplewise.watermark.judging.summary import Share, capacity
-from samplewise.watermark.messages import fixed_messages
+from samplewise.watermark.judging.summary import capacity, share_of
 from samplewise.watermark.networks import Hidden, Swift
+from samplewise.watermark.noise import parse_attacks
+from samplewise.watermark.pipeline import fixed_messages
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,8 @@ def test_what_differs_between_channels_is_lost_in_grey(data: PictureData, tmp_pa
         assert picture.mode == "RGB"
     # The same change in the RGB file counts over all three channels.
     summary = summarise(found, 20.0)
-    assert summary.quality["rgb"].max_difference == pytest.approx(
-        3 * (summary.quality["grey"].max_difference or 0), abs=3
-    )
+    quality = summary["quality"]
+    assert quality["rgb"]["max_difference"] == pytest.approx(3 * quality["grey"]["max_difference"], abs=3)
 
 
 @pytest.mark.parametrize("network", [Swift(8, size=SIZE), Hidden(4, size=SIZE, width=4)])
@@ -115,7 +114,7 @@ def test_attacks_hit_the_files(data: PictureData) -> None:
 def test_few_images_are_attacked_evenly(data: PictureData) -> None:
     found = measure(Plain(), data, attacks=parse_attacks("identity"), attack_images=3, batch_size=2)
     assert np.flatnonzero(~np.isnan(found.columns["grey/identity bit_error"])).tolist() == [0, 3, 6]
-    assert summarise(found, 20.0).attacks[0].reading.error_free.samples == 3
+    assert summarise(found, 20.0)["attacks"][0]["reading"]["error_free"]["samples"] == 3
 
 
 def test_spread_takes_pictures_evenly(data: PictureData) -> None:
@@ -161,33 +160,33 @@ def test_the_summary_names_the_worst_first(data: PictureData) -> None:
     assert found.columns["grey/max_difference"].tolist() == list(range(1, 10))
     floor = 20 * math.log10(255 / 5.5)  # images 0 to 4 are within it
     summary = summarise(found, floor)
-    assert [name for name, _ in summary.below_floor] == [data.names[i] for i in (8, 7, 6, 5)]
-    quality = summary.quality["grey"]
-    assert quality.satisfied is not None
-    assert quality.patients_satisfied is not None
-    assert (quality.satisfied.held, quality.satisfied.samples) == (5, 9)
-    assert (quality.patients_satisfied.held, quality.patients_satisfied.samples) == (1, 3)
-    assert quality.psnr_min == pytest.approx(20 * math.log10(255 / 9))
-    assert quality.psnr_median == pytest.approx(20 * math.log10(255 / 5))
-    assert [error for _, error in summary.with_errors] == sorted((e for _, e in summary.with_errors), reverse=True)
-    assert summary.to_dict()["below_floor"][0] == {"name": data.names[8], "psnr": quality.psnr_min}
+    assert [one["name"] for one in summary["below_floor"]] == [data.names[i] for i in (8, 7, 6, 5)]
+    quality = summary["quality"]["grey"]
+    images, patients = quality["satisfied"], quality["patients_satisfied"]
+    assert (images["held"], images["samples"]) == (5, 9)
+    assert (patients["held"], patients["samples"]) == (1, 3)
+    assert quality["psnr_min"] == pytest.approx(20 * math.log10(255 / 9))
+    assert quality["psnr_median"] == pytest.approx(20 * math.log10(255 / 5))
+    errors = [one["bit_error"] for one in summary["with_errors"]]
+    assert errors == sorted(errors, reverse=True)
+    assert summary["below_floor"][0] == {"name": data.names[8], "psnr": quality["psnr_min"]}
     worst = found.names[int(found.columns["grey/bit_error"].argmax())]
-    assert summary.with_errors[0][0] == worst
+    assert summary["with_errors"][0]["name"] == worst
 
 
 def test_without_a_floor_nothing_is_said_of_one(data: PictureData) -> None:
     summary = summarise(measure(Uneven(16), data), None)
-    assert (summary.floor, summary.below_floor) == (None, ())
-    assert {(found.satisfied, found.patients_satisfied) for found in summary.quality.values()} == {(None, None)}
+    assert (summary["floor"], summary["below_floor"]) == (None, [])
+    assert all(found["satisfied"] is found["patients_satisfied"] is None for found in summary["quality"].values())
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.sampled_from([0.9, 0.95]))
 def test_the_share_has_its_exact_bound(counts: tuple[int, int], confidence: float) -> None:
     samples, held = counts
-    share = Share.of(np.arange(samples) < held, confidence)
+    share = share_of(np.arange(samples) < held, confidence)
     exact = binomtest(held, samples, alternative="greater").proportion_ci(confidence, method="exact")
-    assert share.share == held / samples
-    assert share.at_least == pytest.approx(exact.low, abs=1e-9)
+    assert share["share"] == held / samples
+    assert share["at_least"] == pytest.approx(exact.low, abs=1e-9)
 
 
 @given(st.floats(1e-6, 0.5), st.integers(1, 500))
@@ -205,3 +204,10 @@ def test_the_table_of_images_has_every_number(data: PictureData, tmp_path: Path)
     assert tuple(row["name"] for row in rows) == data.names
     assert [float(row["grey/psnr"]) for row in rows] == found.columns["grey/psnr"].tolist()
     assert [row["grey/jpeg(75) bit_error"] != "" for row in rows] == [True] + 8 * [False]
+    again = Measured.read(tmp_path / "images.csv", found.bits)
+    assert same(again, found)
+    assert (again.names, again.patients, again.numbers.tolist()) == (
+        found.names,
+        found.patients,
+        found.numbers.tolist(),
+    )

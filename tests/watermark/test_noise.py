@@ -12,9 +12,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from natural_images import natural_batch, natural_image, to_pixels, to_tensor
 from samplewise.errors import DataError, MissingPackageError
 from samplewise.measures import psnr
-from samplewise.watermark.attacks import parse_attack
-from samplewise.watermark.noise import parse_noise
-from samplewise.watermark.noise.operators import OPERATORS
+from samplewise.watermark.noise import parse_attack, parse_noise
+from samplewise.watermark.operators import OPERATORS
 
 RANGES = [
     "identity",
@@ -283,7 +282,7 @@ def test_without_the_extra_says_what_to_install(spec: str, module: str, monkeypa
 
 def test_reading_a_spec_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from samplewise.watermark.noise import parse_noise; from samplewise.watermark import attacks;"
+        "import sys; from samplewise.watermark.noise import parse_noise, parse_attack;"
         "parse_noise('jpeg(50), blur(1)'); print([name for name in ('kornia', 'PIL') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

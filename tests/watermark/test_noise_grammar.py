@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplewise.errors import ConfigurationError
-from samplewise.watermark.noise.grammar import Chain, format_chains, parse_chains
-from samplewise.watermark.noise.operators import OPERATORS, Limits, Step
+from samplewise.watermark.noise import Chain, Noise, parse_chains
+from samplewise.watermark.operators import OPERATORS, Limits, Step
 
 
 def strengths(limits: Limits) -> st.SearchStrategy[float]:
@@ -30,7 +30,7 @@ chains = st.builds(Chain, st.lists(steps(), min_size=1, max_size=3).map(tuple), 
 
 @given(st.lists(chains, min_size=1, max_size=4).map(tuple))
 def test_every_noise_can_be_written_and_read_back(written: tuple[Chain, ...]) -> None:
-    spec = format_chains(written)
+    spec = str(Noise(written))
     assert parse_chains(spec) == written
     assert parse_chains(spec.replace(" ", "")) == written
 
@@ -102,7 +102,7 @@ def test_any_text_is_either_read_or_refused_in_words(spec: str) -> None:
         found = parse_chains(spec)
     except ConfigurationError:
         return
-    assert parse_chains(format_chains(found)) == found
+    assert parse_chains(str(Noise(found))) == found
     assert all(math.isfinite(step.high) for chain in found for step in chain.steps)
 
 

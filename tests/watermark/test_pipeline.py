@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,15 +9,13 @@ from torch import Tensor, nn
 
 from natural_images import natural_batch
 from samplewise import audit
-from samplewise.watermark.messages import fixed_messages
 from samplewise.watermark.networks import Swift
-from samplewise.watermark.noise import parse_noise
-from samplewise.watermark.pipeline import MarkedBatch, Pipeline, watermark_problem, written
+from samplewise.watermark.pipeline import MarkedBatch, Pipeline, fixed_messages, written
+from samplewise.watermark.recipe import Recipe
 
 
-def make(network: Swift, **arguments: object) -> Pipeline:
-    usual = {"bits": network.bits, "channels": 1, "message_loss": network.message_loss, "rounded": True}
-    return Pipeline(**{**usual, **arguments})  # type: ignore[arg-type]
+def make(network: Swift, **changes: Any) -> Pipeline:
+    return Pipeline(Recipe(network="swift", **changes), network)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_messages_of_tests_are_a_function_of_the_number_alone() -> None:
 
 
 def test_training_draws_messages_and_noise_and_testing_neither(network: Swift, batch: tuple[Tensor, Tensor]) -> None:
-    pipeline = make(network, noise=parse_noise("gaussian(0.1)"))
+    pipeline = make(network, noise="gaussian(0.1)")
     network.eval()
     first, again = pipeline.embed(network, batch), pipeline.embed(network, batch)
     assert torch.equal(first.messages, fixed_messages(batch[1], 8))
@@ -95,7 +95,7 @@ class Copy(nn.Module):
 def test_identical_images_and_images_at_the_floor_have_finite_values_and_gradients(factor: float) -> None:
     images = torch.full((2, 1, 16, 16), 1.0)  # a factor of 0.99 is a PSNR of 40 dB
     model = Copy(factor)
-    problem = watermark_problem(make(Swift(8, size=16, width=8), message_loss=lambda a, b: (a * 0).mean(1)), 40.0)
+    problem = make(Swift(8, size=16, width=8), floor=40.0).problem()
     measures = problem.evaluate(model, (images, torch.arange(2))).measures
     excess = problem.constraints[0].g(measures["psnr"])
     torch.relu(excess).sum().backward()
@@ -106,7 +106,7 @@ def test_identical_images_and_images_at_the_floor_have_finite_values_and_gradien
 
 
 def test_an_audit_judges_what_ships(network: Swift, batch: tuple[Tensor, Tensor]) -> None:
-    problem = watermark_problem(make(network), 40.0, margin=1.0)
+    problem = make(network, floor=40.0, margin=1.0).problem()
     found = audit(problem, network, torch.utils.data.TensorDataset(*batch))
     made = make(network).embed(network.eval(), batch)
     assert isinstance(made, MarkedBatch)

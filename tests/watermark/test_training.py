@@ -14,10 +14,9 @@ from natural_images import natural_image
 from samplewise.checkpoint import MODEL_FILE, load_state, save_state
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.watermark.networks import Swift
+from samplewise.watermark.networks import Swift, load_network, save_network
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
 from samplewise.watermark.training import make_network, train
-from samplewise.watermark.weights import load_network, save_network
 
 SMALL = replace(SWIFT, bits=4, size=32, batch_size=4, steps_per_round=3, message_rounds=1, rounds=2, audit_images=6)
 SMALL_HIDDEN = replace(HIDDEN, bits=3, size=16, batch_size=4, rounds=2, every=1, audit_images=4)

@@ -9,21 +9,21 @@ from plain_networks import SIZE, Plain, make_store
 from torch import Tensor
 
 from samplewise.data.pictures import PictureData
-from samplewise.watermark.attacks import parse_attacks
 from samplewise.watermark.figures import write_figures
+from samplewise.watermark.figures.charts import published_median
 from samplewise.watermark.figures.pictures import chosen_images
 from samplewise.watermark.judging import Measured, measure, summarise
-from samplewise.watermark.judging.output import Judged, table_rows, table_text
-from samplewise.watermark.judging.published import published_median
+from samplewise.watermark.judging.output import Judged, report_entry, table_rows, table_text
 from samplewise.watermark.judging.runs import Run
-from samplewise.watermark.messages import fixed_messages
+from samplewise.watermark.noise import parse_attacks
+from samplewise.watermark.pipeline import fixed_messages
 from samplewise.watermark.recipe import Recipe
 
-HISTORY = """epoch,warmup,tau/psnr,train/psnr,train/message_loss,train/psnr/satisfied,validation/psnr
-1,True,0.0,,,,
-2,False,0.1,30.5,0.4,0.5,30.1
-3,False,0.2,33.5,0.3,0.9,
-"""
+HISTORY = """{"epoch": 1, "warmup": true, "tau/psnr": 0.0}
+{"epoch": 2, "tau/psnr": 0.1, "train/psnr": 30.5, "train/message_loss": 0.4, "train/psnr/satisfied": 0.5,
+ "validation/psnr": 30.1}
+{"epoch": 3, "tau/psnr": 0.2, "train/psnr": 33.5, "train/message_loss": 0.3, "train/psnr/satisfied": 0.9}
+""".replace(",\n", ",")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def names(paths: list[Path]) -> set[str]:
 
 def test_several_runs_have_all_figures(data: PictureData, tmp_path: Path) -> None:
     (tmp_path / "run" / "fit").mkdir(parents=True)
-    (tmp_path / "run" / "fit" / "history.csv").write_text(HISTORY)
+    (tmp_path / "run" / "fit" / "history.jsonl").write_text(HISTORY)
     attacks = "identity, jpeg(90), jpeg(50), crop(0.9) + jpeg(90)"
     judged = [
         judge(data, "one", Plain(), tmp_path / "run", attacks=attacks),
@@ -76,7 +76,7 @@ def test_one_run_of_one_perfect_image_can_be_drawn(data: PictureData, tmp_path: 
             return fixed_messages(torch.zeros(1, dtype=torch.int64), self.bits) - 0.5
 
     one = judge(PictureData(data.store, [0]), "same", Nothing(), tmp_path)
-    assert one.summary.quality["grey"].psnr_min == 120
+    assert one.summary["quality"]["grey"]["psnr_min"] == 120
     paths = write_figures(tmp_path / "figures", [one])
     assert names(paths) == {f"{kind}.{s}" for kind in ("psnr", "bit-errors", "pictures-same") for s in ("png", "svg")}
 
@@ -105,13 +105,14 @@ def test_a_baseline_is_judged_by_a_floor_only_if_one_is_asked_for(data: PictureD
     baseline = replace(one, run=replace(one.run, recipe=replace(one.run.recipe, image_loss=0.7)))
     assert (one.run.recipe.own_floor, baseline.run.recipe.own_floor) == (20.0, None)
     baseline = replace(baseline, summary=summarise(one.measured, baseline.run.recipe.own_floor))
-    (row,) = table_rows([baseline])
+    (row,) = table_rows([report_entry(tmp_path, baseline)])
     assert (row["floor"], row["satisfied"], row["satisfied_at_least"]) == (None, None, None)
-    text = table_text([baseline])
+    text = table_text([report_entry(tmp_path, baseline)])
     assert "meet the floor" not in text.splitlines()[0]
     assert "Trained without a floor, on a weighted image loss: one." in text
     for floor in (20.0, 25.0):  # the first is the one that its recipe names and does not use
-        (row,) = table_rows([replace(baseline, summary=summarise(one.measured, floor))])
+        asked_for = replace(baseline, summary=summarise(one.measured, floor))
+        (row,) = table_rows([report_entry(tmp_path, asked_for)])
         assert (row["floor"], row["satisfied"] is None) == (floor, False)
     paths = write_figures(tmp_path / "figures", [baseline, replace(baseline, run=replace(baseline.run, name="two"))])
     drawn = next(path for path in paths if path.name == "psnr.svg").read_text()
@@ -119,4 +120,4 @@ def test_a_baseline_is_judged_by_a_floor_only_if_one_is_asked_for(data: PictureD
     assert "<!-- floor 20 dB -->" not in drawn
     asked = write_figures(tmp_path / "figures", [one])
     assert "<!-- floor 20 dB -->" in next(path for path in asked if path.name == "psnr.svg").read_text()
-    assert table_rows([one])[0]["floor"] == 20.0
+    assert table_rows([report_entry(tmp_path, one)])[0]["floor"] == 20.0

@@ -18,10 +18,9 @@ from samplewise.errors import ConfigurationError, DataError, OutputError, Refuse
 from samplewise.watermark import Key, Payload, Watermarker
 from samplewise.watermark.certificate import Certificate, certificate_path, sha256
 from samplewise.watermark.formats import read
-from samplewise.watermark.marking import FileMarker
-from samplewise.watermark.region import Region
+from samplewise.watermark.marking import FileMarker, Region
+from samplewise.watermark.networks import SHIPPED_FILE
 from samplewise.watermark.verification import verify_files
-from samplewise.watermark.weights import SHIPPED_FILE
 
 MARKER = Watermarker.load()
 SHIPPED = Path(str(resources.files("samplewise.watermark") / SHIPPED_FILE))

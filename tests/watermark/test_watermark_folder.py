@@ -15,8 +15,7 @@ from samplewise.disk import PARTIAL, alone
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.watermark import Key, Payload, Watermarker
 from samplewise.watermark.folder import FOLDER_FILE, FileResult, Status, image_files, mark_folder, tasks
-from samplewise.watermark.marking import FileMarker
-from samplewise.watermark.region import Region
+from samplewise.watermark.marking import FileMarker, Region
 
 MARKER = Watermarker.load()
 GREY = natural_image(height=256, width=256)

@@ -273,7 +273,7 @@ def test_what_are_no_bits_is_refused(digits: str) -> None:
 
 def test_networks_are_loaded_from_files_and_others_refused(tmp_path: Any) -> None:
     from samplewise.checkpoint import MODEL_FILE
-    from samplewise.watermark.weights import save_network
+    from samplewise.watermark.networks import save_network
 
     save_network(tmp_path / MODEL_FILE, Swift(64, size=64))
     save_network(tmp_path / "hidden", Hidden(64, size=64))
@@ -332,7 +332,7 @@ def test_any_network_that_fulfils_the_interface_is_taken() -> None:
 
 def test_the_name_of_a_network_is_that_of_its_weights(tmp_path: Path) -> None:
     from samplewise.checkpoint import load_state, save_state
-    from samplewise.watermark.weights import save_network
+    from samplewise.watermark.networks import save_network
 
     torch.manual_seed(0)
     save_network(tmp_path / "a", Swift(64, size=64))
@@ -348,7 +348,7 @@ def test_the_name_of_a_network_is_that_of_its_weights(tmp_path: Path) -> None:
 
 def test_weights_that_do_not_fit_what_they_ask_for_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
     from samplewise.checkpoint import load_state, save_state
-    from samplewise.watermark.weights import save_network
+    from samplewise.watermark.networks import save_network
 
     save_network(tmp_path / "a", Swift(64, size=64, width=8))
     state = load_state(tmp_path / "a")
@@ -360,6 +360,7 @@ def test_weights_that_do_not_fit_what_they_ask_for_are_refused_before_memory_is_
         "expected a width": {"arguments": state["arguments"] | {"width": -8}},
         "unexpected keyword": {"arguments": state["arguments"] | {"depth": 8}},
         "does not fit": {"model": []},
+        "is not a watermarking network": {"network": ["swift"]},
     }
     for message, change in cases.items():
         save_state(tmp_path / "b", state | change)
@@ -414,13 +415,32 @@ def test_a_highest_floor_is_found_also_where_low_ones_do_not_work(limit: float) 
     assert limit - 0.5 <= found <= limit
 
 
-@given(st.integers(1, 900), st.integers(1, 900))
-def test_a_view_is_cut_into_whole_cells_and_comes_back_in_the_shape_of_the_image(height: int, width: int) -> None:
+class Twice(Network):
+    """Adds the image to itself."""
+
+    cell = 8
+
+    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
+        return 2 * images
+
+    def extract(self, images: Tensor) -> Tensor:
+        return images.mean((1, 2, 3))[:, None]
+
+    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
+        return read[:, 0]
+
+
+@given(st.integers(1, 900), st.integers(1, 900), st.sampled_from([1, 3]))
+def test_a_view_is_cut_into_whole_cells_and_comes_back_in_the_shape_of_the_image(
+    height: int, width: int, channels: int
+) -> None:
     image = StoredImage(np.broadcast_to(np.uint8(7), (height, width)), 8)
-    view = NetworkView.of(image, cell=8)
-    seen = view.tensor(image.pixels)
-    assert (seen.shape[2] % 8, seen.shape[3] % 8) == (0, 0)
-    assert seen.shape[2] // 8 * (seen.shape[3] // 8) == view.cells
+    view = NetworkView.of(image, Twice(1, size=8, channels=channels))
+    seen = view.tensor()
+    assert (seen.shape[1], seen.shape[2] % 8, seen.shape[3] % 8) == (channels, 0, 0)
+    assert seen.shape[2] // 8 * (seen.shape[3] // 8) == view.room  # in cells, as the network needs one
     assert torch.allclose(seen, torch.tensor(7 / 255))
-    assert view.residual(seen).shape == (height, width)
-    np.testing.assert_allclose(view.residual(seen), 7.0, rtol=1e-5)
+    residual = view.residual(np.zeros(1, np.uint8))
+    assert residual.shape == (height, width)
+    np.testing.assert_allclose(residual, 7.0, rtol=1e-5)
+    np.testing.assert_allclose(view.logits(), [7 / 255], rtol=1e-5)

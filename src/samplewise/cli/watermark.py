@@ -81,11 +81,13 @@ def train(
     begin(f"watermark train: opening {data}")
     from samplewise.report.tensorboard import to_tensorboard
     from samplewise.studies.chest.classifier import fingerprint, read_classifier
-    from samplewise.watermark.recipe import read_recipe
+    from samplewise.watermark.recipe import FOUND_OUT, Recipe, make_recipe
     from samplewise.watermark.training import make_network, train
 
-    wanted = read_recipe(
+    given = options.given_settings(
         recipe,
+        Recipe,
+        FOUND_OUT,
         network=network,
         bits=bits,
         size=size,
@@ -96,6 +98,7 @@ def train(
         classifier=None if classifier is None else fingerprint(classifier),
         seed=seed,
     )
+    wanted = make_recipe(given, recipe)
     if (classifier is None) != (wanted.diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = _with_length(wanted, steps, epochs)

@@ -15,8 +15,8 @@ from samplewise.errors import ConfigurationError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Listing, PictureData, Store
-    from samplewise.watermark.attacks import Attack
     from samplewise.watermark.judging.runs import Run
+    from samplewise.watermark.noise import Chain
 
 EPILOG = (
     "\b\nExample: samplewise watermark evaluate runs/c40 --data xrays --out judged\n"
@@ -97,11 +97,11 @@ def evaluate(
     figures = write_figures(out / "figures", judged, paper=paper)
     report = output.write_report(out, judged, part=part, seed=seed, device=str(device), figures=figures)
     closing = f"Report, tables and figures are in {out}; a page with all of it: samplewise report {out}"
-    emit(report, output.table_text(judged), closing, as_json=as_json)
+    emit(report, output.table_text(report["runs"]), closing, as_json=as_json)
 
 
-def _attacks(spec: str) -> tuple[Attack, ...]:
-    from samplewise.watermark.attacks import STANDARD_ATTACKS, parse_attacks
+def _attacks(spec: str) -> tuple[Chain, ...]:
+    from samplewise.watermark.noise import STANDARD_ATTACKS, parse_attacks
 
     if spec in ("none", "standard"):
         return STANDARD_ATTACKS if spec == "standard" else ()

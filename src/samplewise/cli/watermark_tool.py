@@ -17,8 +17,8 @@ from samplewise.errors import ConfigurationError, DataError, printable
 if TYPE_CHECKING:
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
-    from samplewise.watermark.payload import Payload
-    from samplewise.watermark.watermarker import Extracted, Watermarker
+    from samplewise.watermark.payload import Extracted, Payload
+    from samplewise.watermark.watermarker import Watermarker
 
 EMBED = (
     '\b\nExample: samplewise watermark embed xray.png marked.png --text "patient 4711"\n'
@@ -75,8 +75,7 @@ def embed(
     """
     begin(f"watermark embed: loading the network for {source}")
     from samplewise.data.processes import cores
-    from samplewise.watermark.marking import FileMarker
-    from samplewise.watermark.region import Region
+    from samplewise.watermark.marking import FileMarker, Region
 
     payload = _payload(text, hexadecimal, bits)
     region = None if protect is None else Region.parse(protect)
@@ -162,7 +161,7 @@ def verify(
 ) -> None:
     """Measure a marked image against its original, and read its message; exit code 1 if not all is well."""
     begin(f"watermark verify: comparing {marked} with {original}")
-    from samplewise.watermark.region import Region
+    from samplewise.watermark.marking import Region
     from samplewise.watermark.verification import verify_files
 
     region = None if protect is None else Region.parse(protect)

@@ -18,12 +18,7 @@ COVER, MARKED = 1.0, 0.0
 
 
 class Discriminator(nn.Module):
-    """Three blocks, their mean over the image, and a linear layer, as published.
-
-    Args:
-        channels: of an image.
-        width: channels of the layers.
-    """
+    """Three blocks of ``width`` channels, their mean over the image, and a linear layer, as published."""
 
     def __init__(self, *, channels: int = 3, width: int = 64) -> None:
         super().__init__()

@@ -18,6 +18,7 @@ from samplewise import measures
 from samplewise.data.records import read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, did_you_mean
+from samplewise.watermark.formats import bands
 
 __all__ = ["Certificate", "Fidelity", "certificate_path", "fidelity", "sha256"]
 
@@ -61,7 +62,6 @@ class Fidelity:
     protected_unchanged: bool
 
     def __post_init__(self) -> None:
-        _check_types(self)
         if self.peak < 1 or min(self.max_difference, self.protected_pixels) < 0 or not 0 <= self.changed_share <= 1:
             raise DataError("expected a peak above 0, counts of at least 0 and a share of at most 1")
         if (self.psnr is None) != (self.max_difference == 0) or (self.changed_share == 0) != (self.max_difference == 0):
@@ -75,14 +75,7 @@ class Fidelity:
 def fidelity(
     original: NDArray[Any], marked: NDArray[Any], *, peak: int, protected: NDArray[np.bool_] | None = None
 ) -> Fidelity:
-    """Compare the stored values of an image before and after.
-
-    Args:
-        original: integers, shape ``(H, W)`` or ``(H, W, C)``.
-        marked: the same shape and type.
-        peak: the width of their range; at 8 bits 255.
-        protected: True where nothing may change, shape ``(H, W)``.
-    """
+    """Compare integers ``(H, W)`` or ``(H, W, C)`` before and after; ``protected`` is True where nothing may change."""
     same = original.shape == marked.shape and original.dtype == marked.dtype
     if not same or original.dtype.kind not in "iu" or original.ndim not in (2, 3) or not original.size:
         raise DataError(
@@ -90,7 +83,7 @@ def fidelity(
             f"{marked.shape} {marked.dtype}"
         )
     squares, largest, changed, kept, untouched = 0, 0, 0, 0, True
-    for rows in _bands(original, BAND):  # of the whole image at once, what is computed would fill the memory
+    for rows in bands(original, BAND):
         difference = np.abs(marked[rows].astype(np.int32) - original[rows])
         squares += int(np.vdot(difference.astype(np.int64), difference))
         largest = max(largest, int(difference.max()))
@@ -110,12 +103,6 @@ def fidelity(
     )
 
 
-def _bands(image: NDArray[Any], values: int, *, overlap: int = 0) -> list[slice]:
-    """Rows of about so many values; each but the first begins with the last ``overlap`` rows of the one before."""
-    step = max(1, values // image[0].size)
-    return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
-
-
 def _ssim(original: NDArray[Any], marked: NDArray[Any], peak: int) -> float | None:
     """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time."""
     size = measures.SSIM_WINDOW
@@ -127,7 +114,7 @@ def _ssim(original: NDArray[Any], marked: NDArray[Any], peak: int) -> float | No
     around = [(size // 2, size // 2)] * 2 + [(0, 0)]
     images = [np.pad(np.atleast_3d(image), around, mode="reflect") for image in (original, marked)]
     total = 0.0
-    for rows in _bands(images[0], SSIM_BAND, overlap=size - 1):
+    for rows in bands(images[0], SSIM_BAND, overlap=size - 1):
         # float32 in [0, 1]: right to five places.
         first, second = (
             torch.from_numpy(((image[rows] - np.float32(lowest)) / np.float32(peak)).astype(np.float32))
@@ -165,7 +152,6 @@ class Certificate:
     fidelity: Fidelity
 
     def __post_init__(self) -> None:
-        _check_types(self)
         for digest in (self.original_sha256, self.result_sha256):
             if not HASH.fullmatch(digest):
                 raise DataError(f"expected a SHA-256 of 64 hexadecimal digits, got {digest!r}")
@@ -201,24 +187,17 @@ class Certificate:
 
 
 def _build(kind: type[Kind], values: Any) -> Kind:
-    """The dataclass from exactly the entries it has."""
+    """The dataclass from exactly the entries it has, each of its type: others may have written the file."""
     if not isinstance(values, dict):
         raise DataError(f"expected the entries of {kind.__name__.lower()}, got {type(values).__name__}")
-    names = [field.name for field in dataclasses.fields(kind)]
-    for name in values:
-        if name not in names:
-            raise DataError(f"unknown entry {name!r}.{did_you_mean(name, names)}")
-    missing = [name for name in names if name not in values]
-    if missing:
+    hints = typing.get_type_hints(kind)
+    if unknown := [name for name in values if name not in hints]:
+        raise DataError(f"unknown entry {unknown[0]!r}.{did_you_mean(unknown[0], list(hints))}")
+    if missing := [name for name in hints if name not in values]:
         raise DataError(f"expected the entries {', '.join(missing)}, got none")
-    return kind(**values)
-
-
-def _check_types(value: Fidelity | Certificate) -> None:
-    """Refuse what the annotations do not allow: a certificate is read from files that others may have written."""
-    for name, kind in typing.get_type_hints(type(value)).items():
-        kinds = typing.get_args(kind) or (kind,)
-        entry = getattr(value, name)
+    for name, hint in hints.items():
+        kinds, entry = typing.get_args(hint) or (hint,), values[name]
         if type(entry) not in kinds or (isinstance(entry, float) and not math.isfinite(entry)):
             expected = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
             raise DataError(f"expected {name} to be a finite {expected}, got {entry!r}")
+    return kind(**values)

@@ -71,27 +71,26 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
     """The image files in a folder and below, in order, and what is left alone: links, hidden and other files.
 
     Links are not followed: they may lead out of the folder, or round in circles.
-
-    Raises:
-        DataError: there are no images.
     """
     found: list[Path] = []
     left: list[Path] = []
-    for path in _walk(folder):
-        (found if _is_image(path) else left).append(path)
+
+    def stop(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    for base, folders, files in os.walk(folder, onerror=stop):
+        apart = [name for name in folders if name.startswith(".") or Path(base, name).is_symlink()]
+        folders[:] = sorted(set(folders) - set(apart))
+        for path in (Path(base, name) for name in sorted(files + apart)):
+            other = path.is_symlink() or path.name.startswith(".") or path.name == "DICOMDIR"
+            (left if other or not looks_like_image(path) else found).append(path)
     if not found:
         raise DataError(f"{folder}: expected image files ({', '.join(SUFFIXES)}), got none")
     return found, left
 
 
 def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False) -> list[Task]:
-    """Where each file of the folder ``source`` goes below ``target``: to the same name, but JPEG files become PNG.
-
-    Args:
-        source: the folder.
-        files: in it.
-        target: a folder apart from it.
-        lossy: keep JPEG.
+    """Where each file of ``source`` goes below ``target``: to the same name, but JPEG becomes PNG unless ``lossy``.
 
     Raises:
         ConfigurationError: one folder lies in the other, or two files would get one name.
@@ -110,33 +109,13 @@ def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False)
     return list(found.values())
 
 
-def _is_image(path: Path) -> bool:
-    if path.is_symlink() or path.name.startswith(".") or path.name == "DICOMDIR":
-        return False
-    return looks_like_image(path)
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    def stop(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
-    for base, folders, files in os.walk(folder, onerror=stop):
-        apart = [name for name in folders if name.startswith(".") or Path(base, name).is_symlink()]
-        folders[:] = sorted(set(folders) - set(apart))
-        yield from (Path(base, name) for name in sorted(files + apart))
-
-
 def mark_folder(
     marker: FileMarker, found: list[Task], out: Path, *, workers: int, resume: bool
 ) -> Iterator[FileResult]:
-    """Mark files one by one and say what became of each, in order.
+    """Mark files one by one and say what became of each, in order; with one worker in this process.
 
-    Args:
-        marker: how.
-        found: the files.
-        out: the folder they go to. It is new or empty, or with ``resume`` one that the same call was at work on.
-        workers: processes. One marks in this process.
-        resume: go on; files that are there, with the certificate that they were made of these images, are done.
+    The folder ``out`` is new or empty, or with ``resume`` one that the same call was at work on: files that are there,
+    with the certificate that they were made of these images, are done.
     """
     hidden = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()[:16]
     protect = marker.protect.identity if marker.protect is not None else ""
@@ -148,20 +127,20 @@ def mark_folder(
         for folder in {out, *(task.target.parent for task in found)}:  # of a run that was killed
             clear_partial(folder)
         marker = replace(marker, force=False)
-        yield from (_mark(marker, task) for task in found) if workers == 1 else _side_by_side(marker, found, workers)
-
-
-def _side_by_side(marker: FileMarker, found: list[Task], count: int) -> Iterator[FileResult]:
-    # One thread each: the processes share the cores between them.
-    with side_by_side(count, partial(replace, marker), threads=1) as pool:
-        yield from pool.map(_mark, found)
+        if workers == 1:
+            yield from (_mark(marker, task) for task in found)
+            return
+        # One thread each: the processes share the cores between them.
+        with side_by_side(workers, partial(replace, marker), threads=1) as pool:
+            yield from pool.map(_mark, found)
 
 
 def _mark(marker: FileMarker, task: Task) -> FileResult:
     """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
     try:
         if os.path.lexists(task.target):
-            return _done(task)
+            _check_done(task)
+            return FileResult(task.name, Status.DONE)
         certificate, notes = marker.mark_file(task.source, task.target)
         return FileResult(task.name, Status.WRITTEN, "", certificate, notes)
     except RefusedError as error:
@@ -170,13 +149,13 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
         return FileResult(task.name, Status.BAD, str(error))
 
 
-def _done(task: Task) -> FileResult:
+def _check_done(task: Task) -> None:
     """What is there was made of this image, or else it is in the way: damaged, or of another image."""
     told = Certificate.read(certificate_path(task.target))
+    wrong = ""
     if told.original_sha256 != sha256(task.source):
         wrong = "made of another image: choose another folder, or remove it"
     elif told.result_sha256 != sha256(task.target):
         wrong = "but not as its certificate says, perhaps cut off: remove it, and it is made again"
-    else:
-        return FileResult(task.name, Status.DONE)
-    raise ConfigurationError(f"{task.source}: {task.target} is there already, {wrong}")
+    if wrong:
+        raise ConfigurationError(f"{task.source}: {task.target} is there already, {wrong}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +17,10 @@ from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import Certificate, certificate_path
 from samplewise.watermark.formats import ImageFile, check_free, naming, read
 from samplewise.watermark.payload import Payload
-from samplewise.watermark.region import Region
 from samplewise.watermark.strength import checked_floor
 from samplewise.watermark.watermarker import Watermarker
 
-__all__ = ["FileMarker"]
+__all__ = ["FileMarker", "Region"]
 
 LOSSY_TRIES = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
@@ -26,6 +28,64 @@ LEAST_ROOM = 1e-8
 """Mean square, of values in [0, 1]: less is no mark."""
 LONGEST_NAME = 230
 """Bytes; the name of the certificate is longer, and file systems take 255."""
+GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask that is not zero where to protect"
+RECTANGLE = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Where no pixel may change.
+
+    Args:
+        text: as it was given: a rectangle ``x,y,w,h``, or the file of
+        drawn: a mask, True inside, shape ``(H, W)``.
+    """
+
+    text: str
+    drawn: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``x,y,w,h``, or the mask in the file of that name."""
+        if found := RECTANGLE.fullmatch(text):
+            if not int(found[3]) or not int(found[4]):
+                raise ConfigurationError(f"expected a region of at least one pixel, got {text!r}: {GRAMMAR}")
+            return cls(text)
+        try:
+            there = Path(text).exists()
+        except OSError:  # such as a name that is too long
+            there = False
+        if not there:
+            raise ConfigurationError(f"expected a region as {GRAMMAR}; got {text!r}")
+        pixels = read(text).pixels
+        inside = pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(2)
+        if not inside.any():
+            raise ConfigurationError(f"{text}: expected a mask that protects some pixels, got one of zeros")
+        return cls(text, inside)
+
+    @property
+    def identity(self) -> str:
+        """What tells this region from others: a file may have changed under its name."""
+        if self.drawn is None:
+            return self.text
+        return hashlib.sha256(f"{self.drawn.shape}".encode() + np.packbits(self.drawn).tobytes()).hexdigest()[:16]
+
+    def mask(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """True inside, for an image of ``shape`` ``(H, W)``."""
+        height, width = shape
+        if self.drawn is not None:
+            if self.drawn.shape != (height, width):
+                raise ConfigurationError(
+                    f"{self.text}: expected a mask of {width} x {height} pixels, as the image, got "
+                    f"{self.drawn.shape[1]} x {self.drawn.shape[0]}"
+                )
+            return self.drawn
+        left, top, across, down = map(int, self.text.split(","))
+        if left + across > width or top + down > height:
+            raise ConfigurationError(f"expected a region inside of {width} x {height} pixels, got {self.text}")
+        mask = np.zeros((height, width), np.bool_)
+        mask[top : top + down, left : left + across] = True
+        return mask
 
 
 class _BelowFloor(RefusedError):
@@ -64,7 +124,8 @@ class FileMarker:
     def mark_file(self, source: Path, target: Path) -> tuple[Certificate, tuple[str, ...]]:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
-        The certificate takes its name first: where there is an image, there is one.
+        The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
+        is marked so much weaker that it keeps the floor after that.
 
         Returns:
             The certificate, and notes: what was converted, and what could not be kept.
@@ -80,60 +141,10 @@ class FileMarker:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
         with naming(source):
             protected = None if self.protect is None else self.protect.mask(image.pixels.shape[:2])
-        write = self._attempt if exact else self._with_loss
-        return write(image, target, protected, self.floor), image.notes
-
-    def _check_names(self, source: Path, target: Path) -> None:
-        """Refuse names that cannot be written to, before the work of marking."""
-        beside = certificate_path(target)
-        if len(os.fsencode(target.name)) > LONGEST_NAME:
-            raise ConfigurationError(f"{target}: expected a name of at most {LONGEST_NAME} bytes: choose a shorter one")
-        for path in (target, beside):
-            if path.exists() and path.samefile(source):
-                raise ConfigurationError(
-                    f"{path}: is the image that is read: choose another name, to keep the original"
-                )
-        check_free(target, force=self.force)
-        # A certificate without its image was left by a run that was killed before the image took its name.
-        if os.path.lexists(beside) and not _is_certificate(beside):
-            raise ConfigurationError(
-                f"{beside}: is there already, and no certificate that could be replaced: choose another name"
-            )
-
-    def _attempt(
-        self, image: ImageFile, target: Path, protected: NDArray[np.bool_] | None, floor: float
-    ) -> Certificate:
-        """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
-        with naming(image.path):
-            pixels, _ = self.marker.mark(image, self.payload, psnr=floor, protect=protected)
-        certified: list[Certificate] = []
-
-        def check(written: ImageFile) -> None:
-            found = self.marker.read(written)
-            if found is None or found.payload != self.payload:
-                raise RefusedError(
-                    f"{image.path}: the message cannot be read from the written file: lower the floor, or write .png"
-                )
-            hashes = image.sha256, written.sha256
-            certificate = self.marker.certify(image, written.pixels, found.corrected, hashes, self.floor, protected)
-            if not certificate.satisfied:
-                reached = certificate.fidelity.psnr or math.inf
-                told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.floor:g}"
-                raise _BelowFloor(f"{image.path}: {told}: lower the floor, or write .png", reached)
-            certificate.write(certificate_path(target))
-            certified.append(certificate)
-
-        image.write(target, pixels, force=self.force, lossy=self.lossy, check=check)
-        return certified[0]
-
-    def _with_loss(
-        self, image: ImageFile, target: Path, protected: NDArray[np.bool_] | None, floor: float
-    ) -> Certificate:
-        """The same, but marked so much weaker that the file keeps the floor after its compression."""
-        below: _BelowFloor | None = None
-        for _ in range(LOSSY_TRIES):
+        floor, below = self.floor, None
+        for _ in range(1 if exact else LOSSY_TRIES):
             try:
-                return self._attempt(image, target, protected, floor)
+                return self._attempt(image, target, protected, floor), image.notes
             except _BelowFloor as error:
                 below = error
             except RefusedError:
@@ -148,10 +159,47 @@ class FileMarker:
         assert below is not None
         raise below
 
+    def _check_names(self, source: Path, target: Path) -> None:
+        """Refuse names that cannot be written to, before the work of marking."""
+        beside = certificate_path(target)
+        if len(os.fsencode(target.name)) > LONGEST_NAME:
+            raise ConfigurationError(f"{target}: expected a name of at most {LONGEST_NAME} bytes: choose a shorter one")
+        for path in (target, beside):
+            if path.exists() and path.samefile(source):
+                raise ConfigurationError(
+                    f"{path}: is the image that is read: choose another name, to keep the original"
+                )
+        check_free(target, force=self.force)
+        if os.path.lexists(beside):
+            try:
+                Certificate.read(beside)  # left by a run that was killed before its image took its name
+            except DataError as error:
+                raise ConfigurationError(
+                    f"{beside}: is there already, and no certificate that could be replaced: choose another name"
+                ) from error
 
-def _is_certificate(path: Path) -> bool:
-    try:
-        Certificate.read(path)
-    except DataError:
-        return False
-    return True
+    def _attempt(
+        self, image: ImageFile, target: Path, protected: NDArray[np.bool_] | None, floor: float
+    ) -> Certificate:
+        """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
+        with naming(image.path):
+            pixels, _ = self.marker.mark(image, self.payload, psnr=floor, protect=protected)
+        certified: list[Certificate] = []
+
+        def check(written: ImageFile) -> None:
+            found = self.marker.extract(written)
+            if found.payload != self.payload:
+                raise RefusedError(
+                    f"{image.path}: the message cannot be read from the written file: lower the floor, or write .png"
+                )
+            hashes, wrong = (image.sha256, written.sha256), found.corrected_errors
+            certificate = self.marker.certify(image, written.pixels, wrong, hashes, self.floor, protected)
+            if not certificate.satisfied:
+                reached = certificate.fidelity.psnr or math.inf
+                told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.floor:g}"
+                raise _BelowFloor(f"{image.path}: {told}: lower the floor, or write .png", reached)
+            certificate.write(certificate_path(target))
+            certified.append(certificate)
+
+        image.write(target, pixels, force=self.force, lossy=self.lossy, check=check)
+        return certified[0]

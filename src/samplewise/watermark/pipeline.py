@@ -1,19 +1,21 @@
 """From a batch of images to the objective and the measures of the watermarking problem (paper, section V-B)."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from samplewise.constraints import AtLeast, AtMost, Constraint
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
-from samplewise.watermark.messages import fixed_messages, random_messages
-from samplewise.watermark.noise import Noise
+from samplewise.watermark.networks import Network
+from samplewise.watermark.noise import parse_noise
+from samplewise.watermark.recipe import Recipe
 
-__all__ = ["CONSTRAINT", "DIAGNOSIS", "LEVELS", "MarkedBatch", "Pipeline", "watermark_problem", "written"]
+__all__ = ["CONSTRAINT", "DIAGNOSIS", "LEVELS", "MarkedBatch", "Pipeline", "fixed_messages", "written"]
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"
@@ -45,41 +47,55 @@ def written(images: Tensor) -> Tensor:
     return clamped + ((clamped * LEVELS).round() / LEVELS - clamped).detach()
 
 
-@dataclass(frozen=True)
+def fixed_messages(numbers: Tensor, bits: int) -> Tensor:
+    """The message that belongs to each image's number whenever it is tested, ``(B,)`` to ``(B, L)``."""
+    rows = [hashlib.shake_256(f"message {number}".encode()).digest(-(-bits // 8)) for number in numbers.tolist()]
+    packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
+    return torch.from_numpy(np.unpackbits(packed, axis=1, count=bits)).float().to(numbers.device)
+
+
 class Pipeline:
-    """Embeds, ships and reads a batch.
+    """Embeds, ships and reads a batch, as a recipe says.
 
     In training every image gets a new message and noise lies on the way; otherwise an image's message is a function
     of its number and nothing disturbs it.
+
+    Args:
+        recipe: how.
+        network: that is trained; a wrapper of it may be given later.
+        classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, that the mark should not disturb.
     """
 
-    bits: int
-    channels: int
-    """Of the images that the network takes; grey ones are repeated."""
-    message_loss: Callable[[Tensor, Tensor], Tensor]
-    """The network's own, of what was read and the messages."""
-    rounded: bool
-    """Whether images ship as 8-bit files, or unclamped in floating point as in the paper."""
-    noise: Noise | None = None
-    image_loss: float = 0.0
-    """Weight of the mean squared error in the objective: the paper's baseline."""
-    adversarial: float = 0.0
-    """Weight of the discriminator's verdict in the objective."""
-    diagnose: Callable[[Tensor], Tensor] | None = None
-    """Logits of a frozen classifier that the mark should not disturb, ``(B, C, H, W)`` to ``(B, m)``."""
+    def __init__(self, recipe: Recipe, network: Network, classifier: nn.Module | None = None) -> None:
+        self.recipe = recipe
+        self.network = network
+        self.classifier = classifier
+        self.noise = None if recipe.noise == "identity" else parse_noise(recipe.noise)
+
+    def problem(self) -> Problem:
+        """The message read back as well as can be, subject to the recipe's PSNR floor for every image.
+
+        With a bound on the diagnosis, no probability of the classifier may move farther than that, for any image.
+        """
+        floor, diagnosis = self.recipe.floor, self.recipe.diagnosis
+        constraints: list[Constraint] = [AtLeast(CONSTRAINT, floor, margin=self.recipe.margin)]
+        if diagnosis is not None:
+            # As far beyond the bound as the bound itself weighs what one dB below the floor weighs.
+            constraints.append(AtMost(DIAGNOSIS, diagnosis, scale=diagnosis, margin=DIAGNOSIS_MARGIN * diagnosis))
+        return Problem(self.evaluate, constraints)
 
     def embed(self, model: nn.Module, batch: Any) -> MarkedBatch:
         """Run the network over ``batch``: images ``(B, 1, H, W)`` in [0, 1] and their numbers ``(B,)``."""
         images, numbers = batch
-        images = images.expand(-1, self.channels, -1, -1)
-        training = model.training
+        images = images.expand(-1, self.network.channels, -1, -1)
+        bits, training = self.network.bits, model.training
         if training:
-            messages = random_messages(len(images), self.bits, device=images.device)
+            messages = torch.randint(0, 2, (len(images), bits), device=images.device).float()
         else:
-            messages = fixed_messages(numbers, self.bits)
+            messages = fixed_messages(numbers, bits)
 
         def channel(marked: Tensor, covers: Tensor) -> tuple[Tensor, Tensor]:
-            shipped = written(marked) if self.rounded else marked
+            shipped = written(marked) if self.recipe.rounded else marked
             return shipped, self.noise(shipped, covers) if training and self.noise is not None else shipped
 
         shipped, read = model(images, messages, channel)
@@ -88,12 +104,12 @@ class Pipeline:
     def evaluate(self, model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Objective and measures of a batch, or of what an adversary has made of one already."""
         made = batch if isinstance(batch, MarkedBatch) else self.embed(model, batch)
-        message_loss = self.message_loss(made.logits, made.messages)
+        message_loss = self.network.message_loss(made.logits, made.messages)
         objective = message_loss
-        if self.image_loss:
-            objective = objective + self.image_loss * mse(made.marked, made.covers)
+        if self.recipe.image_loss:
+            objective = objective + self.recipe.image_loss * mse(made.marked, made.covers)
         if made.adversarial is not None:
-            objective = objective + self.adversarial * made.adversarial
+            objective = objective + self.recipe.adversarial * made.adversarial
         with torch.no_grad():
             error = bit_error(made.logits, made.messages)
         measures = {
@@ -101,26 +117,8 @@ class Pipeline:
             "message_loss": message_loss.detach(),
             "bit_error": error,
         }
-        if self.diagnose is not None:
+        if self.classifier is not None:
             with torch.no_grad():
-                before = self.diagnose(made.covers).sigmoid()
-            measures[DIAGNOSIS] = (self.diagnose(made.marked).sigmoid() - before).abs()
+                before = self.classifier(made.covers).sigmoid()
+            measures[DIAGNOSIS] = (self.classifier(made.marked).sigmoid() - before).abs()
         return objective, measures
-
-
-def watermark_problem(
-    pipeline: Pipeline, floor: float | None, *, margin: float = 0.0, diagnosis: float | None = None
-) -> Problem:
-    """The message read back as well as can be, subject to a PSNR of at least ``floor`` dB for every image.
-
-    Args:
-        pipeline: how images are embedded and read.
-        floor: in dB; None for the problem without the constraint.
-        margin: how many dB above the floor to train for.
-        diagnosis: how far no probability of the pipeline's classifier may move, for any image; None for any distance.
-    """
-    constraints: list[Constraint] = [] if floor is None else [AtLeast(CONSTRAINT, floor, margin=margin)]
-    if diagnosis is not None:
-        # As far beyond the bound as the bound itself weighs what one dB below the floor weighs.
-        constraints.append(AtMost(DIAGNOSIS, diagnosis, scale=diagnosis, margin=DIAGNOSIS_MARGIN * diagnosis))
-    return Problem(pipeline.evaluate, constraints)

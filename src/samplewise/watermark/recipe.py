@@ -1,15 +1,21 @@
 """How a watermarking network is trained: the paper's way, and ours."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from samplewise.data.records import toml_values
 from samplewise.errors import ConfigurationError, did_you_mean
 from samplewise.watermark.networks import NETWORKS
 from samplewise.watermark.noise import parse_noise
 
-__all__ = ["FOUND_OUT", "HIDDEN", "RECIPES", "SWIFT", "Recipe", "read_recipe"]
+__all__ = ["FOUND_OUT", "HIDDEN", "RECIPES", "SWIFT", "Recipe", "make_recipe"]
+
+LEAST = {
+    1: "bits size width batch_size steps_per_round rounds every growth audit_images audit_every",
+    0: "message_rounds margin image_loss adversarial seed",
+}
+"""What fields must be at least."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +71,11 @@ class Recipe:
                 f"expected network as one of {', '.join(NETWORKS)}, got {self.network!r}"
                 f"{did_you_mean(self.network, list(NETWORKS))}"
             )
-        counts = ("bits", "size", "width", "batch_size", "steps_per_round", "rounds", "every")
-        for least, names in (
-            (1, (*counts, "growth", "audit_images", "audit_every")),
-            (0, ("message_rounds", "margin", "image_loss", "adversarial", "seed")),
-        ):
-            for name in names:
-                if getattr(self, name) is not None and getattr(self, name) < least:
-                    raise ConfigurationError(
-                        f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
-                    )
+        for least, names in LEAST.items():
+            for name in names.split():
+                value, words = getattr(self, name), name.replace("_", " ")
+                if value is not None and value < least:
+                    raise ConfigurationError(f"expected {words} of at least {least}, got {value}")
         for name in ("rate", "tau", "maximum_tau"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"expected a {name.replace('_', ' ')} above 0, got {getattr(self, name)}")
@@ -143,18 +144,15 @@ FOUND_OUT = ("data", "classifier")
 """Fields that no recipe file sets, as they are fingerprints of what is given."""
 
 
-def read_recipe(path: Path | None, *, network: str | None = None, **given: Any) -> Recipe:
-    """The recipe of a network, changed by what a file says, changed by what is given.
+def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:
+    """The recipe of a network, swift if none is named, changed by the fields that are given.
 
     Args:
-        path: of a TOML file with any fields of :class:`Recipe`; None without one.
-        network: if not given, that of the file, or swift.
-        given: fields of :class:`Recipe`; those that are None are not given.
+        given: fields of :class:`Recipe`, the network's name among them or not.
+        source: file that they come from, to be named in errors.
     """
-    stored = {} if path is None else toml_values(path, Recipe, apart=FOUND_OUT)
-    name = network or stored.get("network", "swift")
-    stored |= {key: value for key, value in given.items() if value is not None} | {"network": name}
+    base = RECIPES.get(given.get("network", "swift"), SWIFT)
     try:
-        return replace(RECIPES.get(name, SWIFT), **stored)
+        return replace(base, **given)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{'' if path is None else f'{path}: '}{error}") from error
+        raise ConfigurationError(f"{'' if source is None else f'{source}: '}{error}") from error

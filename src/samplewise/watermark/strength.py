@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, finite_number
-from samplewise.watermark.formats import StoredImage
+from samplewise.watermark.formats import StoredImage, bands
 
 __all__ = ["Strongest", "checked_floor", "highest_floor"]
 
@@ -53,28 +53,21 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
 
 @dataclass(frozen=True)
 class Strongest:
-    """The strongest marking of one image at any floor.
-
-    Args:
-        image: to be marked.
-        residual: to be added, to all colours alike, zero where nothing may change; shape ``(H, W)``.
-        peak: what the floor is measured against.
-        limit: how many times the residual is taken at most.
-    """
+    """The strongest marking of one image at any floor."""
 
     image: StoredImage
     residual: NDArray[np.float32]
+    """To be added, to all colours alike, zero where nothing may change; shape ``(H, W)``."""
     peak: float
+    """What the floor is measured against."""
     limit: float
+    """How many times the residual is taken at most."""
 
     def pixels(self, floor: float, *, roughly: bool = False) -> NDArray[Any]:
         """The image with as much of the residual as keeps the PSNR of the stored integers at ``floor`` dB or above.
 
-        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured.
-
-        Args:
-            floor: in dB.
-            roughly: in fewer looks, a little weaker.
+        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured; roughly,
+        that is in fewer looks, it is a little weaker.
         """
         close, narrow = (ROUGHLY, 1e-2) if roughly else (CLOSE, 1e-4)
         if not self.residual.any():
@@ -110,16 +103,10 @@ class Strongest:
             low, high = (middle, high) if np.vdot(rounded, rounded) <= allowed * sample.size else (low, middle)
         return high if high == self.limit else low
 
-    def _bands(self) -> list[slice]:
-        """Rows that are looked at together, so that what is computed of them stays small."""
-        values = self.image.pixels[0].size
-        step = max(1, BAND // values)
-        return [slice(top, top + step) for top in range(0, len(self.image.pixels), step)]
-
     def _squares(self, strength: float, into: NDArray[Any] | None = None) -> int:
         """The sum of all squared differences at a strength; the pixels are written to ``into``, if given."""
         total = 0
-        for rows in self._bands():
+        for rows in bands(self.image.pixels, BAND):
             own = self.image.with_pixels(self.image.pixels[rows])
             residual = self.residual[rows] if own.pixels.ndim == 2 else self.residual[rows][..., None]
             pixels = own.nearest(own.pixels + np.float32(strength) * residual)

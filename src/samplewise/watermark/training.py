@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, RandomSampler
 
@@ -19,27 +19,25 @@ from samplewise.disk import alone, write_json, write_text
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
 from samplewise.provenance import provenance
-from samplewise.report.tensorboard import pictures
+from samplewise.report.tensorboard import in_lines, pictures
 from samplewise.samples import mix
 from samplewise.schedules import Geometric
 from samplewise.training import Solution, fit
 from samplewise.training.step import single_device
 from samplewise.watermark.adversary import Adversary, Discriminator
-from samplewise.watermark.live import marked_pictures
-from samplewise.watermark.networks import NETWORKS, Network
-from samplewise.watermark.noise import parse_noise
-from samplewise.watermark.pipeline import Pipeline, watermark_problem
+from samplewise.watermark.networks import NETWORKS, Network, save_network
+from samplewise.watermark.pipeline import Pipeline
 from samplewise.watermark.recipe import FOUND_OUT, Recipe
-from samplewise.watermark.weights import save_network
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from samplewise.problem import Problem
 
-__all__ = ["RECIPE_FILE", "RECIPE_TOML", "RESULT_FILE", "make_network", "make_pipeline", "open_run", "train"]
+__all__ = ["RECIPE_FILE", "RECIPE_TOML", "RESULT_FILE", "make_network", "open_run", "train"]
 
 Loader = DataLoader[tuple[torch.Tensor, torch.Tensor]]
+SHOWN, GAIN = 4, 20  # images side by side in a log, and how many times over their change is shown
 AUDITED_AT_ONCE = 16  # pictures; more would take more memory than a step of training
 RESULT_FILE = "result.json"
 RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")
@@ -59,31 +57,6 @@ def make_network(recipe: Recipe) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "network"))
         return NETWORKS[recipe.network](recipe.bits, size=recipe.size, width=recipe.width)
-
-
-def make_pipeline(recipe: Recipe, network: Network, *, classifier: nn.Module | None = None) -> Pipeline:
-    """How the recipe embeds, ships and reads, and what it must leave undisturbed."""
-    return Pipeline(
-        bits=network.bits,
-        channels=network.channels,
-        message_loss=network.message_loss,
-        rounded=recipe.rounded,
-        noise=None if recipe.noise == "identity" else parse_noise(recipe.noise),
-        image_loss=recipe.image_loss,
-        adversarial=recipe.adversarial,
-        diagnose=classifier,
-    )
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The pictures of a run, as ``fit`` takes them."""
-
-    train: Loader
-    audited: dict[str, Loader]
-    """The first selects the network."""
-    steps: int
-    """Steps of a round."""
 
 
 def train(
@@ -117,30 +90,28 @@ def train(
     if distributed.rank() == 0:
         open_run(folder, recipe, resume=resume)
     fabric = fabric or single_device()
-    pipeline = make_pipeline(recipe, network, classifier=None if classifier is None else classifier.to(fabric.device))
-    problem = watermark_problem(pipeline, recipe.floor, margin=recipe.margin, diagnosis=recipe.diagnosis)
-    parts = _parts(store, recipe)
+    pipeline = Pipeline(recipe, network, None if classifier is None else classifier.to(fabric.device))
+    problem = pipeline.problem()
+    trained, audited, steps = _parts(store, recipe)
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.rate, fused=True)
     with alone(folder, "run"):
         solution = fit(
             problem,
             network,
-            parts.train,
+            trained,
             method=_method(recipe, problem),
             optimizer=optimizer,
             epochs=recipe.rounds,
             warmup_epochs=recipe.message_rounds,
             seed=recipe.seed,
-            scheduler=(CosineAnnealingLR(optimizer, recipe.last_round * parts.steps), "step")
-            if recipe.anneal
-            else None,
-            auxiliary=_adversary(recipe, network, pipeline),
-            audit_on=parts.audited,
+            scheduler=(CosineAnnealingLR(optimizer, recipe.last_round * steps), "step") if recipe.anneal else None,
+            auxiliary=_adversary(pipeline) if recipe.adversarial else None,
+            audit_on=audited,
             audit_every=recipe.audit_every,
             target=0.0 if recipe.image_loss else 1.0,  # the baseline asks no image to keep a floor
             checkpoint=folder / "fit",
             fabric=fabric,
-            on_audit=pictures(fabric, parts.audited, marked_pictures(pipeline)),
+            on_audit=pictures(fabric, audited, partial(_draw, pipeline)),
             progress=progress,
         )
     if distributed.rank() == 0:
@@ -158,16 +129,16 @@ def _method(recipe: Recipe, problem: Problem) -> Method:
     return SequentialPenalty(problem.constraints, schedule=schedule)
 
 
-def _adversary(recipe: Recipe, network: Network, pipeline: Pipeline) -> Adversary | None:
-    if not recipe.adversarial:
-        return None
+def _adversary(pipeline: Pipeline) -> Adversary:
+    recipe, network = pipeline.recipe, pipeline.network
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "discriminator"))
         discriminator = Discriminator(channels=network.channels, width=network.width)
     return Adversary(pipeline.embed, discriminator=discriminator, lr=recipe.rate)
 
 
-def _parts(store: Store, recipe: Recipe) -> _Parts:
+def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int]:
+    """What is trained on, what is audited (the first selects the network), and the steps of a round."""
     trained = store.select("train")
     size, steps = recipe.batch_size, recipe.steps_per_round
     if size > len(trained):
@@ -184,7 +155,15 @@ def _parts(store: Store, recipe: Recipe) -> _Parts:
         name: DataLoader(part.spread(recipe.audit_images), batch_size=AUDITED_AT_ONCE)
         for name, part in looked_at.items()
     }
-    return _Parts(loader, audited, steps)
+    return loader, audited, steps
+
+
+def _draw(pipeline: Pipeline, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+    """Originals, below them the marked images, and last what was changed, many times over, around grey."""
+    images, numbers = batch
+    made = pipeline.embed(model, (images[:SHOWN], numbers[:SHOWN]))
+    change = 0.5 + GAIN * (made.marked - made.covers)
+    return {f"original, marked, change x {GAIN}": in_lines(made.covers, made.marked, change)}
 
 
 def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from samplewise.errors import DataError, finite_number
 from samplewise.watermark.certificate import Certificate, Fidelity, certificate_path, fidelity
 from samplewise.watermark.formats import ImageFile, naming, read
-from samplewise.watermark.region import Region
-from samplewise.watermark.watermarker import Extracted, Watermarker
+from samplewise.watermark.marking import Region
+from samplewise.watermark.payload import Extracted
+from samplewise.watermark.watermarker import Watermarker
 
 __all__ = ["Verification", "verify_files"]
 
@@ -41,13 +42,7 @@ class Verification:
             "satisfied": not self.problems,
             "problems": list(self.problems),
             **self.extracted.to_dict(),
-            "original_sha256": self.original_sha256,
-            "result_sha256": self.result_sha256,
-            "model": self.model,
-            "floor": self.floor,
-            "bits": self.bits,
-            "fidelity": asdict(self.fidelity),
-            "certificate": None if self.certificate is None else asdict(self.certificate),
+            **{name: value for name, value in asdict(self).items() if name not in ("extracted", "problems")},
         }
 
 
@@ -108,20 +103,17 @@ def _problems(found: Verification, *, protecting: bool) -> list[str]:
         problems.append("no readable watermark with this network and key")
     if told is None:
         return problems
-    pairs: dict[str, tuple[Any, Any]] = {
-        name: (getattr(told, name), getattr(found, name))
-        for name in ("original_sha256", "result_sha256", "model", "bits")
-    }
-    if found.extracted:
-        pairs["bit_errors"] = (told.bit_errors, found.extracted.corrected_errors)
-    compared = asdict(told.fidelity)
+    said = {name: getattr(told, name) for name in ("original_sha256", "result_sha256", "model", "bits", "bit_errors")}
+    said |= asdict(told.fidelity)
+    seen = {**vars(found), **asdict(measured), "bit_errors": found.extracted.corrected_errors}
+    if not found.extracted:
+        del said["bit_errors"]
     if not protecting:  # where the region was is not in the certificate
-        del compared["protected_pixels"], compared["protected_unchanged"]
-    pairs |= {name: (value, getattr(measured, name)) for name, value in compared.items()}
+        del said["protected_pixels"], said["protected_unchanged"]
     return problems + [
-        f"the certificate says {name} {said}, found {seen}"
-        for name, (said, seen) in pairs.items()
-        if not _agree(said, seen, SLACK.get(name, 0))
+        f"the certificate says {name} {value}, found {seen[name]}"
+        for name, value in said.items()
+        if not _agree(value, seen[name], SLACK.get(name, 0))
     ]
 
 

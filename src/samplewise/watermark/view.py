@@ -1,5 +1,6 @@
 """One image as the network sees it, whatever its size and bit depth, and the way back to stored values."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from samplewise.errors import DataError
-from samplewise.watermark.formats import StoredImage
+from samplewise.watermark.formats import StoredImage, bands
+from samplewise.watermark.networks import Network
 
 __all__ = ["NetworkView"]
 
@@ -29,70 +31,88 @@ BAND = 1 << 20
 
 @dataclass(frozen=True)
 class NetworkView:
-    """Where an image's values and pixels lie in what the network sees.
+    """One image as a network sees it: where its values and pixels lie, what is written into it and read from it.
 
     It is made anew from the marked image when that is read, so it depends on nothing that marking changes: on the size,
     and with more than 8 bits on percentiles.
-
-    Args:
-        height: of the image in pixels.
-        width: of the image in pixels.
-        lowest: stored value that is seen as 0.
-        span: width of the range of values that is seen as 0 to 1.
-        factor: side in pixels of the square that is seen as one pixel.
-        cell: side in seen pixels of the squares that the network is made of.
     """
 
-    height: int
-    width: int
+    image: StoredImage
+    network: Network
     lowest: float
+    """Stored value that is seen as 0."""
     span: float
+    """Width of the range of values that is seen as 0 to 1."""
     factor: int
-    cell: int
+    """Side in pixels of the square that is seen as one pixel."""
 
     @classmethod
-    def of(cls, image: StoredImage, *, cell: int) -> Self:
+    def of(cls, image: StoredImage, network: Network) -> Self:
         """The view of an image: all of an 8-bit range, but what is used of a deeper one.
 
         Scanners store 12 bits in 16, or less: seen whole, such an image would be flat and black.
-
-        Raises:
-            DataError: the image is too long for its width.
         """
         height, width = image.pixels.shape[:2]
         factor = max(1, min(height, width) // SIDE)
         if height * width > MOST * factor**2:
             raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
         if image.bits <= 8:
-            return cls(height, width, image.lowest, image.peak, factor, cell)
+            return cls(image, network, image.lowest, image.peak, factor)
         used = image.pixels[~image.padding(image.pixels)]
         low, high = np.percentile(used if used.size else image.pixels, [TAIL, 100.0 - TAIL])
-        return cls(height, width, float(low), float(max(high - low, LEAST_SPAN)), factor, cell)
+        return cls(image, network, float(low), float(max(high - low, LEAST_SPAN)), factor)
 
     @property
     def _side(self) -> int:
-        """Of a cell, in pixels of the image."""
-        return self.cell * self.factor
+        """Of a cell of the network, in pixels of the image."""
+        return self.network.cell * self.factor
 
     @property
-    def cells(self) -> int:
-        """How many cells the network has to write into."""
-        return -(-self.height // self._side) * -(-self.width // self._side)
+    def room(self) -> float:
+        """How many times the cells that the network needs there are; below 1 the image is too small."""
+        height, width = self.image.pixels.shape[:2]
+        cells: int = -(-height // self._side) * -(-width // self._side)
+        return cells / self.network.least_cells
 
-    def tensor(self, pixels: NDArray[Any]) -> Tensor:
-        """What the network sees of stored values ``(H, W)`` or ``(H, W, 3)``: shape ``(1, 1, h, w)``, in [0, 1]."""
-        rows = max(1, BAND // (self._side * self.width)) * self._side
-        return torch.cat([self._band(pixels[top : top + rows]) for top in range(0, self.height, rows)], dim=2)
+    def check_room(self) -> None:
+        """Refuse an image that is too small."""
+        if self.room < 1:
+            cell, least = self.network.cell, self.network.least_cells
+            side, (height, width) = cell * math.ceil(math.sqrt(least)), self.image.pixels.shape[:2]
+            raise DataError(
+                f"expected an image of at least {least} squares of {cell} x {cell} pixels for "
+                f"{self.network.bits} bits, such as {side} x {side}, got {width} x {height}"
+            )
+
+    def tensor(self) -> Tensor:
+        """What the network sees: shape ``(1, C, h, w)``, in [0, 1]."""
+        pixels = self.image.pixels
+        grey = torch.cat([self._band(pixels[rows]) for rows in bands(pixels, BAND, unit=self._side)], dim=2)
+        return grey.expand(-1, self.network.channels, -1, -1)
 
     def _band(self, pixels: NDArray[Any]) -> Tensor:
         seen = (pixels.astype(np.float32) - np.float32(self.lowest)) / np.float32(self.span)
         grey = torch.from_numpy(seen if seen.ndim == 2 else seen.mean(2)).clamp_(0.0, 1.0)[None, None]
-        grey = functional.pad(grey, (0, -self.width % self._side, 0, -len(pixels) % self._side), mode="replicate")
+        height, width = pixels.shape[:2]
+        grey = functional.pad(grey, (0, -width % self._side, 0, -height % self._side), mode="replicate")
         return functional.avg_pool2d(grey, self.factor) if self.factor > 1 else grey
 
-    def residual(self, change: Tensor) -> NDArray[np.float32]:
-        """A change of what the network sees, ``(1, 1, h, w)``, in stored values, ``(H, W)``."""
+    def residual(self, bits: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """What the network adds to hide ``bits (L,)``, in stored values, ``(H, W)``.
+
+        One residual for all channels, so that nothing is lost where a file is stored in grey.
+        """
+        seen = self.tensor()
+        with torch.inference_mode():
+            change = (self.network.embed(seen, torch.from_numpy(bits)[None].float()) - seen).mean(1, keepdim=True)
         if self.factor > 1:
             change = functional.interpolate(change, scale_factor=self.factor, mode="nearest")
-        values: NDArray[np.float32] = change[0, 0, : self.height, : self.width].numpy() * np.float32(self.span)
+        height, width = self.image.pixels.shape[:2]
+        values: NDArray[np.float32] = change[0, 0, :height, :width].numpy() * np.float32(self.span)
         return values
+
+    def logits(self) -> NDArray[np.float32]:
+        """What the network reads, ``(L,)``."""
+        with torch.inference_mode():
+            read: NDArray[np.float32] = self.network.extract(self.tensor())[0].numpy()
+        return read

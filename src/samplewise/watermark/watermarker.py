@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import Certificate, fidelity, sha256
 from samplewise.watermark.formats import StoredImage
-from samplewise.watermark.networks import Network
-from samplewise.watermark.payload import Codec, Decoded, Key, Payload
+from samplewise.watermark.networks import SHIPPED_FILE, Network, load_network, network_name
+from samplewise.watermark.payload import Codec, Extracted, Key, Payload
 from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
 from samplewise.watermark.view import NetworkView
-from samplewise.watermark.weights import SHIPPED_FILE, load_network, network_name
 
-__all__ = ["Embedded", "Extracted", "Watermarker"]
+__all__ = ["Embedded", "Watermarker"]
 
 STRONGEST = 8.0
 """How many times its residual a network is given where the floor leaves room."""
@@ -44,32 +40,6 @@ class Embedded:
     image: NDArray[Any]
     """The stored integers, of the same shape and type as those given."""
     certificate: Certificate
-
-
-@dataclass(frozen=True)
-class Extracted:
-    """What was read from an image: exactly what was embedded, or nothing."""
-
-    message: str | bytes | None
-    """None: there is no watermark, or none that can be read (with this key)."""
-    confidence: float
-    """The probability that an unmarked image would not have read as any message; 0 without a message."""
-    corrected_errors: int
-    """How many bits were read wrong and put right."""
-    payload: Payload | None = None
-    """The message with its kind."""
-
-    def __bool__(self) -> bool:
-        return self.message is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON, where bytes are hexadecimal digits."""
-        return {
-            "message": self.message.hex() if isinstance(self.message, bytes) else self.message,
-            "kind": self.payload.kind.name.lower() if self.payload else None,
-            "confidence": self.confidence,
-            "corrected_errors": self.corrected_errors,
-        }
 
 
 class Watermarker:
@@ -139,10 +109,8 @@ class Watermarker:
 
     def extract(self, image: Any) -> Extracted:
         """Read the message of an image, if it has one; arguments as for :meth:`embed`."""
-        found = self.read(as_stored(image))
-        if found is None:
-            return Extracted(None, 0.0, 0)
-        return Extracted(found.payload.value, found.confidence, found.corrected, found.payload)
+        view = NetworkView.of(as_stored(image), self.network)
+        return (self.codec.decode(view.logits()) if view.room >= 1 else None) or Extracted()
 
     def mark(
         self, image: StoredImage, message: Message, *, psnr: float, protect: NDArray[np.bool_] | None = None
@@ -155,34 +123,37 @@ class Watermarker:
         floor = checked_floor(psnr)
         payload = Payload.of(message)
         bits = self.codec.encode(payload)
-        view = self._view(image)
-        if view.cells < self.network.least_cells:
-            raise DataError(self._too_small(view))
-        seen = self._seen(view, image)
-        with torch.inference_mode():
-            marked = self.network.embed(seen, torch.from_numpy(bits)[None].float())
-        # One residual for all channels, so that nothing is lost where a file is stored in grey.
-        residual = view.residual((marked - seen).mean(1, keepdim=True))
+        view = NetworkView.of(image, self.network)
+        view.check_room()
+        residual = view.residual(bits)
         if protect is not None:
             residual[_checked_mask(protect, image)] = 0.0
         # A deep image that uses a part of its range keeps the floor against that part, so all the more in the whole.
         strongest = Strongest(image, residual, min(image.peak, view.span), STRONGEST)
 
+        def read_back(pixels: NDArray[Any]) -> tuple[int, bool]:
+            """How many bits are read wrong, and whether the payload is read, with reserves for what may happen."""
+            logits = NetworkView.of(image.with_pixels(pixels), self.network).logits()
+            errors = int(np.count_nonzero((logits > 0) != bits))
+            # What counting errors can correct must do here; weighing them is left for what happens to the file.
+            if errors > self.codec.correctable(len(payload.content)):
+                return errors, False
+            found = self.codec.decode(logits)
+            return errors, found is not None and found.payload == payload
+
         pixels = strongest.pixels(floor)
-        errors, readable = self._check(image.with_pixels(pixels), payload, bits)
-        if not readable:
-            roughly = image.pixels.size > SEARCHED[0]
-
-            def works(at: float) -> bool:
-                tried = strongest.pixels(at, roughly=roughly)
-                return self._check(image.with_pixels(tried), payload, bits)[1]
-
-            advice = "try a lower floor"
-            if image.pixels.size <= SEARCHED[1]:
-                highest = highest_floor(works, floor, step=4 * FLOOR_STEP if roughly else FLOOR_STEP)
-                advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
-            raise RefusedError(self._refusal(floor, errors, advice, self._difficulties(view, protect)))
-        return pixels, errors
+        errors, readable = read_back(pixels)
+        if readable:
+            return pixels, errors
+        advice, roughly = "try a lower floor", image.pixels.size > SEARCHED[0]
+        if image.pixels.size <= SEARCHED[1]:
+            step = 4 * FLOOR_STEP if roughly else FLOOR_STEP
+            highest = highest_floor(lambda at: read_back(strongest.pixels(at, roughly=roughly))[1], floor, step=step)
+            advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
+        raise RefusedError(
+            f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB: "
+            f"{_difficulty(view, protect, hopeless=advice == NOTHING)}; {advice}"
+        )
 
     def certify(
         self,
@@ -203,54 +174,15 @@ class Watermarker:
             fidelity=fidelity(original.pixels, marked, peak=original.peak, protected=protect),
         )
 
-    def read(self, image: StoredImage) -> Decoded | None:
-        """The payload of an image with how surely it was read, or None."""
-        view = self._view(image)
-        return self.codec.decode(self._logits(view, image)) if view.cells >= self.network.least_cells else None
 
-    def _view(self, image: StoredImage) -> NetworkView:
-        return NetworkView.of(image, cell=self.network.cell)
-
-    def _logits(self, view: NetworkView, image: StoredImage) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            logits: NDArray[np.float32] = self.network.extract(self._seen(view, image))[0].numpy()
-        return logits
-
-    def _seen(self, view: NetworkView, image: StoredImage) -> Tensor:
-        return view.tensor(image.pixels).expand(-1, self.network.channels, -1, -1)
-
-    def _check(self, marked: StoredImage, payload: Payload, bits: NDArray[np.uint8]) -> tuple[int, bool]:
-        """How many bits are read wrong, and whether the payload is read, with reserves for what may happen to it."""
-        logits = self._logits(self._view(marked), marked)
-        errors = int(np.count_nonzero((logits > 0) != bits))
-        # What counting errors can correct must do here; weighing them is left for what happens to the file.
-        if errors > self.codec.correctable(len(payload.content)):
-            return errors, False
-        found = self.codec.decode(logits)
-        return errors, found is not None and found.payload == payload
-
-    def _too_small(self, view: NetworkView) -> str:
-        cell, least = self.network.cell, self.network.least_cells
-        side = cell * math.ceil(math.sqrt(least))
-        return (
-            f"expected an image of at least {least} squares of {cell} x {cell} pixels for "
-            f"{self.network.bits} bits, such as {side} x {side}, got {view.width} x {view.height}"
-        )
-
-    def _refusal(self, floor: float, errors: int, advice: str, reasons: list[str]) -> str:
-        flat = "the image is too flat, too black or white, or nothing but noise"
-        usual = flat if advice == NOTHING else "the floor is too high"
-        wrong = f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB"
-        return f"{wrong}: {' and '.join(reasons) or usual}; {advice}"
-
-    def _difficulties(self, view: NetworkView, protect: NDArray[np.bool_] | None) -> list[str]:
-        """What makes an image a hard one."""
-        protected = 0.0 if protect is None else float(protect.mean())
-        found = {
-            "the image is small": view.cells < 2 * self.network.least_cells,
-            f"{100 * protected:.0f}% of it is protected": protected > MUCH,
-        }
-        return [reason for reason, holds in found.items() if holds]
+def _difficulty(view: NetworkView, protect: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
+    """Why an image may be a hard one."""
+    protected = 0.0 if protect is None else float(protect.mean())
+    reasons = ["the image is small"] if view.room < 2 else []
+    if protected > MUCH:
+        reasons.append(f"{100 * protected:.0f}% of it is protected")
+    flat = "the image is too flat, too black or white, or nothing but noise"
+    return " and ".join(reasons) or (flat if hopeless else "the floor is too high")
 
 
 def as_stored(image: Any) -> StoredImage:

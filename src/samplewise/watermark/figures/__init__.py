@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samplewise.report.style import styled
-from samplewise.watermark.figures.charts import draw_attacks, draw_bit_errors, draw_psnr
-from samplewise.watermark.figures.curves import draw_curves
-from samplewise.watermark.figures.lengths import draw_lengths
+from samplewise.watermark.figures.charts import draw_attacks, draw_bit_errors, draw_curves, draw_lengths, draw_psnr
 from samplewise.watermark.figures.pictures import draw_comparison, draw_pictures
 from samplewise.watermark.judging.output import Judged
 
@@ -14,13 +12,7 @@ __all__ = ["write_figures"]
 
 
 def write_figures(folder: Path, judged: Sequence[Judged], *, paper: bool = False) -> list[Path]:
-    """Draw all figures that the runs at hand allow, each as PNG and SVG.
-
-    Args:
-        folder: where they go.
-        judged: the runs, at least one.
-        paper: whether the paper's medians are marked in the figure of bit errors.
-    """
+    """Draw all figures that the runs allow, as PNG and SVG; with ``paper`` its medians are marked among bit errors."""
     folder.mkdir(parents=True, exist_ok=True)
     with styled():
         paths = draw_psnr(folder, judged) + draw_bit_errors(folder, judged, paper=paper)

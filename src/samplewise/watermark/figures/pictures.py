@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,32 +14,12 @@ from samplewise.watermark.judging.output import Judged, again
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
 __all__ = ["chosen_images", "draw_comparison", "draw_pictures"]
 
-HEAT = "inferno"
 COMPARED = 4  # runs whose pictures fit beside each other
-
-
-@dataclass(frozen=True)
-class _Example:
-    """One image before and after, as grey files hold it, ``(H, W)``."""
-
-    why: str
-    name: str
-    found: str
-    cover: Pixels
-    marked: Pixels
-
-    @property
-    def difference(self) -> Pixels:
-        return np.abs(self.marked.astype(np.int16) - self.cover.astype(np.int16)).astype(np.uint8)
-
-    @property
-    def largest(self) -> int:
-        return int(self.difference.max())
+LONGEST = 28  # characters of a name that fit beside a picture
 
 
 def chosen_images(measured: Measured) -> dict[int, str]:
@@ -57,18 +36,24 @@ def chosen_images(measured: Measured) -> dict[int, str]:
 
 def draw_pictures(folder: Path, one: Judged) -> list[Path]:
     """A few images of a run, with one scale for all differences."""
-    examples = [_example(one, place, why) for place, why in chosen_images(one.measured).items()]
-    figure, panels = new_figure(len(examples), 3, width=6.6, height=0.5 + 1.75 * len(examples))
-    highest = max(example.largest for example in examples)
-    for row, example in enumerate(examples):
+    from matplotlib.ticker import MaxNLocator
+
+    chosen = chosen_images(one.measured)
+    covers, marked = again(one, list(chosen))
+    differences = _differences(covers, marked)
+    figure, panels = new_figure(len(chosen), 3, width=6.6, height=0.5 + 1.75 * len(chosen))
+    for row, (place, why) in enumerate(chosen.items()):
         left, middle, right = panels[3 * row : 3 * row + 3]
-        _show(left, example.cover)
-        _show(middle, example.marked)
-        heat = _heat(right, example.difference, highest)
-        left.set_ylabel(f"{example.why}\n{example.name}\n{example.found}", fontsize=7)
+        _show(left, covers[row])
+        _show(middle, marked[row])
+        heat = _show(right, differences[row], highest=int(differences.max()))
+        left.set_ylabel(f"{why}\n{_short(one.measured.names[place])}\n{_found(one, place)}", fontsize=7)
     for panel, title in zip(panels, ("original", "watermarked", "difference"), strict=False):
         panel.set_title(title)
-    _scale(figure, heat, panels[2::3])
+    bar = figure.colorbar(heat, ax=panels[2::3], shrink=0.8, label="|difference| in grey levels (of 255)")
+    bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(nbins=6, integer=True)
+    bar.update_ticks()
     figure.suptitle(f"{one.run.label}, as 8-bit grey files", fontsize=9)
     return save(figure, folder, f"pictures-{one.run.name}")
 
@@ -86,56 +71,43 @@ def draw_comparison(folder: Path, judged: Sequence[Judged]) -> list[Path]:
         return []
     columns = len(shared) + 1
     figure, panels = new_figure(2, columns, width=1.65 * columns, height=4.2)
-    examples = [_example(one, one.measured.names.index(name), "") for one in shared]
-    _show(panels[0], examples[0].cover)
     panels[0].set_title("original")
-    panels[0].set_xlabel(examples[0].name, fontsize=7)
+    panels[0].set_xlabel(_short(name), fontsize=7)
     panels[columns].axis("off")
     panels[columns].text(0.5, 0.5, "difference,\neach with its\nown scale", ha="center", va="center")
-    for column, (one, example) in enumerate(zip(shared, examples, strict=True), start=1):
-        _show(panels[column], example.marked)
+    for column, one in enumerate(shared, start=1):
+        place = one.measured.names.index(name)
+        covers, marked = again(one, [place])
+        (difference,) = _differences(covers, marked)
+        if one is first:
+            _show(panels[0], covers[0])
+        _show(panels[column], marked[0])
         panels[column].set_title(one.run.label.replace(", ", "\n", 1))
-        panels[column].set_xlabel(example.found, fontsize=7)
-        _heat(panels[columns + column], example.difference, example.largest)
-        panels[columns + column].set_xlabel(f"0 (black) to {example.largest}\nof 255 grey levels", fontsize=7)
+        panels[column].set_xlabel(_found(one, place), fontsize=7)
+        _show(panels[columns + column], difference, highest=int(difference.max()))
+        panels[columns + column].set_xlabel(f"0 (black) to {difference.max()}\nof 255 grey levels", fontsize=7)
     return save(figure, folder, "comparison")
 
 
-def _example(one: Judged, place: int, why: str) -> _Example:
+def _found(one: Judged, place: int) -> str:
     columns = one.measured.columns
-    found = f"{columns['grey/psnr'][place]:.2f} dB, BER {columns['grey/bit_error'][place]:.3f}"
-    covers, marked = again(one, [place])
-    return _Example(why, _short(one.measured.names[place]), found, covers[0], marked[0])
+    return f"{columns['grey/psnr'][place]:.2f} dB, BER {columns['grey/bit_error'][place]:.3f}"
 
 
-def _short(name: str, length: int = 28) -> str:
-    return name if len(name) <= length else "..." + name[-length:]
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else "..." + name[-LONGEST:]
 
 
-def _show(panel: Axes, pixels: Pixels) -> None:
-    panel.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-    _bare(panel)
+def _differences(covers: Pixels, marked: Pixels) -> Pixels:
+    return np.abs(marked.astype(np.int16) - covers.astype(np.int16)).astype(np.uint8)
 
 
-def _heat(panel: Axes, difference: Pixels, highest: int) -> AxesImage:
-    shown = panel.imshow(difference, cmap=HEAT, vmin=0, vmax=max(1, highest), interpolation="nearest")
-    _bare(panel)
-    return shown
-
-
-def _bare(panel: Axes) -> None:
+def _show(panel: Axes, pixels: Pixels, *, highest: int | None = None) -> AxesImage:
+    """An image ``(H, W)`` in grey, or with ``highest`` a difference as heat."""
+    colours, top = ("gray", 255) if highest is None else ("inferno", max(1, highest))
     panel.grid(visible=False)
     panel.set_xticks([])
     panel.set_yticks([])
     for spine in panel.spines.values():
         spine.set_visible(False)
-
-
-def _scale(figure: Figure, heat: AxesImage, panels: Sequence[Axes]) -> None:
-    """What the colours of all heatmaps mean."""
-    from matplotlib.ticker import MaxNLocator
-
-    bar = figure.colorbar(heat, ax=list(panels), shrink=0.8, label="|difference| in grey levels (of 255)")
-    bar.outline.set_visible(False)
-    bar.locator = MaxNLocator(nbins=6, integer=True)
-    bar.update_ticks()
+    return panel.imshow(pixels, cmap=colours, vmin=0, vmax=top, interpolation="nearest")

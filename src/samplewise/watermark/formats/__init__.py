@@ -1,18 +1,74 @@
-"""Image files with their native bit depth: read, and written back whole with all that the format can keep."""
+"""Image files with their native bit depth: read, and written back whole with all that the format can keep.
 
-from samplewise.watermark.formats.registry import FORMATS, NAMES, SUFFIXES, looks_like_image, read, suffix_format
-from samplewise.watermark.formats.stored import Format, ImageFile, StoredImage, check_free, naming
+Which format a file has is told by its first bytes and not by its name.
+"""
 
-__all__ = [
-    "FORMATS",
-    "NAMES",
-    "SUFFIXES",
-    "Format",
-    "ImageFile",
-    "StoredImage",
-    "check_free",
-    "looks_like_image",
-    "naming",
-    "read",
-    "suffix_format",
-]
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from samplewise.errors import DataError
+from samplewise.watermark.formats.dicom import DICOM
+from samplewise.watermark.formats.raster import RASTERS
+from samplewise.watermark.formats.stored import Format, ImageFile, StoredImage, bands, check_free, naming, one_line
+
+__all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "bands", "check_free", "looks_like_image"]
+__all__ += ["naming", "read", "suffix_format"]
+
+FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
+"""A new one takes its entry in one of these modules and nothing else."""
+SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)
+"""Of files that are taken for images."""
+NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"
+"""For messages."""
+MAX_FILE = 1 << 30  # bytes
+HEAD = 132  # bytes that tell the format
+
+
+def read(path: Path | str) -> ImageFile:
+    """Read one image, of any of :data:`FORMATS`.
+
+    Raises:
+        DataError: the file cannot be read, is torn, too large, or holds what cannot be marked: several frames, 16-bit
+            colour in PNG or TIFF, floating point, CMYK.
+    """
+    path = Path(path)
+    content = _content(path)
+    for each in reversed(FORMATS):  # DICOM first: before its own signature a file may begin as a TIFF file does
+        if each.matches(content):
+            with naming(path):
+                found = each.read(path, content)
+            return replace(found, sha256=hashlib.sha256(content).hexdigest())
+    got = "something else" if content else "an empty file"
+    raise DataError(f"{path}: expected a {NAMES} (with preamble) file, got {got}")
+
+
+def suffix_format(path: Path) -> Format | None:
+    """The format that the name of a file tells of."""
+    return next((each for each in FORMATS if path.suffix.lower() in each.suffixes), None)
+
+
+def looks_like_image(path: Path) -> bool:
+    """Whether a file has the name of an image, or the first bytes of a kind that goes by any name."""
+    if suffix_format(path):
+        return True
+    try:
+        if path.is_file():  # waits for no pipe
+            with path.open("rb") as file:
+                head = file.read(HEAD)
+            return any(each.any_name and each.matches(head) for each in FORMATS)
+    except OSError:
+        pass
+    return False
+
+
+def _content(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if path.is_file() and size <= MAX_FILE:  # waits for no pipe
+            return path.read_bytes()
+    except (OSError, ValueError) as error:  # the latter for a name that no file can have
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from error
+    if path.is_file():
+        raise DataError(f"{path}: expected a file of at most {MAX_FILE >> 20} MB, got {size >> 20} MB")
+    raise DataError(f"{path}: expected an image file, got a {'folder' if path.is_dir() else 'device or pipe'}")

@@ -6,12 +6,10 @@ import datetime
 import io
 import warnings
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
 from samplewise.watermark.formats.raster import RASTERS
@@ -20,14 +18,12 @@ from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["DICOM", "DicomImage"]
+__all__ = ["DICOM"]
 
 DESCRIPTION = "Invisible watermark embedded by samplewise"
 DEFLATED = "1.2.840.10008.1.2.1.99"
-MAX_INFLATED = 1 << 26
-"""Bytes that a deflated file may have when inflated, however small it is; a larger one has at most"""
-MAX_RATIO = 20
-"""times its own."""
+MAX_INFLATED, MAX_RATIO = 1 << 26, 20
+"""Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
 BLOCK = 1 << 20  # bytes that are inflated at once
 JPEG = "1.2.840.10008.1.2.4."
 LOSSY_SYNTAXES = (
@@ -39,57 +35,6 @@ LOSSY_SYNTAXES = (
 )
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
-
-
-@dataclass(frozen=True, eq=False)
-class DicomImage(ImageFile):
-    """A single-frame DICOM image; its pixels are the stored values, before any rescale or window."""
-
-    content: bytes
-    """The file."""
-    padding_range: tuple[int, int] | None
-    """The first and the last value that stand for "no image here"."""
-
-    def padding(self, pixels: Pixels) -> NDArray[np.bool_]:
-        if self.padding_range is None:
-            return super().padding(pixels)
-        first, last = self.padding_range
-        return (pixels >= first) & (pixels <= last)
-
-    def target_format(self, path: Path, *, lossy: bool) -> Format:
-        if any(path.suffix.lower() in each.suffixes for each in RASTERS):
-            raise ConfigurationError(
-                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
-                "and of the values: choose a name that ends in .dcm"
-            )
-        return self.format
-
-    def _encoded(self, pixels: Pixels, target: Format) -> bytes:
-        from pydicom import DataElement
-        from pydicom.filewriter import correct_ambiguous_vr
-        from pydicom.uid import ExplicitVRLittleEndian
-
-        file = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of values that were invalid before and are kept
-            dataset = _parsed(self.content)
-            if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
-                list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
-                correct_ambiguous_vr(dataset, True)
-            _derive(dataset, lossy=self.lossy)
-            if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
-                dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-                for tag in OFFSET_TABLES:
-                    dataset.pop(tag, None)
-            if pixels.ndim == 3:
-                dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
-            for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
-                if name in dataset:
-                    dataset[name].value = int(value)
-            stored = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
-            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
-            dataset.save_as(file, enforce_file_format=True)
-        return file.getvalue()
 
 
 def _derive(dataset: FileDataset, *, lossy: bool) -> None:
@@ -121,9 +66,48 @@ def _derive(dataset: FileDataset, *, lossy: bool) -> None:
 
 
 class DicomFormat(Format):
-    """DICOM with its preamble; names of such files are often UIDs."""
+    """DICOM with its preamble, one frame; pixels are the stored values, before any rescale or window.
 
-    def read(self, path: Path, content: bytes) -> DicomImage:
+    Names of such files are often UIDs.
+    """
+
+    def target(self, image: ImageFile, path: Path, *, lossy: bool) -> Format:
+        """DICOM, whatever the name, unless that promises another format."""
+        if any(path.suffix.lower() in each.suffixes for each in RASTERS):
+            raise ConfigurationError(
+                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
+                "and of the values: choose a name that ends in .dcm"
+            )
+        return self
+
+    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
+        from pydicom import DataElement
+        from pydicom.filewriter import correct_ambiguous_vr
+        from pydicom.uid import ExplicitVRLittleEndian
+
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that were invalid before and are kept
+            dataset = _parsed(image.kept)
+            if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
+                list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
+                correct_ambiguous_vr(dataset, True)
+            _derive(dataset, lossy=image.lossy)
+            if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
+                dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+                for tag in OFFSET_TABLES:
+                    dataset.pop(tag, None)
+            if pixels.ndim == 3:
+                dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
+            for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
+                if name in dataset:
+                    dataset[name].value = int(value)
+            stored = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
+            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+            dataset.save_as(file, enforce_file_format=True)
+        return file.getvalue()
+
+    def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
         try:
             import pydicom  # noqa: F401 - only to see whether it is there
@@ -134,9 +118,7 @@ class DicomFormat(Format):
             try:
                 _check_inflated(content)
                 dataset = _parsed(content)
-                problem = _unsuitable(dataset)
-                if problem:
-                    raise DataError(problem)
+                _refuse(dataset)
                 each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
                 check_size(dataset.Columns, dataset.Rows, each, content)
                 return _image(path, content, dataset, _pixels(dataset))
@@ -172,32 +154,33 @@ def _check_inflated(content: bytes) -> None:
             raise DataError(f"expected a deflated file of at most {most >> 20} MB when inflated, got more")
 
 
-def _unsuitable(dataset: FileDataset) -> str | None:
-    """Why the image cannot be marked, if so."""
+def _refuse(dataset: FileDataset) -> None:
+    """Say no to what cannot be marked."""
     if "PixelData" not in dataset:
-        return "expected a DICOM image, got one without pixel data"
+        raise DataError("expected a DICOM image, got one without pixel data")
     for name in ("SOPClassUID", "SOPInstanceUID", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"):
         if dataset.get(name) in (None, ""):
-            return f"expected a DICOM image with {name}, got none"
+            raise DataError(f"expected a DICOM image with {name}, got none")
     frames, samples = int(dataset.get("NumberOfFrames") or 1), dataset.get("SamplesPerPixel", 1)
-    photometric = dataset.get("PhotometricInterpretation")
+    photometric, signed = dataset.get("PhotometricInterpretation"), dataset.get("PixelRepresentation", 0)
     allocated, stored, high = dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit
-    signed = dataset.get("PixelRepresentation", 0)
     if "TransferSyntaxUID" not in dataset.file_meta:
-        return "expected a DICOM file that names its transfer syntax"
+        raise DataError("expected a DICOM file that names its transfer syntax")
+    grey = samples == 1 and photometric in ("MONOCHROME1", "MONOCHROME2")
+    colour = samples == 3 and photometric in COLOUR and not signed
+    expected = ""
     if not dataset.file_meta.TransferSyntaxUID.is_little_endian:
-        return "expected a little endian DICOM file, got the retired big endian syntax: convert it, as with dcmconv +te"
-    if frames != 1:
-        return f"expected one frame, got {frames}: split the file first"
-    if (allocated, signed) not in ((8, 0), (16, 0), (16, 1)):
-        return f"expected 8 or 16 bits, got {allocated} bits, {'' if signed else 'un'}signed"
-    if not 2 <= stored <= allocated or high != stored - 1:
-        return f"expected 2 to {allocated} bits stored from the lowest on, got {stored} up to bit {high}"
-    if not (samples == 1 and photometric in ("MONOCHROME1", "MONOCHROME2")) and not (
-        samples == 3 and photometric in COLOUR and not signed
-    ):
-        return f"expected MONOCHROME1, MONOCHROME2 or colour, got {photometric} with {samples} samples: convert it"
-    return None
+        expected = "a little endian DICOM file, got the retired big endian syntax: convert it, as with dcmconv +te"
+    elif frames != 1:
+        expected = f"one frame, got {frames}: split the file first"
+    elif (allocated, signed) not in ((8, 0), (16, 0), (16, 1)):
+        expected = f"8 or 16 bits, got {allocated} bits, {'' if signed else 'un'}signed"
+    elif not 2 <= stored <= allocated or high != stored - 1:
+        expected = f"2 to {allocated} bits stored from the lowest on, got {stored} up to bit {high}"
+    elif not grey and not colour:
+        expected = f"MONOCHROME1, MONOCHROME2 or colour, got {photometric} with {samples} samples: convert it"
+    if expected:
+        raise DataError(f"expected {expected}")
 
 
 def _pixels(dataset: FileDataset) -> Pixels:
@@ -236,7 +219,7 @@ def _check_jpeg(dataset: FileDataset) -> None:
         )
 
 
-def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> DicomImage:
+def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> ImageFile:
     syntax, notes = dataset.file_meta.TransferSyntaxUID, []
     lossy = str(syntax) in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
     if syntax.is_encapsulated:
@@ -253,7 +236,7 @@ def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> 
             int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
         ]
         padding = (min(ends), max(ends))
-    image = DicomImage(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding)
+    image = ImageFile(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding_range=padding)
     outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
     if (outside & ~image.padding(pixels)).any():
         raise DataError(

@@ -18,7 +18,7 @@ from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["RASTERS", "RasterFormat", "RasterImage"]
+__all__ = ["RASTERS", "RasterFormat"]
 
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 LOSSLESS_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
@@ -30,22 +30,9 @@ ICC_TAG, FIRST_PRIVATE_TAG = 34675, 32768
 # Colour and text; of private chunks those that may be copied though the pixels change.
 KEPT_CHUNKS = (b"gAMA", b"cHRM", b"sRGB", b"cICP", b"tEXt", b"zTXt", b"iTXt")
 MAX_CHUNKS = 1000  # beside those of the pixels
+Kept = dict[str, Any]
+"""Beside the pixels, as Pillow writes it: icc_profile, dpi, exif, the chunks of a PNG and the tags of a TIFF file."""
 QUICKLY = 1 << 24  # values of an image whose file is compressed less
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """What is kept beside the pixels, as Pillow's writers take it."""
-
-    icc: bytes | None = None
-    dpi: tuple[float, float] | None = None
-    exif: bytes | None = None
-    chunks: tuple[tuple[bytes, bytes], ...] = ()
-    """Of a PNG file."""
-    tags: Any = None
-    """Of a TIFF file, with their types."""
-    compression: str = "tiff_adobe_deflate"
-    """Of a TIFF file."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +41,16 @@ class RasterFormat(Format):
 
     modes: frozenset[str]
     """Pillow's names of what it holds: grey L and I;16, colour RGB, with alpha LA and RGBA."""
-    options: Callable[[Metadata, Pixels], dict[str, Any]]
-    """What Pillow's writer is told, of what is kept and the pixels."""
+    options: Callable[[Kept, Pixels], Kept]
+    """What Pillow's writer is told beside the colour profile, of what is kept and the pixels."""
     check: Callable[[bytes], None] = lambda content: None
     """Refuses files before they are decoded."""
-    metadata: Callable[[Any, bytes, list[str]], dict[str, Any]] = lambda image, content, notes: {}
-    """More of :class:`Metadata` than Pillow tells for every format, of the image and the file; it may add notes."""
+    metadata: Callable[[Any, bytes, list[str]], Kept] = lambda image, content, notes: {}
+    """More to keep than what Pillow tells for every format, of the image and the file; it may add notes."""
     was_lossy: Callable[[Any, bytes], bool] = lambda image, content: False
     """Whether the image in a file was compressed with loss."""
 
-    def read(self, path: Path, content: bytes) -> RasterImage:
+    def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file."""
         try:
             from PIL import Image
@@ -84,17 +71,16 @@ class RasterFormat(Format):
         except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
             raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error
 
-    def _image(self, path: Path, image: Image, content: bytes) -> RasterImage:
+    def _image(self, path: Path, image: Image, content: bytes) -> ImageFile:
         from PIL import ImageOps
 
         notes: list[str] = []
-        info = image.info
-        metadata = Metadata(info.get("icc_profile"), info.get("dpi"), info.get("exif"))
-        metadata = replace(metadata, **self.metadata(image, content, notes))
-        if metadata.tags is None and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
+        kept = {name: image.info.get(name) for name in ("icc_profile", "dpi", "exif")}
+        kept |= self.metadata(image, content, notes)
+        if "tags" not in kept and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
             notes.append("turned upright, as its orientation says")
             ImageOps.exif_transpose(image, in_place=True)
-            metadata = replace(metadata, exif=image.info.get("exif"))
+            kept["exif"] = image.info.get("exif")
         image, note = _plain(image)
         values = np.array(image)
         if image.mode in SIXTEEN_BITS:
@@ -102,17 +88,10 @@ class RasterFormat(Format):
         alpha = values[..., -1].copy() if image.mode in ("LA", "RGBA") else None
         pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
         lossy = self.was_lossy(image, content)
-        return RasterImage(pixels, 8 * pixels.itemsize, path, self, lossy, (*notes, *note), alpha, metadata)
+        return ImageFile(pixels, 8 * pixels.itemsize, path, self, lossy, (*notes, *note), kept, alpha)
 
-
-@dataclass(frozen=True, eq=False)
-class RasterImage(ImageFile):
-    """An image that Pillow reads; it can be written in any of Pillow's formats that hold its pixels."""
-
-    alpha: Pixels | None
-    metadata: Metadata
-
-    def target_format(self, path: Path, *, lossy: bool) -> RasterFormat:
+    def target(self, image: ImageFile, path: Path, *, lossy: bool) -> RasterFormat:
+        """Any of Pillow's formats that holds the pixels."""
         suffixes = {suffix: each for each in RASTERS for suffix in each.suffixes}
         target = suffixes.get(path.suffix.lower())
         if target is None:
@@ -122,32 +101,25 @@ class RasterImage(ImageFile):
             raise ConfigurationError(
                 f"{path}: {kind} changes the pixels, and with them the watermark; write .png, or allow it with lossy"
             )
-        mode = "I;16" if self.bits > 8 else "L" if self.pixels.ndim == 2 else "RGB"
-        if mode + ("" if self.alpha is None else "A") not in target.modes:
-            what = "16 bits" if self.bits > 8 else "grey" if mode not in target.modes else "an alpha channel"
+        mode = "I;16" if image.bits > 8 else "L" if image.pixels.ndim == 2 else "RGB"
+        if mode + ("" if image.alpha is None else "A") not in target.modes:
+            what = "16 bits" if image.bits > 8 else "grey" if mode not in target.modes else "an alpha channel"
             raise ConfigurationError(f"{path}: {kind} cannot hold {what}: write .png or .tif")
         return target
 
-    def _encoded(self, pixels: Pixels, target: Format) -> bytes:
+    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
         from PIL import Image
 
-        assert isinstance(target, RasterFormat)
         file = io.BytesIO()
-        if self.alpha is not None:
-            pixels = np.dstack([pixels, self.alpha])
-        image = Image.fromarray(np.ascontiguousarray(pixels))
-        options = {"icc_profile": self.metadata.icc} | target.options(self.metadata, pixels)
+        if image.alpha is not None:
+            pixels = np.dstack([pixels, image.alpha])
+        options = {"icc_profile": image.kept["icc_profile"], **self.options(image.kept, pixels)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata; whether the pixels are right is seen by reading them back
-            image.save(
-                file, format=target.name.upper(), **{key: one for key, one in options.items() if one is not None}
+            Image.fromarray(np.ascontiguousarray(pixels)).save(
+                file, format=self.name.upper(), **{key: one for key, one in options.items() if one is not None}
             )
         return file.getvalue()
-
-    def _same(self, other: RasterImage, pixels: Pixels) -> bool:
-        own, its = self.alpha, other.alpha
-        same_alpha = own is its if own is None or its is None else np.array_equal(own, its)
-        return same_alpha and super()._same(other, pixels)
 
 
 def _refuse(image: Any, content: bytes) -> None:
@@ -165,24 +137,15 @@ def _refuse(image: Any, content: bytes) -> None:
 
 def _plain(image: Image) -> tuple[Image, list[str]]:
     """The image as grey or RGB, with or without alpha; palettes and transparent colours are resolved."""
-    transparent = "transparency" in image.info
-    if image.mode in (*SIXTEEN_BITS, "L", "RGB") and not transparent:
+    mode, transparent = image.mode, "transparency" in image.info
+    if mode in ("LA", "RGBA") or (mode in (*SIXTEEN_BITS, "L", "RGB") and not transparent):
         return image, []
-    if image.mode in ("LA", "RGBA"):
-        return image, []
-    if image.mode in ("P", "L", "RGB", "1", "PA"):
-        if image.mode == "1":
-            wanted = "L"
-        elif image.mode == "L":
-            wanted = "LA"
-        else:
-            wanted = "RGBA" if transparent or image.mode == "PA" else "RGB"
-        what = {"P": "palette", "PA": "palette", "1": "one bit a pixel"}.get(image.mode, "transparent colour")
-        return image.convert(wanted), [f"{what} turned into {wanted}, 8 bits"]
-    raise DataError(
-        f"expected grey or RGB of 8 bits, or grey of 16, got {image.mode}"
-        f"{' with a transparent colour' if transparent else ''}: convert it"
-    )
+    if mode not in ("P", "PA", "1", "L", "RGB"):
+        colour = " with a transparent colour" if transparent else ""
+        raise DataError(f"expected grey or RGB of 8 bits, or grey of 16, got {mode}{colour}: convert it")
+    wanted = {"1": "L", "L": "LA", "PA": "RGBA"}.get(mode, "RGBA" if transparent else "RGB")
+    what = {"P": "palette", "PA": "palette", "1": "one bit a pixel"}.get(mode, "transparent colour")
+    return image.convert(wanted), [f"{what} turned into {wanted}, 8 bits"]
 
 
 def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -208,27 +171,26 @@ def _check_png(content: bytes) -> None:
     raise ValueError("the end of the file is missing")
 
 
-def _png_metadata(image: Image, content: bytes, notes: list[str]) -> dict[str, Any]:
-    found = ((name, data) for name, data, _ in _chunks(content))
-    return {"chunks": tuple(chunk for chunk in found if chunk[0] in KEPT_CHUNKS or _safe_to_copy(chunk[0]))}
+def _png_metadata(image: Image, content: bytes, notes: list[str]) -> Kept:
+    def kept(name: bytes) -> bool:
+        # Ancillary, private and independent of the pixels: the case of the letters says so.
+        private = name.isalpha() and all(name[place : place + 1].islower() for place in (0, 1, 3))
+        return private or name in KEPT_CHUNKS
+
+    return {"chunks": [(name, data) for name, data, _ in _chunks(content) if kept(name)]}
 
 
-def _png_options(data: Metadata, pixels: Pixels) -> dict[str, Any]:
+def _png_options(kept: Kept, pixels: Pixels) -> Kept:
     from PIL.PngImagePlugin import PngInfo
 
     info = PngInfo()
-    for name, content in data.chunks:
+    for name, content in kept.get("chunks", ()):
         info.add(name, content)
     quick = 1 if pixels.size > QUICKLY else None  # some percent larger, in a third of the time
-    return {"dpi": data.dpi, "exif": data.exif, "pnginfo": info, "compress_level": quick}
+    return {"dpi": kept["dpi"], "exif": kept["exif"], "pnginfo": info, "compress_level": quick}
 
 
-def _safe_to_copy(name: bytes) -> bool:
-    """Whether a chunk is ancillary, private and independent of the pixels: the case of its letters says so."""
-    return name.isalpha() and name[0:1].islower() and name[1:2].islower() and name[3:4].islower()
-
-
-def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> dict[str, Any]:
+def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> Kept:
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
     tags = ImageFileDirectory_v2()
@@ -263,21 +225,21 @@ RASTERS = (
         rb"II[*+]\0|MM\0[*+]",
         ALL,
         # Where there are tags, they have the resolution.
-        lambda data, _: {
-            "compression": data.compression,
-            "tiffinfo": data.tags,
-            "dpi": data.dpi if data.tags is None else None,
+        lambda kept, _: {
+            "compression": kept.get("compression", "tiff_adobe_deflate"),
+            "tiffinfo": kept.get("tags"),
+            "dpi": None if "tags" in kept else kept["dpi"],
         },
         metadata=_tiff_metadata,
         was_lossy=lambda image, content: image.info.get("compression", "raw") not in LOSSLESS_TIFF,
     ),
-    RasterFormat("bmp", (".bmp",), rb"BM", PLAIN, lambda data, _: {"dpi": data.dpi}),
+    RasterFormat("bmp", (".bmp",), rb"BM", PLAIN, lambda kept, _: {"dpi": kept["dpi"]}),
     RasterFormat(
         "jpeg",
         (".jpg", ".jpeg"),
         rb"\xff\xd8\xff",
         PLAIN,
-        lambda data, _: {"dpi": data.dpi, "exif": data.exif, "quality": 95, "subsampling": 0},
+        lambda kept, _: {"dpi": kept["dpi"], "exif": kept["exif"], "quality": 95, "subsampling": 0},
         check_scans,
         was_lossy=lambda image, content: True,
         exact=False,
@@ -288,7 +250,7 @@ RASTERS = (
         rb"RIFF....WEBP",
         frozenset({"RGB", "RGBA"}),
         # Exact: also the colour of transparent pixels.
-        lambda data, _: {"exif": data.exif, "lossless": True, "exact": True},
+        lambda kept, _: {"exif": kept["exif"], "lossless": True, "exact": True},
         was_lossy=_webp_lossy,
     ),
 )

@@ -17,17 +17,8 @@ from numpy.typing import NDArray
 from samplewise.disk import atomic
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 
-__all__ = [
-    "Format",
-    "ImageFile",
-    "Pixels",
-    "StoredImage",
-    "check_free",
-    "check_scans",
-    "check_size",
-    "naming",
-    "one_line",
-]
+__all__ = ["Format", "ImageFile", "Pixels", "StoredImage", "bands", "check_free", "check_scans", "check_size"]
+__all__ += ["naming", "one_line"]
 
 MAX_PIXELS = 1 << 26
 """Four times the largest mammogram."""
@@ -48,14 +39,7 @@ def one_line(error: Exception) -> str:
 
 
 def check_size(width: int, height: int, each: int, content: bytes) -> None:
-    """Refuse, before anything is decoded, an image that is too large, by itself or for its file.
-
-    Args:
-        width: in pixels.
-        height: in pixels.
-        each: bytes of a pixel.
-        content: of the file.
-    """
+    """Refuse, before anything is decoded, pixels of ``each`` bytes that are too many, by themselves or for the file."""
     if not 0 < width * height <= MAX_PIXELS:
         raise DataError(f"expected 1 to {MAX_PIXELS:,} pixels, got {width} x {height}")
     if width * height * each > max(ALWAYS, MAX_RATIO * len(content)):
@@ -63,6 +47,15 @@ def check_size(width: int, height: int, each: int, content: bytes) -> None:
             f"expected a file of at least {width * height * each // MAX_RATIO:,} bytes for {width} x {height} "
             f"pixels, got {len(content):,}: so small a file may be a trap; if not, convert it to TIFF"
         )
+
+
+def bands(image: Pixels, values: int, *, unit: int = 1, overlap: int = 0) -> list[slice]:
+    """Rows of about so many values, a multiple of ``unit``: of a large image at once, results would fill the memory.
+
+    Each but the first begins with the last ``overlap`` rows of the one before.
+    """
+    step = max(1, values // (unit * image[0].size)) * unit
+    return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
 
 
 @contextmanager
@@ -88,6 +81,8 @@ class StoredImage:
     """Shape ``(H, W)`` or ``(H, W, 3)``; uint8, uint16, or int16 for signed DICOM. Not to be written to."""
     bits: int
     """Bits that are stored for each value."""
+    padding_range: tuple[int, int] | None = field(default=None, kw_only=True)
+    """The first and the last value that stand for "no image here", if there are such values."""
 
     def __post_init__(self) -> None:
         pixels = self.pixels.view()
@@ -109,8 +104,11 @@ class StoredImage:
         return -(1 << (self.bits - 1)) if self.pixels.dtype.kind == "i" else 0
 
     def padding(self, pixels: Pixels) -> NDArray[np.bool_]:
-        """Where ``pixels`` hold no image but padding, same shape; nowhere, unless the format knows such values."""
-        return np.zeros(pixels.shape, np.bool_)
+        """Where ``pixels`` hold no image but padding, same shape."""
+        if self.padding_range is None:
+            return np.zeros(pixels.shape, np.bool_)
+        first, last = self.padding_range
+        return (pixels >= first) & (pixels <= last)
 
     def nearest(self, values: NDArray[np.floating[Any]]) -> Pixels:
         """The pixels nearest to ``values``, same shape, that this image can hold.
@@ -143,9 +141,17 @@ class Format(ABC):
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file; whatever is wrong with it is a :class:`DataError`, without the file's name."""
 
+    @abstractmethod
+    def target(self, image: ImageFile, path: Path, *, lossy: bool) -> Format:
+        """The format that an image of this one gets under that name; one that cannot hold it is refused."""
+
+    @abstractmethod
+    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
+        """The whole file of this format with ``pixels`` and all else that it can keep of ``image``."""
+
 
 @dataclass(frozen=True, eq=False)
-class ImageFile(StoredImage, ABC):
+class ImageFile(StoredImage):
     """One image file, without its alpha channel, which stays as it is."""
 
     path: Path
@@ -154,13 +160,15 @@ class ImageFile(StoredImage, ABC):
     """Whether the file, or one it was made from, was compressed with loss."""
     notes: tuple[str, ...]
     """What a user should know: conversions, and what will not be kept."""
+    kept: Any
+    """What the format needs to write everything else again."""
+    alpha: Pixels | None = None
     sha256: str = field(default="", kw_only=True)
     """Of the file as it was read."""
 
-    @property
-    def kind(self) -> str:
-        """The name of its format."""
-        return self.format.name
+    def target_format(self, path: Path, *, lossy: bool) -> Format:
+        """The format that a file of that name gets; names whose format cannot hold the image are refused."""
+        return self.format.target(self, path, lossy=lossy)
 
     def write(
         self,
@@ -169,7 +177,7 @@ class ImageFile(StoredImage, ABC):
         *,
         force: bool = False,
         lossy: bool = False,
-        check: Callable[[Self], None] | None = None,
+        check: Callable[[ImageFile], None] | None = None,
     ) -> None:
         """Write ``pixels`` with everything else of this file; whole, checked by reading it back, or not at all.
 
@@ -185,18 +193,24 @@ class ImageFile(StoredImage, ABC):
             DataError: what is kept of a strange file cannot be written such that it reads back.
             OutputError: the disk does not take it.
         """
+        from samplewise.watermark.formats import read  # it imports this module
+
         path = Path(path)
         self._check(pixels)
         target = self.target_format(path, lossy=lossy)
         check_free(path, force=force)
         try:
-            content = self._encoded(pixels, target)
+            content = target.encode(self, pixels)
         except Exception as error:  # what was kept of a strange file may be more than the libraries can write
             raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
         with atomic(path) as temporary:
             temporary.write_bytes(content)
-            found = self._read_back(temporary)
-            if found is None or (target.exact and not self._same(found, pixels)):
+            try:
+                found = read(temporary)
+                whole = found.format is target and (not target.exact or _same(found, self.with_pixels(pixels)))
+            except DataError:
+                whole = False
+            if not whole:
                 raise DataError(f"{self.path}: does not read back as it is written to {path}; nothing was kept")
             check_free(path, force=force)  # somebody may have taken the name meanwhile
             if check is not None:
@@ -219,26 +233,13 @@ class ImageFile(StoredImage, ABC):
         if (padding != self.padding(pixels)).any() or (pixels[padding] != own[padding]).any():
             raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
 
-    def _read_back(self, path: Path) -> Self | None:
-        from samplewise.watermark.formats.registry import read  # it imports this module
 
-        try:
-            found = read(path)
-        except DataError:
-            return None
-        return found if isinstance(found, type(self)) else None
-
-    def _same(self, other: Self, pixels: Pixels) -> bool:
-        """Whether ``other``, just read, holds ``pixels`` and what else must not change."""
-        return other.pixels.dtype == pixels.dtype and np.array_equal(other.pixels, pixels)
-
-    @abstractmethod
-    def target_format(self, path: Path, *, lossy: bool) -> Format:
-        """The format that a file of that name gets; names whose format cannot hold the image are refused."""
-
-    @abstractmethod
-    def _encoded(self, pixels: Pixels, target: Format) -> bytes:
-        """The whole file with ``pixels``."""
+def _same(one: ImageFile, other: ImageFile) -> bool:
+    """Whether two files hold the same pixels, transparent ones included."""
+    pairs = ((one.pixels, other.pixels), (one.alpha, other.alpha))
+    return one.pixels.dtype == other.pixels.dtype and all(
+        a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs
+    )
 
 
 def check_free(path: Path, *, force: bool) -> None:

@@ -1,6 +1,6 @@
 """How good a trained network is on the files it writes: measured on every image, then summed up."""
 
 from samplewise.watermark.judging.measure import Measured, measure
-from samplewise.watermark.judging.summary import Summary, summarise
+from samplewise.watermark.judging.summary import summarise
 
-__all__ = ["Measured", "Summary", "measure", "summarise"]
+__all__ = ["Measured", "measure", "summarise"]

@@ -6,12 +6,13 @@ import csv
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -19,15 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samplewise.data.pictures import PictureData
+from samplewise.data.records import decoding
 from samplewise.disk import atomic, ensure_writable
 from samplewise.errors import ConfigurationError, DataError, MissingPackageError, NotFiniteError, OutputError, install
-from samplewise.measures import SSIM_WINDOW, bit_error, max_difference, psnr, ssim
+from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
-from samplewise.watermark.attacks import Attack
-from samplewise.watermark.messages import fixed_messages
+from samplewise.watermark.certificate import fidelity
 from samplewise.watermark.networks import Network
-from samplewise.watermark.pipeline import LEVELS
+from samplewise.watermark.noise import Chain
+from samplewise.watermark.pipeline import LEVELS, fixed_messages
 
 __all__ = ["Column", "Measured", "Pixels", "Watch", "as_images", "as_pixels", "mark", "measure"]
 
@@ -35,6 +37,7 @@ Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""
 Pixels: TypeAlias = NDArray[np.uint8]
 """Images as files hold them, ``(B, H, W)`` or ``(B, H, W, 3)``."""
+EQUAL = 120.0  # dB that stand for an image equal to its cover
 FileKind = Literal["grey", "rgb"]
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
@@ -86,12 +89,23 @@ class Measured:
                 numbers = [None if np.isnan(value) else float(value) for value in values[place]]
                 writer.writerow([name, self.patients[place], int(self.numbers[place]), *numbers])
 
+    @classmethod
+    def read(cls, path: Path, bits: int) -> Self:
+        """Read what :meth:`write` wrote of messages of that length."""
+        with decoding(path, "a list of judged images"):
+            with path.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+            names, patients, numbers = ([row[key] for row in rows] for key in ("name", "patient", "number"))
+            keys = [key for key in rows[0] if key not in ("name", "patient", "number")]
+            columns = {key: np.array([float(row[key] or "nan") for row in rows]) for key in keys}
+            return cls(bits, tuple(names), tuple(patients), np.array([int(each) for each in numbers]), columns)
+
 
 def measure(
     network: Network,
     data: PictureData,
     *,
-    attacks: Sequence[Attack] = (),
+    attacks: Sequence[Chain] = (),
     attack_images: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
@@ -125,21 +139,49 @@ def measure(
     names, device = data.names, next(network.parameters()).device
     if len({_file_name(name) for name in names}) < len(names):
         raise DataError("two images would become the same PNG file; give them names that differ before the suffix")
-    attacked = torch.zeros(len(data), dtype=torch.bool)
-    attacked[data.spread_places(attack_images)] = True
+    attacked = np.zeros(len(data), np.bool_)
+    attacked[data.spread_places(attack_images).numpy()] = True
+    kinds: tuple[FileKind, ...] = ("grey", "rgb") if network.channels == 3 else ("grey",)
     found: defaultdict[str, list[Column]] = defaultdict(list)
+
+    def errors(images: Tensor, messages: Tensor) -> Column:
+        return _column(bit_error(network.extract(images), messages))
+
+    def file_errors(pixels: Pixels, messages: Tensor) -> Column:
+        return errors(as_images(pixels, channels=network.channels, device=device), messages)
+
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count()))
+        stack.enter_context(evaluation_mode(network))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="samplewise-")) if keep is None else keep)
-        files = _Files(ensure_writable(folder), keep is not None, pool)
+        ensure_writable(folder)
+        trip = partial(_round_trip, keep=keep is not None)
         for index in torch.arange(len(data)).split(batch_size):
             images, numbers = data.take(index)
-            with evaluation_mode(network):
-                batch = mark(network, images.to(device), numbers.to(device))
-                files.names = [names[i] for i in index.tolist()]
-                columns = _columns(network, batch, files, numbers, attacks, attacked[index], seed)
-            for key, values in columns.items():
-                found[key].append(values)
+            covers, messages, marked = mark(network, images.to(device), numbers.to(device))
+            files, chosen = [_file_name(names[i]) for i in index.tolist()], attacked[index.numpy()]
+            for kind in kinds:
+                before = as_pixels(covers, kind)
+                paths = [folder / kind / name for name in files]
+                read = np.stack(list(pool.map(trip, paths, as_pixels(marked, kind))))
+                near = list(pool.map(partial(fidelity, peak=LEVELS), before, read))
+                for name, values in {
+                    "psnr": [EQUAL if one.psnr is None else min(one.psnr, EQUAL) for one in near],
+                    "ssim": [one.ssim for one in near],
+                    "max_difference": [one.max_difference for one in near],
+                    "changed": [one.changed_share for one in near],
+                }.items():
+                    found[f"{kind}/{name}"].append(np.array(values, np.float64))  # None, where undefined, becomes NaN
+                found[f"{kind}/bit_error"].append(file_errors(read, messages))
+                for attack in attacks:
+                    after = np.full(len(read), np.nan)
+                    if chosen.any():
+                        rngs = [np.random.default_rng(mix(seed, str(attack), n)) for n in numbers[chosen].tolist()]
+                        hit = np.stack(list(pool.map(attack, read[chosen], rngs, before[chosen])))
+                        after[chosen] = file_errors(hit, messages[chosen])
+                    found[f"{kind}/{attack} bit_error"].append(after)
+            found["float/psnr"].append(_column(psnr(marked, covers)))
+            found["float/bit_error"].append(errors(marked, messages))
             if watch is not None:
                 watch(int(index[-1]) + 1, len(data))
     whole = {key: np.concatenate(values) for key, values in found.items()}
@@ -147,12 +189,7 @@ def measure(
 
 
 def mark(network: Network, images: Tensor, numbers: Tensor) -> Marked:
-    """Hide each image's own message in it, without a gradient.
-
-    Args:
-        network: in eval mode.
-        images: on its device, grey in [0, 1], shape ``(B, 1, H, W)``.
-        numbers: the images' rows in their store, which their messages depend on, shape ``(B,)``.
+    """Hide in grey images ``(B, 1, H, W)`` the messages of their numbers ``(B,)``, without a gradient.
 
     Raises:
         NotFiniteError: the network gives NaN or infinities, which no file holds.
@@ -189,89 +226,22 @@ def _file_name(name: str) -> str:
     return name if name.lower().endswith(".png") else f"{name}.png"
 
 
-@dataclass
-class _Files:
-    """PNG files that are really written and read back, so that what is measured is what a user gets."""
-
-    folder: Path
-    keep: bool
-    pool: Executor
-    names: Sequence[str] = ()
-    """Of the batch at hand."""
-
-    def round_trip(self, pixels: Pixels, kind: FileKind) -> Pixels:
-        """Write a batch, ``(B, H, W)`` or ``(B, H, W, 3)``, and return what is read from the files."""
-        paths = [self.folder / kind / _file_name(name) for name in self.names]
-        return np.stack(list(self.pool.map(self._one, paths, pixels)))
-
-    def _one(self, path: Path, pixels: Pixels) -> Pixels:
-        try:
-            from PIL import Image
-        except ImportError as error:
-            raise MissingPackageError(f"files need pillow; {install('watermark')}") from error
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(path)
-            with Image.open(path) as picture:
-                read = np.asarray(picture)
-            if not self.keep:
-                path.unlink()
-        except OSError as error:
-            raise OutputError(f"{path}: cannot be written and read back: {error.strerror or error}") from error
-        return read
-
-
-def _columns(
-    network: Network,
-    batch: Marked,
-    files: _Files,
-    numbers: Tensor,
-    attacks: Sequence[Attack],
-    attacked: Tensor,
-    seed: int,
-) -> dict[str, Column]:
-    """All columns of one batch, within :func:`evaluation_mode`; those of attacks are NaN where nothing is attacked."""
-    covers, messages, marked = batch
-    device, chosen = covers.device, attacked.numpy()
-
-    def errors(pixels: Pixels, messages: Tensor) -> Column:
-        images = as_images(pixels, channels=network.channels, device=device)
-        return _column(bit_error(network.extract(images), messages))
-
-    columns: dict[str, Column] = {}
-    kinds: tuple[FileKind, ...] = ("grey", "rgb") if network.channels == 3 else ("grey",)
-    for kind in kinds:
-        before = as_pixels(covers, kind)
-        read = files.round_trip(as_pixels(marked, kind), kind)
-        columns |= {f"{kind}/{name}": values for name, values in _quality(read, before).items()}
-        columns[f"{kind}/bit_error"] = errors(read, messages)
-        for attack in attacks:
-            found = np.full(len(read), np.nan)
-            if chosen.any():
-                rngs = [np.random.default_rng(mix(seed, str(attack), number)) for number in numbers[attacked].tolist()]
-                after = np.stack(list(files.pool.map(attack, read[chosen], rngs, before[chosen])))
-                found[chosen] = errors(after, messages[attacked.to(device)])
-            columns[f"{kind}/{attack} bit_error"] = found
-    columns["float/psnr"] = _column(psnr(marked, covers))
-    columns["float/bit_error"] = _column(bit_error(network.extract(marked), messages))
-    return columns
-
-
-def _quality(pixels: Pixels, covers: Pixels) -> dict[str, Column]:
-    """How far files ``(B, H, W)`` or ``(B, H, W, 3)`` are from their covers."""
-    image, cover = (torch.from_numpy(np.atleast_3d(stored).astype(np.float64)) for stored in (pixels, covers))
-    changed = (pixels != covers).reshape(*pixels.shape[:3], -1).any(-1)
-    quality = {
-        "psnr": _column(psnr(image, cover, peak=LEVELS)),
-        "ssim": np.full(len(pixels), np.nan),  # of images smaller than its window
-        "max_difference": _column(max_difference(image, cover)),
-        "changed": changed.mean((1, 2), dtype=np.float64),
-    }
-    if min(pixels.shape[1:3]) >= SSIM_WINDOW:
-        # In single precision, right to four digits: in double it would take most of the time, and gigabytes.
-        planes = [stored.view(*pixels.shape[:3], -1).permute(0, 3, 1, 2).float() for stored in (image, cover)]
-        quality["ssim"] = _column(ssim(planes[0], planes[1], peak=LEVELS))
-    return quality
+def _round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
+    """What is read from a PNG file that was really written, so that what is measured is what a user gets."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingPackageError(f"files need pillow; {install('watermark')}") from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        with Image.open(path) as picture:
+            read = np.asarray(picture)
+        if not keep:
+            path.unlink()
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written and read back: {error.strerror or error}") from error
+    return read
 
 
 def _column(values: Tensor) -> Column:

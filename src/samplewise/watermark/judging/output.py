@@ -1,10 +1,10 @@
 """The files of an evaluation: ``report.json``, a table of images for each run, and the table of runs."""
 
 import csv
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +20,8 @@ from samplewise.watermark.judging.measure import Measured, Pixels, as_pixels, ma
 from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.judging.summary import Summary
 
-__all__ = ["FORMATS", "REPORT", "Judged", "again", "aligned", "open_output", "run_folder", "split_of", "table_rows"]
-__all__ += ["table_text", "write_judged", "write_report"]
+__all__ = ["FORMATS", "REPORT", "Judged", "again", "aligned", "open_output", "report_entry", "run_folder"]
+__all__ += ["split_of", "table_rows", "table_text", "write_judged", "write_report"]
 
 FORMATS = ("samplewise-watermark-evaluation-1", "samplewise-watermark-evaluation-2")
 """The last is written. Before it, a baseline without a floor was given the one that its recipe names."""
@@ -59,12 +59,7 @@ class Judged:
 
 
 def open_output(out: Path, ours: Collection[str] = OURS) -> Path:
-    """Make ``out`` ready: a new or empty folder, or one of an earlier evaluation, whose files are replaced.
-
-    Args:
-        out: the folder.
-        ours: names of all that the folder of such an evaluation holds.
-    """
+    """Make ``out`` ready: a new or empty folder, or one of an earlier evaluation, which holds nothing but ``ours``."""
     if out.is_dir():
         foreign = sorted(path.name for path in out.iterdir() if path.name not in ours and not path.name.startswith("."))
         if foreign:
@@ -85,12 +80,7 @@ def split_of(store: Store) -> dict[str, Any] | None:
 
 
 def again(one: Judged, places: Sequence[int]) -> tuple[Pixels, Pixels]:
-    """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as when they were judged.
-
-    Args:
-        one: a run and what was found of it.
-        places: of the images among those that it was judged on.
-    """
+    """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as when they were judged."""
     images, numbers = one.data.take(torch.as_tensor(places))
     device = next(one.run.network.parameters()).device
     with evaluation_mode(one.run.network):
@@ -119,21 +109,13 @@ def write_judged(out: Path, one: Judged) -> None:
 def write_report(
     out: Path, judged: Sequence[Judged], *, part: str, seed: int, device: str, figures: Sequence[Path]
 ) -> dict[str, Any]:
-    """Write ``report.json`` and the table of runs; returns what the report holds.
-
-    Args:
-        out: the evaluation's folder.
-        judged: the runs, at least one.
-        part: of the pictures that they were judged on.
-        seed: of the attacks.
-        device: where the networks ran.
-        figures: their files, in ``out``.
-    """
+    """Write ``report.json`` and the table of runs, at least one, into ``out``; returns what the report holds."""
+    runs = [report_entry(out, one) for one in judged]
     report = {
         "format": FORMATS[-1],
         "how": NOTES,
         "part": part,
-        "runs": [_run(out, one) for one in judged],
+        "runs": runs,
         "figures": [path.relative_to(out).as_posix() for path in figures],
         "table": "table.csv",
         "provenance": provenance(seed=seed, device=device),
@@ -141,13 +123,14 @@ def write_report(
     with atomic(out / "table.csv") as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(TABLE))
         writer.writeheader()
-        writer.writerows(table_rows(judged))
-    write_text(out / "table.md", table_text(judged) + "\n")
+        writer.writerows(table_rows(runs))
+    write_text(out / "table.md", table_text(runs) + "\n")
     write_json(out / REPORT, report)
     return report
 
 
-def _run(out: Path, one: Judged) -> dict[str, Any]:
+def report_entry(out: Path, one: Judged) -> dict[str, Any]:
+    """All that a report in ``out`` says of a run: where it comes from, its summary, and where its files are."""
     run, store = one.run, one.data.store
     folder = run_folder(out, run.name)
     return {
@@ -164,68 +147,61 @@ def _run(out: Path, one: Judged) -> dict[str, Any]:
             "split": split_of(store),
             "split_as_trained": None if run.split is None else run.split == split_of(store),
         },
-        **one.summary.to_dict(),
+        **one.summary,
         "per_image": (folder / IMAGES).relative_to(out).as_posix(),
         "marked_images": (folder / MARKED).relative_to(out).as_posix() if (folder / MARKED).exists() else None,
     }
 
 
-class _TableColumn(NamedTuple):
-    heading: str
-    value: Callable[[Judged], Any]
-    """None where a run has no such number."""
-    form: str = ""
-
-
 TABLE = {
-    "run": _TableColumn("run", lambda one: one.run.name),
-    "network": _TableColumn("network", lambda one: one.run.recipe.network),
-    "bits": _TableColumn("bits", lambda one: one.run.recipe.bits),
-    "size": _TableColumn("size", lambda one: one.run.recipe.size),
-    "floor": _TableColumn("floor (dB)", lambda one: one.summary.floor, "g"),
-    "noise": _TableColumn("noise", lambda one: one.run.recipe.noise),
-    "images": _TableColumn("images", lambda one: one.summary.images),
-    "psnr_mean": _TableColumn("PSNR mean", lambda one: one.summary.quality["grey"].psnr_mean, ".2f"),
-    "psnr_min": _TableColumn("PSNR min", lambda one: one.summary.quality["grey"].psnr_min, ".2f"),
-    "satisfied": _TableColumn("meet the floor", lambda one: _of(one.summary.quality["grey"].satisfied, "share"), ".2%"),
-    "satisfied_at_least": _TableColumn(
-        "at least", lambda one: _of(one.summary.quality["grey"].satisfied, "at_least"), ".2%"
-    ),
-    "bit_error": _TableColumn("BER", lambda one: one.summary.reading["grey"].bit_error_mean, ".3g"),
-    "error_free": _TableColumn("error-free", lambda one: one.summary.reading["grey"].error_free.share, ".2%"),
-    "usable_bits": _TableColumn("usable bits", lambda one: one.summary.reading["grey"].usable_bits, ".1f"),
-    "bit_error_rgb": _TableColumn(
-        "BER (RGB file)", lambda one: _of(one.summary.reading.get("rgb"), "bit_error_mean"), ".3g"
-    ),
-    "bit_error_float": _TableColumn("BER (floats)", lambda one: one.summary.reading["float"].bit_error_mean, ".3g"),
-    "max_difference": _TableColumn("max diff", lambda one: one.summary.quality["grey"].max_difference, ".0f"),
-    "ssim": _TableColumn("SSIM", lambda one: one.summary.quality["grey"].ssim_mean, ".4f"),
-    "minutes": _TableColumn("training (min)", lambda one: one.run.minutes, ".1f"),
+    "run": ("run", "name", ""),
+    "network": ("network", "recipe/network", ""),
+    "bits": ("bits", "recipe/bits", ""),
+    "size": ("size", "recipe/size", ""),
+    "floor": ("floor (dB)", "floor", "g"),
+    "noise": ("noise", "recipe/noise", ""),
+    "images": ("images", "images", ""),
+    "psnr_mean": ("PSNR mean", "quality/grey/psnr_mean", ".2f"),
+    "psnr_min": ("PSNR min", "quality/grey/psnr_min", ".2f"),
+    "satisfied": ("meet the floor", "quality/grey/satisfied/share", ".2%"),
+    "satisfied_at_least": ("at least", "quality/grey/satisfied/at_least", ".2%"),
+    "bit_error": ("BER", "reading/grey/bit_error_mean", ".3g"),
+    "error_free": ("error-free", "reading/grey/error_free/share", ".2%"),
+    "usable_bits": ("usable bits", "reading/grey/usable_bits", ".1f"),
+    "bit_error_rgb": ("BER (RGB file)", "reading/rgb/bit_error_mean", ".3g"),
+    "bit_error_float": ("BER (floats)", "reading/float/bit_error_mean", ".3g"),
+    "max_difference": ("max diff", "quality/grey/max_difference", ".0f"),
+    "ssim": ("SSIM", "quality/grey/ssim_mean", ".4f"),
+    "minutes": ("training (min)", "training/seconds", ".1f"),
 }
-"""The table of runs: a new column takes a line here. Names are those of the CSV file."""
+"""The table of runs: a new column takes a line here. By its name in the CSV file: heading, where the report has the
+number, and how it is shown."""
 
 
-def _of(found: Any, name: str) -> Any:
-    return None if found is None else getattr(found, name)
+def table_rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The numbers of a report's runs, by column; None where a run has no such number."""
+
+    def number(run: Mapping[str, Any], name: str) -> Any:
+        found: Any = run
+        for key in TABLE[name][1].split("/"):
+            found = None if found is None else found.get(key)
+        return found / 60 if found is not None and name == "minutes" else found
+
+    return [{name: number(run, name) for name in TABLE} for run in runs]
 
 
-def table_rows(judged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """The numbers, by column; None where a run has no such number."""
-    return [{name: column.value(one) for name, column in TABLE.items()} for one in judged]
-
-
-def table_text(judged: Sequence[Judged]) -> str:
-    """The table as Markdown, with what its columns mean."""
-    rows = table_rows(judged)
-    shown = {name: column for name, column in TABLE.items() if any(row[name] is not None for row in rows)}
-    cells = [[column.heading for column in shown.values()]]
+def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The table of a report's runs as Markdown, with what its columns mean."""
+    rows = table_rows(runs)
+    shown = [name for name in TABLE if any(row[name] is not None for row in rows)]
+    cells = [[TABLE[name][0] for name in shown]]
     for row in rows:
-        texts = ["" if row[name] is None else format(row[name], column.form) for name, column in shown.items()]
+        texts = ["" if row[name] is None else format(row[name], TABLE[name][2]) for name in shown]
         cells.append([text.replace("|", "\\|") for text in texts])
-    baseline = ", ".join(one.run.name for one in judged if one.run.recipe.image_loss)
+    baseline = ", ".join(run["name"] for run in runs if run["recipe"]["image_loss"])
     notes = [
         "PSNR, SSIM, largest difference (grey levels) and BER are those of the 8-bit grey PNG files as written and "
-        f"read back. At least: what holds for images like these with {judged[0].summary.confidence:.0%} confidence "
+        f"read back. At least: what holds for images like these with {runs[0]['confidence']:.0%} confidence "
         "(exact, images taken as independent). Usable bits: L(1 - H2(BER)).",
     ]
     if baseline:

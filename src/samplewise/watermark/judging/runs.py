@@ -1,6 +1,5 @@
 """Runs of training, read from their folders to be judged."""
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +9,11 @@ from typing import Any
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.records import read_json
 from samplewise.errors import CheckpointError, DataError
-from samplewise.watermark.networks import Network
+from samplewise.watermark.networks import Network, load_network
 from samplewise.watermark.recipe import Recipe
 from samplewise.watermark.training import RECIPE_FILE, RESULT_FILE
-from samplewise.watermark.weights import load_network
 
-__all__ = ["HistoryRow", "Run", "read_trained"]
-
-HISTORY = Path("fit") / "history.csv"
-HistoryRow = dict[str, float | None]
+__all__ = ["Run", "read_trained"]
 
 
 @dataclass(frozen=True)
@@ -36,12 +31,6 @@ class Run:
     """How the training ended; empty if it was killed right before it could say so."""
 
     @property
-    def minutes(self) -> float | None:
-        """What the training took."""
-        seconds = self.result.get("seconds")
-        return None if seconds is None else float(seconds) / 60
-
-    @property
     def split(self) -> dict[str, Any] | None:
         """Rule and seed of the split that it was trained on, if the run says so."""
         split = self.result.get("split")
@@ -51,25 +40,6 @@ class Run:
     def split_seed(self) -> int:
         """The seed to split a folder of pictures by, so that its test part was not trained on."""
         return int((self.split or {}).get("seed", self.recipe.seed))
-
-    def history(self) -> list[HistoryRow]:
-        """A row of numbers for each epoch, None where it has no such number; no rows if there is no such file."""
-        path = self.folder / HISTORY
-        try:
-            with path.open(newline="", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, csv.Error) as error:
-            raise DataError(f"{path}: cannot be read: {error}") from error
-        return [{name: _number(value) for name, value in row.items() if isinstance(name, str)} for row in rows]
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None  # flags, and a last line that was cut off
 
 
 def read_trained(folders: Sequence[Path]) -> list[Run]:
@@ -110,10 +80,7 @@ def _read(folder: Path) -> Run:
         )
     result = folder / RESULT_FILE
     ended = read_json(result, "a result of watermark train") if result.exists() else {}
-    return Run(folder, folder.resolve().name, _label(recipe), recipe, network, ended)
-
-
-def _label(recipe: Recipe) -> str:
     goal = f"MSE x {recipe.image_loss:g}" if recipe.image_loss else f"C = {recipe.floor:g} dB"
     diagnosis = "" if recipe.diagnosis is None else f", diagnosis {recipe.diagnosis:g}"
-    return f"{recipe.network}, {goal}{diagnosis}" + ("" if recipe.noise == "identity" else ", noise")
+    label = f"{recipe.network}, {goal}{diagnosis}" + ("" if recipe.noise == "identity" else ", noise")
+    return Run(folder, folder.resolve().name, label, recipe, network, ended)

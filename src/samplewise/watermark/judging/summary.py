@@ -1,8 +1,9 @@
-"""What was measured, in a few numbers: quality against the floor, bit errors, and the bits they leave."""
+"""What was measured, in a few numbers: quality against the floor, bit errors, and the bits they leave.
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+A summary is plain values, as ``report.json`` keeps them and figures, tables and pages read them.
+"""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from samplewise.audit import violation_rate_upper
 from samplewise.watermark.judging.measure import Column, Measured
 
-__all__ = ["Attacked", "BitErrors", "Quality", "Share", "Summary", "capacity", "summarise"]
+__all__ = ["Summary", "capacity", "share_of", "summarise"]
 
+Summary = dict[str, Any]
 Flags = NDArray[np.bool_]
 NAMED = 100
 """Images that a summary names at most; the table of images has all."""
@@ -33,109 +35,6 @@ def capacity(error: Column, bits: int) -> Column:
     return np.asarray(bits * (1 - entropy))
 
 
-@dataclass(frozen=True)
-class Share:
-    """How many of the samples hold, and what that says about others like them."""
-
-    samples: int
-    held: int
-    share: float
-    at_least: float
-    """Exact (Clopper-Pearson) lower bound on the share among fresh samples, at the summary's confidence."""
-
-    @classmethod
-    def of(cls, held: Flags, confidence: float) -> Self:
-        """Count those that hold, of shape ``(N,)``."""
-        samples, count = len(held), int(held.sum())
-        return cls(samples, count, count / samples, 1 - violation_rate_upper(samples - count, samples, confidence))
-
-
-@dataclass(frozen=True)
-class BitErrors:
-    """How well messages were read."""
-
-    bit_error_mean: float
-    bit_error_median: float
-    bit_error_worst: float
-    bit_accuracy: float
-    """One minus the mean bit error."""
-    error_free: Share
-    """Images whose whole message was read right."""
-    usable_bits: float
-    """Capacity at the mean bit error."""
-    usable_bits_by_image: float
-    """Mean of the images' own capacities: more than the other where images differ, and a little by chance."""
-
-    @classmethod
-    def of(cls, errors: Column, bits: int, confidence: float) -> Self:
-        """Over the bit error of every image."""
-        mean = float(errors.mean())
-        return cls(
-            bit_error_mean=mean,
-            bit_error_median=float(np.median(errors)),
-            bit_error_worst=float(errors.max()),
-            bit_accuracy=1 - mean,
-            error_free=Share.of(errors == 0, confidence),
-            usable_bits=float(capacity(np.array(mean), bits)),
-            usable_bits_by_image=float(capacity(errors, bits).mean()),
-        )
-
-
-@dataclass(frozen=True)
-class Quality:
-    """How near marked images are to their covers."""
-
-    psnr_mean: float
-    psnr_median: float
-    psnr_min: float
-    satisfied: Share | None
-    """Images that meet the floor, if there is one."""
-    patients_satisfied: Share | None
-    """Patients all of whose images meet it: images of one patient are not independent, patients are."""
-    ssim_mean: float | None = None
-    ssim_min: float | None = None
-    max_difference: float | None = None
-    """Largest change of any pixel, in grey levels."""
-    changed_mean: float | None = None
-    """Mean share of the pixels that changed."""
-
-
-@dataclass(frozen=True)
-class Attacked:
-    """How well messages were read after one attack."""
-
-    way: str
-    attack: str
-    reading: BitErrors
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One run in a few numbers."""
-
-    floor: float | None
-    """In dB; None for a baseline that was trained without one and is not judged by one."""
-    confidence: float
-    images: int
-    patients: int
-    quality: Mapping[str, Quality]
-    """By way: grey, rgb, float."""
-    reading: Mapping[str, BitErrors]
-    attacks: tuple[Attacked, ...]
-    below_floor: tuple[tuple[str, float], ...]
-    """Name and PSNR of images whose grey file misses the floor, worst first, a hundred at most."""
-    with_errors: tuple[tuple[str, float], ...]
-    """Name and bit error of images whose grey file is not read right, worst first, a hundred at most."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        return {
-            **asdict(self),
-            "below_floor": [{"name": name, "psnr": value} for name, value in self.below_floor],
-            "with_errors": [{"name": name, "bit_error": value} for name, value in self.with_errors],
-        }
-
-
 def summarise(measured: Measured, floor: float | None, *, confidence: float = 0.95) -> Summary:
     """Summarise what was measured.
 
@@ -143,49 +42,79 @@ def summarise(measured: Measured, floor: float | None, *, confidence: float = 0.
         measured: the numbers of every image.
         floor: PSNR in dB that every image should reach; None without one.
         confidence: of the exact bounds.
+
+    Returns:
+        By way to take an image (grey, rgb, float) its ``quality`` and ``reading``; ``attacks`` with a reading each;
+        ``below_floor`` and ``with_errors``, the images whose grey file fails, worst first, a hundred at most.
     """
     columns, bits = measured.columns, measured.bits
     psnr, error = columns["grey/psnr"], columns["grey/bit_error"]
-    return Summary(
-        floor=floor,
-        confidence=confidence,
-        images=len(measured),
-        patients=len(set(measured.patients)),
-        quality={way: _quality(measured, way, floor, confidence) for way in measured.ways},
-        reading={way: BitErrors.of(columns[f"{way}/bit_error"], bits, confidence) for way in measured.ways},
-        attacks=tuple(
-            Attacked(way, attack, BitErrors.of(errors, bits, confidence))
+    missed = np.zeros(len(psnr), np.bool_) if floor is None else psnr < floor
+    return {
+        "floor": floor,
+        "confidence": confidence,
+        "images": len(measured),
+        "patients": len(set(measured.patients)),
+        "quality": {way: _quality(measured, way, floor, confidence) for way in measured.ways},
+        "reading": {way: _reading(columns[f"{way}/bit_error"], bits, confidence) for way in measured.ways},
+        "attacks": [
+            {"way": way, "attack": attack, "reading": _reading(errors, bits, confidence)}
             for (way, attack), errors in measured.attacks.items()
-        ),
-        below_floor=_worst(measured, psnr, psnr < (-np.inf if floor is None else floor)),
-        with_errors=_worst(measured, error, error > 0, largest=True),
-    )
+        ],
+        "below_floor": _worst(measured, "psnr", np.argsort(psnr, kind="stable"), missed),
+        "with_errors": _worst(measured, "bit_error", np.argsort(-error, kind="stable"), error > 0),
+    }
 
 
-def _quality(measured: Measured, way: str, floor: float | None, confidence: float) -> Quality:
-    columns = {key.removeprefix(f"{way}/"): values for key, values in measured.columns.items() if key.startswith(way)}
-    psnr = columns["psnr"]
+def share_of(held: Flags, confidence: float) -> Summary:
+    """How many of the samples ``(N,)`` hold, and the exact (Clopper-Pearson) lower bound among fresh ones like them."""
+    samples, count = len(held), int(held.sum())
+    at_least = 1 - violation_rate_upper(samples - count, samples, confidence)
+    return {"samples": samples, "held": count, "share": count / samples, "at_least": at_least}
+
+
+def _reading(errors: Column, bits: int, confidence: float) -> Summary:
+    """How well messages were read, over the bit error of every image."""
+    mean = float(errors.mean())
+    return {
+        "bit_error_mean": mean,
+        "bit_error_median": float(np.median(errors)),
+        "bit_error_worst": float(errors.max()),
+        "bit_accuracy": 1 - mean,
+        "error_free": share_of(errors == 0, confidence),
+        "usable_bits": float(capacity(np.array(mean), bits)),
+        # More than the other where images differ, and a little by chance.
+        "usable_bits_by_image": float(capacity(errors, bits).mean()),
+    }
+
+
+def _quality(measured: Measured, way: str, floor: float | None, confidence: float) -> Summary:
+    """How near marked images are to their covers; no file, no SSIM, and without a floor none is met."""
+
+    def number(name: str, reduce: Any) -> float | None:
+        values = measured.columns.get(f"{way}/{name}")
+        return None if values is None else float(reduce(values))
+
     satisfied = patients = None
     if floor is not None:
-        held = psnr >= floor
-        satisfied = Share.of(held, confidence)
+        held = measured.columns[f"{way}/psnr"] >= floor
+        satisfied = share_of(held, confidence)
+        # Images of one patient are not independent, patients are.
         missed = {patient for patient, met in zip(measured.patients, held, strict=True) if not met}
-        patients = Share.of(np.array([one not in missed for one in dict.fromkeys(measured.patients)]), confidence)
-    files = (
-        {}
-        if "ssim" not in columns
-        else {
-            "ssim_mean": float(columns["ssim"].mean()),
-            "ssim_min": float(columns["ssim"].min()),
-            "max_difference": float(columns["max_difference"].max()),
-            "changed_mean": float(columns["changed"].mean()),
-        }
-    )
-    return Quality(float(psnr.mean()), float(np.median(psnr)), float(psnr.min()), satisfied, patients, **files)
+        patients = share_of(np.array([one not in missed for one in dict.fromkeys(measured.patients)]), confidence)
+    return {
+        "psnr_mean": number("psnr", np.mean),
+        "psnr_median": number("psnr", np.median),
+        "psnr_min": number("psnr", np.min),
+        "satisfied": satisfied,
+        "patients_satisfied": patients,
+        "ssim_mean": number("ssim", np.mean),
+        "ssim_min": number("ssim", np.min),
+        "max_difference": number("max_difference", np.max),
+        "changed_mean": number("changed", np.mean),
+    }
 
 
-def _worst(
-    measured: Measured, values: Column, failed: Flags, *, largest: bool = False
-) -> tuple[tuple[str, float], ...]:
-    order = np.argsort(-values if largest else values, kind="stable")
-    return tuple((measured.names[i], float(values[i])) for i in order if failed[i])[:NAMED]
+def _worst(measured: Measured, name: str, order: NDArray[np.intp], failed: Flags) -> list[Summary]:
+    values = measured.columns[f"grey/{name}"]
+    return [{"name": measured.names[i], name: float(values[i])} for i in order if failed[i]][:NAMED]

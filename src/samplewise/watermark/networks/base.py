@@ -46,32 +46,16 @@ class Network(nn.Module, ABC):
         return (self.size // self.cell) ** 2
 
     def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
-        """Hide messages, send the images through a channel, and read what arrives.
+        """Hide messages, send the images through a channel; the images that ship, and what is read of what arrives.
 
         Training calls this, not the parts: wrappers for several devices see only calls of the whole model.
-
-        Args:
-            images: in [0, 1], shape ``(B, C, H, W)``.
-            messages: zeros and ones, shape ``(B, L)``.
-            channel: what happens to the images in between.
-
-        Returns:
-            The images that ship, ``(B, C, H, W)``, and what was read, ``(B, L)``.
         """
         shipped, arrived = channel(self.embed(images, messages), images)
         return shipped, self.extract(arrived)
 
     @abstractmethod
     def embed(self, images: Tensor, messages: Tensor) -> Tensor:
-        """Images that carry messages, neither clamped nor rounded.
-
-        Args:
-            images: in [0, 1], shape ``(B, C, H, W)``.
-            messages: zeros and ones, shape ``(B, L)``.
-
-        Returns:
-            Shape ``(B, C, H, W)``.
-        """
+        """Images ``(B, C, H, W)`` in [0, 1] with messages ``(B, L)`` of zeros and ones; neither clamped nor rounded."""
 
     @abstractmethod
     def extract(self, images: Tensor) -> Tensor:

@@ -40,12 +40,6 @@ class MessageConv2d(nn.Conv2d):
     Where every pixel has the same message, each of the nine taps gives one number for an image and an output channel.
     A pixel's value is their sum, at the border without the taps that lie outside. So the message costs some small
     matrix products instead of a convolution of L channels. Weights and results are those of the plain ``Conv2d``.
-
-    Args:
-        bits: L, length of a message.
-        features: channels of the features.
-        channels: of an image.
-        outputs: channels of the result.
     """
 
     def __init__(self, bits: int, features: int, channels: int, outputs: int) -> None:

@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, MissingPackageError, install
-from samplewise.watermark.payload.ordered import nearest_codeword
 
-__all__ = ["MAX_BITS", "BchCode", "parity_bits"]
+__all__ = ["MAX_BITS", "BchCode", "nearest_codeword", "parity_bits"]
 
 # A primitive polynomial for each field GF(2^m) that a code of up to 2^m - 1 bits needs.
 PRIMITIVE = {3: 0xB, 4: 0x13, 5: 0x25, 6: 0x43, 7: 0x89, 8: 0x11D, 9: 0x211}
 MAX_BITS = (1 << max(PRIMITIVE)) - 1
 
-_reedsolo_lock = threading.Lock()  # reedsolo keeps the tables of the field it works in as globals
+_reedsolo_lock = threading.Lock()  # reedsolo keeps the field that was made last in globals, so it is made each time
 
 Bits = NDArray[np.uint8]
 
@@ -56,14 +55,10 @@ def _generator(exponent: int, correctable: int) -> int:
 
 
 class BchCode:
-    """The BCH code of ``bits`` bits (shortened from ``2**m - 1``) that corrects ``correctable`` wrong ones.
+    """The BCH code of ``bits`` bits (shortened from ``2**m - 1``) that always corrects ``correctable`` wrong ones.
 
     Its words are also words of a Reed-Solomon code over GF(2^m) with the same roots, so reedsolo's decoder finds the
     errors; a correction that is not binary is a failure.
-
-    Args:
-        bits: length of a codeword.
-        correctable: t, how many wrong bits are always corrected.
     """
 
     def __init__(self, bits: int, correctable: int) -> None:
@@ -98,9 +93,11 @@ class BchCode:
             import reedsolo  # type: ignore[import-untyped]  # ships no types
         except ImportError as error:
             raise MissingPackageError(f"reading payloads needs reedsolo; {install('watermark')}") from error
+        parity, field = 2 * self.correctable, self.exponent
         with _reedsolo_lock:
             try:
-                found = self._reed_solomon.decode(word.tolist())[1]
+                solver = reedsolo.RSCodec(parity, nsize=(1 << field) - 1, fcr=1, prim=PRIMITIVE[field], c_exp=field)
+                found = solver.decode(word.tolist())[1]
             except reedsolo.ReedSolomonError:
                 return None
         codeword = np.array(list(found))
@@ -108,18 +105,51 @@ class BchCode:
             return None
         return codeword.astype(np.uint8)
 
-    @functools.cached_property
-    def _reed_solomon(self):  # type: ignore[no-untyped-def]  # reedsolo ships no types
-        import reedsolo
 
-        return reedsolo.RSCodec(
-            2 * self.correctable,
-            nsize=(1 << self.exponent) - 1,
-            fcr=1,
-            prim=PRIMITIVE[self.exponent],
-            c_exp=self.exponent,
-        )
+def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
+    """The codeword that contradicts ``logits`` least, among those that up to two changes make.
 
-    def decode_soft(self, logits: NDArray[np.float64]) -> Bits:
-        """A codeword that agrees well with ``logits (bits,)``, weighed by their magnitudes."""
-        return nearest_codeword(self.generator, logits)
+    Ordered statistics decoding of order 2 (Fossorier and Lin, 1995), near the best a linear code can do: the k most
+    reliable independent bits determine a codeword. It and all that differ from it in one or two of these bits are
+    compared by the sum of magnitudes they contradict.
+
+    Args:
+        generator: rows that span the code, shape ``(k, n)``, of rank k.
+        logits: above zero reads as 1, shape ``(n,)``.
+    """
+    order = np.argsort(-np.abs(logits), kind="stable")
+    weight = np.abs(logits)[order]
+    read = (logits > 0).astype(np.uint8)[order]
+    rows, pivots = _reduced(generator[:, order])
+
+    start: Bits = read[pivots] @ rows & np.uint8(1)
+    agreement = 1.0 - 2.0 * (start ^ read)  # 1 where the start agrees with what was read, -1 where not
+    signs = 1.0 - 2.0 * rows
+    # Entry (i, j) is the agreement after adding rows i and j; the diagonal, where they cancel, is the start's.
+    pairs = (signs * (agreement * weight)) @ signs.T
+    singles = signs @ (agreement * weight)
+    first, second = divmod(int(pairs.argmax()), len(rows))
+    single = int(singles.argmax())
+    best = start ^ rows[single] if singles[single] > pairs[first, second] else start ^ rows[first] ^ rows[second]
+
+    codeword = np.empty_like(read)
+    codeword[order] = best
+    return codeword
+
+
+def _reduced(matrix: Bits) -> tuple[Bits, list[int]]:
+    """The reduced row echelon form over GF(2), and its pivot columns."""
+    matrix = matrix.copy()
+    pivots: list[int] = []
+    for column in range(matrix.shape[1]):
+        row = len(pivots)
+        if row == len(matrix):
+            break
+        candidates = np.flatnonzero(matrix[row:, column])
+        if not candidates.size:
+            continue
+        matrix[[row, row + candidates[0]]] = matrix[[row + candidates[0], row]]
+        others = np.flatnonzero(matrix[:, column])
+        matrix[others[others != row]] ^= matrix[row]
+        pivots.append(column)
+    return matrix, pivots

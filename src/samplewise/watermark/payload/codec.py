@@ -1,111 +1,83 @@
 """The codec: payload to bits, and logits back to the payload, or to nothing."""
 
-import enum
+import functools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.watermark.payload.frame import HEADER, Layout, chance, layouts
+from samplewise.watermark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
 from samplewise.watermark.payload.key import Key, checksum_bits, mask, permutation
+from samplewise.watermark.payload.message import Extracted, Kind, Payload
 
-__all__ = ["Codec", "Decoded", "Kind", "Payload"]
+__all__ = ["Codec", "Layout", "layouts"]
 
-VERSION = 0  # of four; the header keeps two bits for it
+HEADER = 4  # bits: two of version, two of kind
+VERSION = 0
+WRONG_SHARE = 0.02  # of the bits: this many errors are corrected at least, whatever the payload's length
 
 Bits = NDArray[np.uint8]
 
 
-class Kind(enum.Enum):
-    """What the bytes of a payload are; the value stands in the header."""
-
-    TEXT = 0
-    BYTES = 1
-    HEX = 2
-    BITS = 3
-
-
 @dataclass(frozen=True)
-class Payload:
-    """What a watermark says: bytes, and how to show them."""
+class Layout:
+    """The frame for payloads of one length: header, payload, checksum, parity.
 
-    kind: Kind
-    content: bytes
+    The length itself is stored nowhere: the layout whose checksum fits tells it.
+    """
 
-    def __post_init__(self) -> None:
-        if not self.content:
-            raise ConfigurationError("expected a payload of at least one byte, got an empty one")
-        if self.kind is Kind.TEXT:
-            try:
-                self.content.decode()
-            except UnicodeDecodeError as error:
-                raise ConfigurationError(f"expected text in UTF-8 as payload: {error.reason}") from error
-        if self.kind is Kind.BITS and self.content[0] == 0:
-            raise ConfigurationError("expected a one before the bits of a payload, got zeros: use from_bits")
-
-    @classmethod
-    def of(cls, message: "Payload | str | bytes") -> "Payload":
-        """Text, bytes, or what is a payload already."""
-        if isinstance(message, Payload):
-            return message
-        if isinstance(message, str):
-            return cls.from_text(message)
-        if not isinstance(message, bytes | bytearray):
-            raise ConfigurationError(f"expected text or bytes as payload, got {type(message).__name__}")
-        return cls(Kind.BYTES, bytes(message))
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Text, stored as UTF-8."""
-        try:
-            return cls(Kind.TEXT, text.encode())
-        except UnicodeEncodeError as error:
-            raise ConfigurationError(f"expected text that UTF-8 can hold: {error.reason}") from error
-
-    @classmethod
-    def from_hex(cls, digits: str) -> Self:
-        """Bytes written as hexadecimal digits, two for each."""
-        try:
-            return cls(Kind.HEX, bytes.fromhex(digits))
-        except ValueError as error:
-            raise ConfigurationError(f"expected pairs of hexadecimal digits as payload: {error}") from error
-
-    @classmethod
-    def from_bits(cls, digits: str) -> Self:
-        """Bits written as zeros and ones; a one before them tells where they begin."""
-        if not digits or set(digits) - {"0", "1"}:
-            raise ConfigurationError(f"expected zeros and ones as payload, got {digits!r}")
-        return cls(Kind.BITS, int("1" + digits, 2).to_bytes(len(digits) // 8 + 1))
+    length: int
+    """Bytes of the payload."""
+    checksum: int
+    """Bits of the checksum."""
+    code: BchCode
 
     @property
-    def value(self) -> str | bytes:
-        """The text, the bytes, the hexadecimal digits or the zeros and ones."""
-        if self.kind is Kind.TEXT:
-            return self.content.decode()
-        if self.kind is Kind.BITS:
-            return f"{int.from_bytes(self.content):b}"[1:]
-        return self.content if self.kind is Kind.BYTES else self.content.hex()
+    def false_positive_rate(self) -> float:
+        """The probability that uniform random bits pass as a frame of this layout; an upper bound.
+
+        The soft decoder always finds a codeword, any one as likely as any other; the checksum fits for one in
+        ``2**checksum``. The hard decoder finds one only within t errors and adds that share.
+        """
+        within_reach = _ball(self.code.bits, self.code.correctable) / (1 << self.code.parity)
+        return (1.0 + within_reach) / (1 << self.checksum)
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """A payload that was read, and how surely."""
+def _ball(bits: int, radius: int) -> int:
+    """How many words differ from one in at most ``radius`` bits."""
+    return sum(math.comb(bits, wrong) for wrong in range(radius + 1))
 
-    payload: Payload
-    corrected: int
-    """How many bits were read wrong and put right."""
-    bits: int
-    """Of the whole frame."""
-    chance: float
-    """The probability that random bits read as some payload with so few corrections; an upper bound."""
 
-    @property
-    def confidence(self) -> float:
-        """The probability that random bits would not have read so."""
-        return 1.0 - self.chance
+@functools.lru_cache
+def layouts(bits: int, *, checksum: int | None = None) -> tuple[Layout, ...]:
+    """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
+
+    The checksum has by default at least 28 bits and those that count to L: as there are fewer than L/8 layouts to try,
+    the rate of false positives stays below 2^-30 for every L. At 200 bits that is 36, the longest that leaves room for
+    16 bytes, a UUID.
+    """
+    if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1:
+        raise ConfigurationError(f"expected a whole number of bits above 0, got {bits!r}")
+    least = 28 + bits.bit_length() if checksum is None else checksum
+    found: list[Layout] = []
+    while bits <= MAX_BITS:
+        length, correctable = len(found) + 1, 0
+        spare = bits - HEADER - 8 * length - least
+        while parity_bits(bits, correctable + 1) <= spare:
+            correctable += 1
+        if correctable < WRONG_SHARE * bits:
+            break
+        code = BchCode(bits, correctable)
+        # The checksum takes what the code's steps leave.
+        found.append(Layout(length, least + spare - code.parity, code))
+    if not found:
+        raise ConfigurationError(
+            f"expected a network of 58 to {MAX_BITS} bits to carry a payload with checksum and parity, got {bits} bits"
+        )
+    return tuple(found)
 
 
 class Codec:
@@ -116,8 +88,8 @@ class Codec:
     last corrects the most, as a wrong bit costs the others a whole symbol. Where it fails, the magnitudes of the logits
     are used too.
 
-    Decoding tries each payload length. What comes out was encoded with this key, except for the rate that
-    :func:`false_positive_rate` gives.
+    Decoding tries each payload length. What comes out was encoded with this key, except for a rate of
+    :attr:`false_positive_rate`.
 
     Args:
         bits: L, what the network hides.
@@ -137,6 +109,20 @@ class Codec:
         """The longest payload."""
         return self.layouts[-1].length
 
+    @property
+    def false_positive_rate(self) -> float:
+        """The probability that random bits read as a payload, with or without a key; an upper bound.
+
+        For bits that are uniform and independent of how sure the reader is of them. What a network reads from an
+        unmarked image need not be so; then it is the rate over keys, as mask and order are as good as random to the
+        network.
+
+        Example:
+            >>> print(f"{Codec(200).false_positive_rate:.1e}")
+            8.3e-11
+        """
+        return sum(layout.false_positive_rate for layout in self.layouts)
+
     def correctable(self, length: int) -> int:
         """How many wrong bits are always corrected in a payload of ``length`` bytes."""
         return self._layout(length).code.correctable
@@ -154,11 +140,12 @@ class Codec:
         """The bits to hide, zeros and ones, shape ``(bits,)``."""
         payload = Payload.of(payload)
         layout = self._layout(len(payload.content))
-        body = _body(VERSION << 2 | payload.kind.value, payload.content)
+        header = VERSION << 2 | payload.kind.value
+        body = np.unpackbits(np.frombuffer(bytes([header]) + payload.content, np.uint8))[8 - HEADER :]
         frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
         return (frame ^ self._mask)[self._order]
 
-    def decode(self, logits: ArrayLike) -> Decoded | None:
+    def decode(self, logits: ArrayLike) -> Extracted | None:
         """The payload that was encoded, or None: no readable watermark.
 
         Args:
@@ -179,7 +166,7 @@ class Codec:
             body, checksum = np.split(information, [HEADER + 8 * layout.length])
             if np.array_equal(checksum, self._checksum(layout, body)):
                 corrected = int(np.count_nonzero(codeword != read))
-                return Decoded(_payload(body), corrected, self.bits, chance(self.layouts, corrected))
+                return Extracted(_payload(body), corrected, self._chance(corrected))
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
@@ -192,17 +179,17 @@ class Codec:
             if codeword is not None:
                 yield layout, codeword
         for layout in self.layouts:
-            yield layout, layout.code.decode_soft(frame)
+            yield layout, nearest_codeword(layout.code.generator, frame)
+
+    def _chance(self, corrected: int) -> float:
+        """The probability that random bits read as some payload with at most so many errors; an upper bound."""
+        frames = sum(1 << (HEADER + 8 * layout.length) for layout in self.layouts)
+        return min(_ball(self.bits, corrected) * frames / (1 << self.bits), self.false_positive_rate)
 
     def _checksum(self, layout: Layout, body: Bits) -> Bits:
         """Of the header and the payload; the number of bits is in it, so that no frame passes for another size."""
         content = f"{self.bits} {layout.length} ".encode() + np.packbits(body).tobytes()
         return checksum_bits(self.key, content, layout.checksum)
-
-
-def _body(header: int, content: bytes) -> Bits:
-    bits = np.unpackbits(np.frombuffer(bytes([header]) + content, np.uint8))
-    return bits[8 - HEADER :]
 
 
 def _payload(body: Bits) -> Payload:

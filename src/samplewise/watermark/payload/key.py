@@ -49,24 +49,19 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
     if file is not None and variable is not None:
         raise ConfigurationError("expected the key in a file or in an environment variable, got both: give one")
     if file is not None:
-        return _checked(_file_content(Path(file)), f"the file {file}")
-    if variable is not None:
-        value = os.environ.get(variable)
-        if value is None:
-            raise ConfigurationError(f"the environment variable {variable} is not set: it should hold the key")
-        return _checked(os.fsencode(value), f"the environment variable {variable}")
-    return None
-
-
-def _file_content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:  # no is_file: a pipe from a password manager is welcome
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigurationError(f"the key file {path} cannot be read: {error.strerror or error}") from error
-
-
-def _checked(secret: bytes, where: str) -> Key:
+        where = f"the file {file}"
+        try:
+            with Path(file).open("rb") as opened:  # no is_file: a pipe from a password manager is welcome
+                secret = opened.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ConfigurationError(f"the key file {file} cannot be read: {error.strerror or error}") from error
+    elif variable is not None:
+        where = f"the environment variable {variable}"
+        if variable not in os.environ:
+            raise ConfigurationError(f"{where} is not set: it should hold the key")
+        secret = os.fsencode(os.environ[variable])
+    else:
+        return None
     if len(secret) > MAX_BYTES:
         raise ConfigurationError(f"{where} holds more than {MAX_BYTES} bytes: expected a key; {ADVICE}")
     secret = secret.rstrip(b"\r\n")
