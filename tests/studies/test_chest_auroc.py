@@ -9,13 +9,12 @@ from sklearn.metrics import roc_auc_score
 
 from samplewise.data.pictures import PATHOLOGIES
 from samplewise.studies.chest.auroc import (
+    Aurocs,
     Interval,
     enough,
-    mean_of,
     operating_points,
     patient_weights,
     resampled_auroc,
-    score,
 )
 
 
@@ -75,13 +74,16 @@ def test_few_positives_are_named_and_left_out_of_the_mean() -> None:
     assert counts.tolist() == [True, False, True] + [False] * 11
     assert enough(labels, 29).sum() == 3
     weights = patient_weights([str(i) for i in range(100)], 200, seed=0)
-    found = score(labels, scores, weights)
-    assert [one.positives for one in found[:3]] == [30, 29, 50]
-    assert math.isnan(found[3].auroc.value)  # no positive at all
-    mean = mean_of(labels, scores, weights, counts=counts)
-    assert mean.value == pytest.approx((found[0].auroc.value + found[2].auroc.value) / 2)
+    aurocs = Aurocs.of(labels, scores, weights)
+    found = aurocs.by_pathology(labels)
+    assert [one["positives"] for one in found[:3]] == [30, 29, 50]
+    assert [one["pathology"] for one in found] == list(PATHOLOGIES)
+    assert found[2]["auroc"]["value"] == pytest.approx(roc_auc_score(labels[:, 2], scores[:, 2]))
+    assert math.isnan(found[3]["auroc"]["value"])  # no positive at all
+    mean = aurocs.mean(counts)
+    assert mean.value == pytest.approx((found[0]["auroc"]["value"] + found[2]["auroc"]["value"]) / 2)
     assert mean.low < mean.value < mean.high
-    assert math.isnan(mean_of(labels, scores, weights, counts=np.zeros(14, bool)).value)
+    assert math.isnan(aurocs.mean(np.zeros(14, bool)).value)
 
 
 def test_operating_points_are_youdens() -> None:

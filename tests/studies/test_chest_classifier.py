@@ -12,19 +12,18 @@ from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import Store, find, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.studies.chest.classifier import (
-    RESULT_FILE,
+    SCORES_FILE,
+    ClassifierSettings,
     check_unseen,
     classification,
     fingerprint,
     labels_of,
     make_augmentation,
     positive_weight,
-    probabilities,
     read_classifier,
     train_classifier,
 )
-from samplewise.studies.chest.densenet import Classifier
-from samplewise.studies.chest.settings import ClassifierSettings
+from samplewise.studies.chest.densenet import Classifier, probabilities
 from small_chest import make_store
 
 SMALL = ClassifierSettings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
@@ -43,7 +42,7 @@ def run(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_a_classifier_and_what_it_reaches(store: Store, run: Path) -> None:
-    result = json.loads((run / RESULT_FILE).read_text())
+    result = json.loads((run / SCORES_FILE).read_text())
     assert result["epochs"] == 3
     assert result["pictures"]["split"] == {"rule": "patients", "seed": 0}
     assert len(result["test"]["left_out"]) == 14  # none has 30 positives here

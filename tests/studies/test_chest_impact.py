@@ -8,13 +8,11 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from samplewise.data.pictures import Store
+from samplewise.data.pictures import PATHOLOGIES, Store
 from samplewise.errors import DataError
 from samplewise.studies.chest.densenet import Classifier
-from samplewise.studies.chest.figure import draw_impact
 from samplewise.studies.chest.impact import Impact, Originals, Seen, judge_originals, judge_run, look_at
-from samplewise.studies.chest.impact_table import table_text, write_table
-from samplewise.studies.chest.table_two import TABLE_TWO, column_of, mean
+from samplewise.studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
 from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.networks import Network, Swift
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
@@ -62,9 +60,9 @@ def originals(store: Store) -> Originals:
 
 
 def test_the_originals_are_scored_as_they_are(originals: Originals) -> None:
-    by_name = {one.pathology: one for one in originals.scores}
-    assert by_name["Cardiomegaly"].auroc.value == 1.0  # the bright corner that the classifier looks at
-    assert 0.2 < by_name["Hernia"].auroc.value < 0.8
+    by_name = dict(zip(PATHOLOGIES, originals.aurocs.intervals, strict=True))
+    assert by_name["Cardiomegaly"].value == 1.0  # the bright corner that the classifier looks at
+    assert 0.2 < by_name["Hernia"].value < 0.8
     assert [name for name, counts in zip(by_name, originals.counts, strict=True) if counts] == [
         "Cardiomegaly",
         "Effusion",
@@ -74,10 +72,12 @@ def test_the_originals_are_scored_as_they_are(originals: Originals) -> None:
 
 def test_what_is_looked_at_is_what_a_file_holds(originals: Originals) -> None:
     seen = look_at(Corners(32).eval(), Brighter(2.4), originals.data, batch_size=7)
-    assert seen.psnr == pytest.approx(np.full(30, 20 * np.log10(255 / 2)), abs=1e-3)  # 2.4 grey levels are 2 in a file
-    assert (seen.bit_error == 0).all()
+    assert seen["psnr"] == pytest.approx(
+        np.full(30, 20 * np.log10(255 / 2)), abs=1e-3
+    )  # 2.4 grey levels are 2 in a file
+    assert (seen["bit_error"] == 0).all()
     before = np.log(originals.probabilities / (1 - originals.probabilities))
-    after = np.log(seen.probabilities / (1 - seen.probabilities))
+    after = np.log(seen["probabilities"] / (1 - seen["probabilities"]))
     assert after - before == pytest.approx(np.full((30, 14), 10 * 2 / 255), abs=1e-4)
 
 
@@ -95,33 +95,33 @@ def judged(originals: Originals, *, name: str = "c40", recipe: Recipe = SWIFT) -
     logits = np.log(originals.probabilities / (1 - originals.probabilities))
     noisy = 1 / (1 + np.exp(-(logits + rng.normal(size=logits.shape))))
     psnr = np.linspace(39.5, 41.0, len(noisy))
-    seen = Seen(noisy, psnr, np.full(len(noisy), 0.01))
+    seen = {"probabilities": noisy, "psnr": psnr, "bit_error": np.full(len(noisy), 0.01)}
     return judge_run(run_of(recipe, name), originals, seen, bounds=(0.1, 1.0)), seen
 
 
 def test_numbers_are_those_of_their_definitions(originals: Originals) -> None:
     found, seen = judged(originals)
-    change = np.abs(seen.probabilities - originals.probabilities)
+    change = np.abs(seen["probabilities"] - originals.probabilities)
     for k, one in enumerate(found.differences):
         truth = originals.labels[:, k]
         if one.counts:
-            after, before = (roc_auc_score(truth, p[:, k]) for p in (seen.probabilities, originals.probabilities))
+            after, before = (roc_auc_score(truth, p[:, k]) for p in (seen["probabilities"], originals.probabilities))
             assert one.auroc.value == pytest.approx(after - before)
             assert one.auroc.low <= one.auroc.value <= one.auroc.high
         assert one.mean_change == pytest.approx(change[:, k].mean())
     counted = [one.auroc.value for one in found.differences if one.counts]
     assert found.mean.value == pytest.approx(np.mean(counted))
     assert found.mean_size == pytest.approx(np.mean(np.abs(counted)))
-    assert found.flipped == pytest.approx(((seen.probabilities >= 0.5) != (originals.probabilities >= 0.5)).mean())
+    assert found.flipped == pytest.approx(((seen["probabilities"] >= 0.5) != (originals.probabilities >= 0.5)).mean())
     assert found.quantiles["1"] == pytest.approx(change.max())
     assert found.within == {"0.1": pytest.approx((change.max(1) <= 0.1).mean()), "1": 1.0}
-    assert found.satisfied == pytest.approx((seen.psnr >= 40).mean())
+    assert found.satisfied == pytest.approx((seen["psnr"] >= 40).mean())
 
 
 def test_differences_are_paired(originals: Originals) -> None:
     # The same shift of every logit keeps the order, so each resample's difference is exactly zero.
     logits = np.log(originals.probabilities / (1 - originals.probabilities))
-    seen = Seen(1 / (1 + np.exp(-(logits + 1))), np.full(30, 40.0), np.zeros(30))
+    seen = {"probabilities": 1 / (1 + np.exp(-(logits + 1))), "psnr": np.full(30, 40.0), "bit_error": np.zeros(30)}
     found = judge_run(run_of(), originals, seen, bounds=())
     assert (found.mean.low, found.mean.value, found.mean.high) == (0.0, 0.0, 0.0)
     assert found.mean_change > 0.05

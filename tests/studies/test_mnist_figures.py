@@ -8,7 +8,7 @@ from small_study import small_data, small_run, small_settings, with_numbers
 
 from samplewise.errors import DataError
 from samplewise.report.style import label_points, new_figure, styled
-from samplewise.studies.mnist import output
+from samplewise.studies.mnist.comparison import write_all
 from samplewise.studies.mnist.figures import best, write_figures
 from samplewise.studies.mnist.results import Result
 from samplewise.studies.mnist.rows import Naming
@@ -84,7 +84,7 @@ def test_names_do_not_cover_each_other() -> None:
 
 def test_output_is_made_from_the_files_alone(found: list[Result]) -> None:
     out = found[0].folder.parents[2]
-    table, missing = output.write_all(out)
+    table, missing = write_all(out)
     assert not missing
     assert table.text() == (out / "table.md").read_text(encoding="utf-8").rstrip("\n")
     assert (out / "figures" / "errors.png").exists()
@@ -93,7 +93,7 @@ def test_output_is_made_from_the_files_alone(found: list[Result]) -> None:
 def test_a_run_without_a_complete_row_says_so(tmp_path: Path) -> None:
     small_run(tmp_path)
     with pytest.raises(DataError, match="no row is complete yet"):
-        output.write_all(tmp_path)
+        write_all(tmp_path)
 
 
 COMMITTED = Path(__file__).parents[2] / "results" / "mnist"
@@ -103,7 +103,7 @@ COMMITTED = Path(__file__).parents[2] / "results" / "mnist"
 def test_the_committed_tables_are_made_from_the_committed_rows(tmp_path: Path, which: str) -> None:
     shutil.copytree(COMMITTED / which, tmp_path, dirs_exist_ok=True)
     (tmp_path / "table.md").unlink()
-    _, missing = output.write_all(tmp_path)
+    _, missing = write_all(tmp_path)
     assert "reconstructions" in missing  # the rows' pictures are not committed
     assert (tmp_path / "table.md").read_bytes() == (COMMITTED / which / "table.md").read_bytes()
 

@@ -1,7 +1,6 @@
 import csv
 import json
 import math
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from samplewise.checkpoint import load_state
 from samplewise.data import ImageData
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.studies.mnist.digit_network import study_problem
+from samplewise.studies.mnist.figures import draw_pictures
 from samplewise.studies.mnist.for_report import read_study
-from samplewise.studies.mnist.pictures import draw_pictures
 from samplewise.studies.mnist.results import read_results
 from samplewise.studies.mnist.rows import Naming, parse_row
 from samplewise.studies.mnist.settings import StudySettings, open_run, read_settings, row_folder, write_settings
@@ -53,25 +52,24 @@ def test_selected_and_last_are_epochs_of_the_history(run: Path) -> None:
         assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
         for split in ("train", "test"):
             assert result.numbers(split, "last") == numbers_of(rows[-1], split)
-            assert result.numbers(split) == numbers_of(rows[result.selected_epoch - 1], split)
+            assert result.numbers(split) == numbers_of(rows[result.selected["epoch"] - 1], split)
         if result.row.kind == "penalty":
             shares = [float(row["train/reconstruction/satisfied"]) for row in rows]
-            assert shares[result.selected_epoch - 1] == max(shares)
+            assert shares[result.selected["epoch"] - 1] == max(shares)
         else:
-            assert result.selected_epoch == 3  # for classification only: the last
+            assert result.selected["epoch"] == 3  # for classification only: the last
 
 
 def test_the_errors_are_counted_once_each(run: Path) -> None:
     for result in read_results(run):
-        edges, counts = result.errors()
-        assert {name: int(values.sum()) for name, values in counts.items()} == {
-            "train/selected": 60,
-            "test/selected": 30,
-        }
-        within = counts["train/selected"][edges < 0.05 - 1e-9].sum()
-        assert within == round(60 * result.numbers("train")["satisfied"])
-        assert (result.samples("train"), result.samples("test")) == (60, 30)
-        assert replace(result, sizes={}).samples("test") == 30  # as results of earlier versions are read
+        assert result.samples == {"train": 60, "test": 30}
+        for merged in (1, 4):
+            spread = result.errors(merged)
+            for split, samples in result.samples.items():
+                assert sum(spread.counts[split]) + sum(spread.beyond[split]) == samples
+            bins = zip(spread.edges, spread.counts["train"], strict=False)
+            within = sum(count for edge, count in bins if edge < 0.05 - 1e-9)
+            assert within == round(60 * result.numbers("train")["satisfied"])
 
 
 def test_the_examples_hold_the_worst_reconstructions(run: Path) -> None:
@@ -80,9 +78,7 @@ def test_the_examples_hold_the_worst_reconstructions(run: Path) -> None:
     assert examples["test/first/index"].tolist() == list(range(10))
     worst = examples["test/worst/error"]
     assert torch.equal(worst, worst.sort(descending=True).values)
-    assert float(worst[0]) == pytest.approx(
-        float(result.epoch("selected")["test/reconstruction/worst"]) + 0.05, abs=1e-6
-    )
+    assert float(worst[0]) == pytest.approx(float(result.epoch()["test/reconstruction/worst"]) + 0.05, abs=1e-6)
     originals = small_data().test.tensors[0][examples["test/worst/index"]]
     assert torch.equal(examples["test/worst/original"], (originals * 255).round().to(torch.uint8))
 

@@ -47,8 +47,8 @@ def demo(
     begin("demo: loading PyTorch and the digits")
     from samplewise.studies.demo import run_demo
 
-    found = run_demo(out, seed=seed, note=note)
-    emit(found.to_dict(), found.text, as_json=as_json)
+    table, text = run_demo(out, seed=seed, note=note)
+    emit(table, text, as_json=as_json)
 
 
 app.command(epilog=mnist.EPILOG)(mnist.mnist)

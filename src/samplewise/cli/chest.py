@@ -147,8 +147,7 @@ def classifier(
     begin(f"chest classifier: opening {store}")
     from samplewise.data.pictures import Store
     from samplewise.data.records import read_json
-    from samplewise.studies.chest.classifier import RESULT_FILE, open_run, train_classifier
-    from samplewise.studies.chest.settings import MADE, ClassifierSettings
+    from samplewise.studies.chest.classifier import MADE, SCORES_FILE, ClassifierSettings, open_run, train_classifier
 
     pictures = Store.open(store)
     given = options.given_settings(
@@ -166,7 +165,7 @@ def classifier(
     train_classifier(pictures, settings, out, weights=weights, resume=True, fabric=fabric)
     if fabric.global_rank > 0:
         return
-    result = read_json(out / RESULT_FILE, "a result of chest classifier")
+    result = read_json(out / SCORES_FILE, "a result of chest classifier")
     closing = f"The classifier is in {out}; see what watermarks do to it with samplewise chest impact"
     emit(result, _result_text(result), closing, as_json=as_json)
 

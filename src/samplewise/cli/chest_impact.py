@@ -16,7 +16,7 @@ from samplewise.cli.progress import progress
 from samplewise.cli.watermark_evaluate import warn_of_other_split
 
 if TYPE_CHECKING:
-    from samplewise.studies.chest.auroc import Array
+    from samplewise.studies.chest.impact import Seen
     from samplewise.watermark.judging.runs import Run
 
 EPILOG = (
@@ -53,12 +53,10 @@ def impact(
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
     from samplewise.data.pictures import Store
     from samplewise.provenance import provenance
-    from samplewise.studies.chest.classifier import check_unseen, fingerprint_of, probabilities, read_classifier
-    from samplewise.studies.chest.figure import draw_impact
-    from samplewise.studies.chest.impact import Seen, judge_originals, judge_run, look_at
-    from samplewise.studies.chest.impact_table import table_text, write_table
-    from samplewise.studies.chest.looks import Looks
-    from samplewise.studies.chest.table_two import column_of
+    from samplewise.studies.chest.classifier import check_unseen, read_classifier
+    from samplewise.studies.chest.densenet import fingerprint_of, probabilities
+    from samplewise.studies.chest.impact import judge_originals, judge_run, look_at, look_once
+    from samplewise.studies.chest.impact_output import column_of, draw_impact, table_text, write_table
     from samplewise.watermark.judging.output import open_output
     from samplewise.watermark.judging.runs import read_trained
 
@@ -73,16 +71,16 @@ def impact(
     if not resume:
         shutil.rmtree(out / SEEN, ignore_errors=True)
     about = {"classifier": weights, "pictures": pictures.index.fingerprint, "split": str(pictures.split.origin)}
-    looks = Looks(out / SEEN, about)
+    once = partial(look_once, out / SEEN, about)
     network.to(device)
 
-    def look_at_originals() -> dict[str, Array]:
+    def look_at_originals() -> Seen:
         with progress("diagnosing originals") as watch:
             return {"probabilities": probabilities(network, data, batch_size=batch_size, watch=watch)}
 
-    def look_at_run(run: Run) -> dict[str, Array]:
+    def look_at_run(run: Run) -> Seen:
         with progress(f"diagnosing {run.label}") as watch:
-            return vars(look_at(network, run.network, data, batch_size=batch_size, watch=watch))
+            return look_at(network, run.network, data, batch_size=batch_size, watch=watch)
 
     originals = judge_originals(
         network,
@@ -90,12 +88,12 @@ def impact(
         fewest=fewest,
         resamples=resamples,
         seed=seed,
-        look=lambda: looks.take("originals", look_at_originals)["probabilities"],
+        look=lambda: once("originals", look_at_originals)["probabilities"],
     )
     impacts = []
     for run in runs:
         warn_of_other_split(run, data, "test")
-        seen = Seen(**looks.take(fingerprint_of(run.network), partial(look_at_run, run)))
+        seen = once(fingerprint_of(run.network), partial(look_at_run, run))
         impacts.append(judge_run(run, originals, seen, bounds=diagnosis or (0.01, 0.02, 0.05)))
     columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
     asked = {

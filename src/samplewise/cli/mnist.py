@@ -94,8 +94,8 @@ def mnist(
 ) -> None:
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")
+    from samplewise.studies.mnist.comparison import write_all
     from samplewise.studies.mnist.jobs import JobFailedError, run_here, run_jobs
-    from samplewise.studies.mnist.output import write_all
     from samplewise.studies.mnist.results import read_results
     from samplewise.studies.mnist.settings import MADE, StudySettings, open_run
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.data.pictures import PictureData, Store
-from samplewise.disk import write_json
+from samplewise.data.pictures import Store
+from samplewise.disk import write_json, write_text
 from samplewise.measures import mse
 from samplewise.provenance import provenance
 from samplewise.samples import mix
-from samplewise.training import Solution
 from samplewise.watermark.judging import measure
 from samplewise.watermark.networks.swift import CELL, STRENGTH, Swift
 from samplewise.watermark.recipe import SWIFT, Recipe
@@ -89,41 +88,27 @@ ABLATIONS: dict[str, Ablation] = {
 def run(store: Store, base: Recipe, name: str, folder: Path) -> dict[str, Any]:
     """Train one ablation and say what it came to on the validation pictures, in eval mode, as 8-bit files."""
     ablation = ABLATIONS[name]
-    changes = dict(ablation.changes)
-    if changes.get("message_rounds") == 0:
-        changes["rounds"] = base.last_round  # as long as the others
-    recipe = replace(base, data=store.index.fingerprint, **changes)
+    recipe = replace(base, data=store.index.fingerprint, **ablation.changes)
+    if not recipe.message_rounds:
+        recipe = replace(recipe, rounds=base.last_round)  # as long as the others
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "network"))
         network = ablation.network(recipe.bits, size=recipe.size)
     solution = train(store, recipe, folder, network=network, resume=True, progress=False)
-    told = {"name": name, "hypothesis": ablation.hypothesis, "changes": ablation.changes}
-    pictures = store.select("validation").spread(recipe.audit_images)
-    return told | _as_files(network, pictures, recipe) | _history(solution)
-
-
-def _as_files(network: Swift, pictures: PictureData, recipe: Recipe) -> dict[str, Any]:
-    """What holds for the 8-bit files of the network as it was after the last step."""
-    found = measure(network, pictures).columns
+    found = measure(network, store.select("validation").spread(recipe.audit_images)).columns
     psnr = found["grey/psnr"]
+    audited = [row for row in solution.history.rows if "validation/psnr" in row]
+    late = [row["validation/psnr/satisfied"] for row in audited[len(audited) // 2 :]]
     return {
+        "name": name,
+        "hypothesis": ablation.hypothesis,
+        "changes": ablation.changes,
         "bit_error": float(found["grey/bit_error"].mean()),
         "psnr_mean": float(psnr.mean()),
         "satisfied": float((psnr >= recipe.floor).mean()),
-    }
-
-
-def _history(solution: Solution) -> dict[str, Any]:
-    """How it went, by the audits between the rounds."""
-    rows = [row for row in solution.history.rows if "validation/psnr" in row]
-    late = rows[len(rows) // 2 :]
-    last = rows[-1]
-    return {
-        "satisfied_range_of_second_half": [
-            pick(row["validation/psnr/satisfied"] for row in late) for pick in (min, max)
-        ],
-        "bit_error_by_round": {row["epoch"]: row["validation/bit_error"] for row in rows},
-        "running_satisfied": last["running/psnr/satisfied"],
+        "satisfied_range_of_second_half": [min(late), max(late)],
+        "bit_error_by_round": {row["epoch"]: row["validation/bit_error"] for row in audited},
+        "running_satisfied": audited[-1]["running/psnr/satisfied"],
         "seconds": sum(row["seconds"] for row in solution.history.rows),
     }
 
@@ -169,11 +154,9 @@ def main() -> None:
     for name in arguments.only or ABLATIONS:
         found.append(run(store, base, name, arguments.runs / name.replace(" ", "-")))
         write_json(arguments.out / "ablations.json", {"found": found, "provenance": provenance(seed=base.seed)})
-        (arguments.out / "ablations.md").write_text(_table(found, base))
-        print(
-            f"{name}: bit error {found[-1]['bit_error']:.4f}, share at the floor {found[-1]['satisfied']:.3f}",
-            flush=True,
-        )
+        write_text(arguments.out / "ablations.md", _table(found, base))
+        told = "{name}: bit error {bit_error:.4f}, share at the floor {satisfied:.3f}".format(**found[-1])
+        print(told, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,16 @@
 """Area under the ROC curve by pathology, with bootstrap intervals over patients."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self, TypeAlias, cast
+from dataclasses import asdict, dataclass
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.data.pictures import PATHOLOGIES
 
-__all__ = [
-    "FEWEST",
-    "Array",
-    "Interval",
-    "Score",
-    "enough",
-    "mean_of",
-    "operating_points",
-    "patient_weights",
-    "resampled_auroc",
-    "score",
-]
+__all__ = ["FEWEST", "Array", "Aurocs", "Interval", "enough", "operating_points", "patient_weights", "resampled_auroc"]
 
 Array: TypeAlias = NDArray[np.float64]
 FEWEST = 30
@@ -41,7 +31,7 @@ class Interval:
     def of(cls, value: float, resampled: Array) -> Self:
         """The percentile interval of what resamples gave; those without a positive gave NaN and are left out."""
         if np.isnan(resampled).all():
-            return cls(value, float("nan"), float("nan"))
+            return cls(value, math.nan, math.nan)
         tail = (1 - LEVEL) / 2
         low, high = np.nanquantile(resampled, (tail, 1 - tail))
         return cls(value, float(low), float(high))
@@ -50,15 +40,6 @@ class Interval:
     def significant(self) -> bool:
         """Whether zero lies outside."""
         return bool(self.low > 0 or self.high < 0)
-
-
-@dataclass(frozen=True)
-class Score:
-    """How well one pathology is told from the rest."""
-
-    pathology: str
-    positives: int
-    auroc: Interval
 
 
 def enough(labels: NDArray[np.uint8], fewest: int = FEWEST) -> NDArray[np.bool_]:
@@ -97,35 +78,45 @@ def resampled_auroc(labels: NDArray[np.uint8], scores: Array, weights: Array) ->
         return cast(Array, (drawn * (below[:, first] + below[:, last])).sum(1) / pairs)
 
 
-def score(labels: NDArray[np.uint8], scores: Array, weights: Array) -> tuple[Score, ...]:
-    """AUROC of every pathology.
+@dataclass(frozen=True, eq=False)
+class Aurocs:
+    """AUROC of every pathology, or the difference of two, with those of the resamples; NaN where there is none."""
 
-    Args:
-        labels: zeros and ones, ``(n, 14)``.
-        scores: ``(n, 14)``.
-        weights: of the resamples, from :func:`patient_weights`.
-    """
-    found = []
-    for k, name in enumerate(PATHOLOGIES):
-        one = labels[:, k], scores[:, k]
-        found.append(Score(name, int(labels[:, k].sum()), Interval.of(_auroc(*one), resampled_auroc(*one, weights))))
-    return tuple(found)
+    values: Array
+    """``(14,)``."""
+    resampled: Array
+    """``(14, R)``."""
 
+    @classmethod
+    def of(cls, labels: NDArray[np.uint8], scores: Array, weights: Array) -> Self:
+        """From zeros and ones and scores, both ``(n, 14)``, and the resamples of :func:`patient_weights`."""
+        once, many = (
+            np.stack([resampled_auroc(*column, each) for column in zip(labels.T, scores.T, strict=True)])
+            for each in (np.ones((1, len(scores))), weights)
+        )
+        return cls(once[:, 0], many)
 
-def mean_of(labels: NDArray[np.uint8], scores: Array, weights: Array, *, counts: NDArray[np.bool_]) -> Interval:
-    """Mean AUROC over the pathologies that count, from :func:`enough`; NaN if none does."""
-    chosen = np.flatnonzero(counts)
-    if not len(chosen):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    values = np.mean([_auroc(labels[:, k], scores[:, k]) for k in chosen])
-    resampled = np.mean([resampled_auroc(labels[:, k], scores[:, k], weights) for k in chosen], axis=0)
-    return Interval.of(float(values), resampled)
+    def __sub__(self, before: Self) -> "Aurocs":
+        return Aurocs(self.values - before.values, self.resampled - before.resampled)
 
+    @property
+    def intervals(self) -> list[Interval]:
+        """Of each pathology."""
+        return [Interval.of(float(value), each) for value, each in zip(self.values, self.resampled, strict=True)]
 
-def _auroc(labels: NDArray[np.uint8], scores: Array) -> float:
-    from sklearn.metrics import roc_auc_score
+    def mean(self, counts: NDArray[np.bool_]) -> Interval:
+        """Of the mean over the pathologies that count, from :func:`enough`; NaN if none does."""
+        if not counts.any():
+            return Interval(math.nan, math.nan, math.nan)
+        return Interval.of(float(self.values[counts].mean()), self.resampled[counts].mean(0))
 
-    return float(roc_auc_score(labels, scores)) if 0 < labels.sum() < len(labels) else float("nan")
+    def by_pathology(self, labels: NDArray[np.uint8]) -> list[dict[str, Any]]:
+        """As plain values, each with its number of positives."""
+        found = zip(PATHOLOGIES, labels.sum(0).tolist(), self.intervals, strict=True)
+        return [
+            {"pathology": name, "positives": positives, "auroc": asdict(interval)}
+            for name, positives, interval in found
+        ]
 
 
 def operating_points(labels: NDArray[np.uint8], scores: Array) -> Array:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,44 +15,86 @@ from torch.utils.data import DataLoader
 
 from samplewise import distributed
 from samplewise.checkpoint import MODEL_FILE
-from samplewise.data.pictures import PATHOLOGIES, PictureData, Store
-from samplewise.data.records import decoding, read_json
+from samplewise.data.pictures import PATHOLOGIES, Store
+from samplewise.data.records import SettingsFile, decoding, read_json
 from samplewise.disk import alone, write_json
-from samplewise.errors import DataError
+from samplewise.errors import ConfigurationError, DataError
 from samplewise.methods import Unconstrained
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Problem
 from samplewise.provenance import provenance
-from samplewise.samples import in_order, mix
-from samplewise.studies.chest.auroc import Array, enough, mean_of, operating_points, patient_weights, score
-from samplewise.studies.chest.densenet import Classifier, load_classifier, load_pretrained, save_classifier
-from samplewise.studies.chest.settings import SETTINGS_FILE, ClassifierSettings
+from samplewise.samples import mix
+from samplewise.studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
+from samplewise.studies.chest.densenet import (
+    Classifier,
+    fingerprint_of,
+    load_classifier,
+    load_pretrained,
+    probabilities,
+    save_classifier,
+)
 from samplewise.training import Solution, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = [
-    "RESULT_FILE",
-    "check_unseen",
-    "classification",
-    "fingerprint",
-    "fingerprint_of",
-    "labels_of",
-    "make_augmentation",
-    "open_run",
-    "positive_weight",
-    "probabilities",
-    "read_classifier",
-    "train_classifier",
-]
+__all__ = ["MADE", "SCORES_FILE", "SETTINGS_FILE", "ClassifierSettings", "check_unseen", "classification"]
+__all__ += ["fingerprint", "labels_of", "make_augmentation", "open_run", "positive_weight", "read_classifier"]
+__all__ += ["train_classifier"]
 
-RESULT_FILE = "result.json"
+SCORES_FILE = "result.json"
 RESAMPLES = 2000
 IMBALANCE = (
     "Each output starts at its prevalence; the weight of positives is the ratio of negatives to positives up to the "
     "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
     "validation part."
 )
+MADE = ("data", "weights")
+"""Settings that follow from the pictures and the weights, and that nobody chooses."""
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """All that a classifier depends on beside the pictures; rate and patience are the paper's."""
+
+    size: int = 224
+    """Height and width that it looks at; pictures of other sizes are resized."""
+    batch_size: int = 64
+    rate: float = 1e-4
+    anneal: bool = False
+    """Whether the learning rate falls to zero as a cosine over the epochs."""
+    epochs: int = 100
+    """At most."""
+    patience: int = 10
+    """Epochs without a smaller validation loss after which training ends."""
+    balance: float = 1.0
+    """Largest weight of a positive label; each gets the ratio of negatives to positives up to it."""
+    augment: bool = True
+    """Whether training images are mirrored, turned, moved and scaled a little."""
+    seed: int = 0
+    data: str = ""
+    """Fingerprint of the pictures."""
+    weights: str = ""
+    """Hash of the file of published weights it starts from; empty from scratch."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 32), ("batch_size", 2), ("epochs", 1), ("patience", 1), ("balance", 1)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(
+                    f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
+                )
+        if not self.rate > 0:
+            raise ConfigurationError(f"expected a learning rate above 0, got {self.rate}")
+
+    def of(self, store: Store, weights: Path | None) -> ClassifierSettings:
+        """The same for these pictures and this file of weights."""
+        try:
+            digest = "" if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
+        except OSError as error:
+            raise DataError(f"{weights}: cannot be read: {error.strerror or error}") from error
+        return replace(self, data=store.index.fingerprint, weights=digest)
+
+
+SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", ClassifierSettings, "classifier training")
 
 
 def positive_weight(labels: Tensor, largest: float) -> Tensor:
@@ -114,7 +155,12 @@ def open_run(
         raise DataError(
             f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
         )
-    classifier = _fresh(settings, labels, weights)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(mix(settings.seed, "classifier"))
+        classifier = Classifier(settings.size)
+    if weights is not None:
+        load_pretrained(classifier, weights)
+    classifier.start_at((labels.sum(0) + 1) / (len(labels) + 2))
     if distributed.rank() == 0:
         SETTINGS_FILE.open(folder, settings, resume=resume)
     return classifier
@@ -128,18 +174,11 @@ def train_classifier(
     weights: Path | None = None,
     resume: bool = False,
     fabric: Fabric | None = None,
-    progress: bool | None = None,
 ) -> Solution:
     """Train by the settings; killed at any moment, the same call with ``resume`` goes on to the same weights.
 
-    Args:
-        store: prepared X-rays with labels and their split.
-        settings: how; see :meth:`ClassifierSettings.of`.
-        folder: of the run: settings, checkpoints, history, and at the end the network and what it reaches.
-        weights: file of published ImageNet weights, or of another classifier, to start from; from scratch if None.
-        resume: go on with the run that is there.
-        fabric: devices, strategy and precision, launched; one device if not given.
-        progress: show a progress bar; on a terminal only if None.
+    The folder gets the settings, checkpoints, the history, and at the end the network and what it reaches. ``weights``
+    is a file of published ImageNet weights, or of another classifier, to start from; without, it starts from scratch.
     """
     classifier = open_run(store, settings, folder, weights=weights, resume=resume)
     labels, pictures = labels_of(store), store.select("train")
@@ -163,27 +202,11 @@ def train_classifier(
             patience=settings.patience,
             checkpoint=folder / "fit",
             fabric=fabric,
-            progress=progress,
         )
-    chosen = solution.model
-    assert isinstance(chosen, Classifier)
     if distributed.rank() == 0:
-        _finish(folder, settings, store, chosen, solution)
+        assert isinstance(solution.model, Classifier)
+        _finish(folder, settings, store, solution.model, solution)
     return solution
-
-
-def probabilities(
-    classifier: Classifier, data: PictureData, *, batch_size: int = 64, watch: Callable[[int, int], None] | None = None
-) -> Array:
-    """What the classifier says of every picture, ``(n, 14)``; ``watch`` is called with how many are done, and all."""
-    device = next(classifier.parameters()).device
-    found = []
-    with evaluation_mode(classifier):
-        for batch, index in in_order(data, batch_size=batch_size, device=device):
-            found.append(classifier(batch[0]).sigmoid())
-            if watch is not None:
-                watch(int(index[-1]) + 1, len(data))
-    return torch.cat(found).double().cpu().numpy()
 
 
 def read_classifier(folder: Path) -> Classifier:
@@ -196,7 +219,7 @@ def read_classifier(folder: Path) -> Classifier:
 
 def check_unseen(folder: Path, store: Store) -> None:
     """Refuse pictures of another set, or split otherwise: the classifier may have been trained on its test part."""
-    path = folder / RESULT_FILE
+    path = folder / SCORES_FILE
     with decoding(path, "a result of chest classifier"):
         split = read_json(path, "a result of chest classifier")["pictures"]["split"]
     if SETTINGS_FILE.read(folder).data != store.index.fingerprint or split != store.split.origin:
@@ -211,24 +234,6 @@ def fingerprint(folder: Path) -> str:
     return fingerprint_of(read_classifier(folder))
 
 
-def fingerprint_of(network: nn.Module) -> str:
-    """A short hash of a network's weights."""
-    digest = hashlib.sha256()
-    for name, value in network.state_dict().items():
-        digest.update(name.encode() + value.cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _fresh(settings: ClassifierSettings, labels: Tensor, weights: Path | None) -> Classifier:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix(settings.seed, "classifier"))
-        classifier = Classifier(settings.size)
-    if weights is not None:
-        load_pretrained(classifier, weights)
-    classifier.start_at((labels.sum(0) + 1) / (len(labels) + 2))
-    return classifier
-
-
 def _finish(
     folder: Path, settings: ClassifierSettings, store: Store, classifier: Classifier, solution: Solution
 ) -> None:
@@ -240,16 +245,16 @@ def _finish(
         assert labels is not None
         if part == "validation":
             classifier.thresholds.copy_(torch.from_numpy(operating_points(labels, scores)))
-        weights = patient_weights(data.patients, RESAMPLES, settings.seed)
+        aurocs = Aurocs.of(labels, scores, patient_weights(data.patients, RESAMPLES, settings.seed))
         found[part] = {
             "images": len(data),
             "patients": len(set(data.patients)),
-            "mean_auroc": asdict(mean_of(labels, scores, weights, counts=enough(labels))),
+            "mean_auroc": asdict(aurocs.mean(enough(labels))),
             "left_out": [name for name, counts in zip(PATHOLOGIES, enough(labels), strict=True) if not counts],
-            "pathologies": [asdict(one) for one in score(labels, scores, weights)],
+            "pathologies": aurocs.by_pathology(labels),
         }
     write_json(
-        folder / RESULT_FILE,
+        folder / SCORES_FILE,
         {
             "status": solution.status.name,
             "selected": solution.selected.to_dict(),

@@ -1,7 +1,8 @@
-"""The pathology classifier: MONAI's DenseNet-121 over grey images of any size."""
+"""The pathology classifier: MONAI's DenseNet-121 over grey images of any size, its files, and what it says."""
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,10 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from samplewise.checkpoint import load_state, save_state
-from samplewise.data.pictures import PATHOLOGIES
+from samplewise.data.pictures import PATHOLOGIES, PictureData
 from samplewise.errors import CheckpointError, DataError, MissingPackageError, install
+from samplewise.problem import evaluation_mode
+from samplewise.samples import in_order
+from samplewise.studies.chest.auroc import Array
 
-__all__ = ["Classifier", "load_classifier", "load_pretrained", "save_classifier"]
+__all__ = ["Classifier", "fingerprint_of", "load_classifier", "load_pretrained", "probabilities", "save_classifier"]
 
 FORMAT = "samplewise-classifier-1"
 MEAN, DEVIATION = 0.449, 0.226  # of ImageNet's pixels over all channels, which published weights expect
@@ -125,3 +129,25 @@ def load_classifier(path: Path) -> Classifier:
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{path}: does not fit the classifier: {' '.join(str(error).split())}") from error
     return classifier.eval().requires_grad_(False)
+
+
+def fingerprint_of(network: nn.Module) -> str:
+    """A short hash of a network's weights."""
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def probabilities(
+    classifier: Classifier, data: PictureData, *, batch_size: int = 64, watch: Callable[[int, int], None] | None = None
+) -> Array:
+    """What the classifier says of every picture, ``(n, 14)``; ``watch`` is called with how many are done, and all."""
+    device = next(classifier.parameters()).device
+    found = []
+    with evaluation_mode(classifier):
+        for batch, index in in_order(data, batch_size=batch_size, device=device):
+            found.append(classifier(batch[0]).sigmoid())
+            if watch is not None:
+                watch(int(index[-1]) + 1, len(data))
+    return torch.cat(found).double().cpu().numpy()

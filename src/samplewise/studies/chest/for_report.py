@@ -9,8 +9,7 @@ from samplewise.data.records import decoding, read_json
 from samplewise.report.fits import read_fit_within
 from samplewise.report.run import RunReport, Table
 from samplewise.report.words import count
-from samplewise.studies.chest.classifier import RESULT_FILE
-from samplewise.studies.chest.settings import SETTINGS_FILE
+from samplewise.studies.chest.classifier import SCORES_FILE, SETTINGS_FILE
 
 __all__ = ["read_classifier_training"]
 
@@ -23,7 +22,7 @@ def read_classifier_training(folder: Path) -> Sequence[RunReport] | None:
     if found is None:
         return None
     run, _ = found
-    result = folder / RESULT_FILE
+    result = folder / SCORES_FILE
     return [replace(run, problem=PROBLEM, tables=tuple(_scores(result)) if result.exists() else ())]
 
 

@@ -1,37 +1,32 @@
 """What watermarks do to a diagnosis: the classifier on marked images as written, against the originals (Table II)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from samplewise.checkpoint import load_state, save_state
 from samplewise.data.pictures import PATHOLOGIES, PictureData
-from samplewise.errors import DataError
+from samplewise.errors import CheckpointError, DataError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
-from samplewise.studies.chest.auroc import (
-    Array,
-    Interval,
-    Score,
-    enough,
-    mean_of,
-    patient_weights,
-    resampled_auroc,
-    score,
-)
-from samplewise.studies.chest.classifier import labels_of, probabilities
-from samplewise.studies.chest.densenet import Classifier
+from samplewise.studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
+from samplewise.studies.chest.classifier import labels_of
+from samplewise.studies.chest.densenet import Classifier, probabilities
 from samplewise.watermark.judging.measure import Watch, as_images, as_pixels, mark
 from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.networks import Network
 
-__all__ = ["Difference", "Impact", "Originals", "Seen", "judge_originals", "judge_run", "look_at"]
+__all__ = ["Difference", "Impact", "Originals", "Seen", "judge_originals", "judge_run", "look_at", "look_once"]
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
+Seen = Mapping[str, Array]
+"""Of marked images as written ``probabilities`` ``(n, 14)``, ``psnr`` in dB ``(n,)`` and ``bit_error`` ``(n,)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,20 +44,7 @@ class Originals:
     """Which pathologies have enough positives to count in a mean, ``(14,)``."""
     weights: Array
     """Of the resamples, ``(R, n)``: the same for every run, so that differences are paired."""
-    scores: tuple[Score, ...]
-    mean: Interval
-
-
-@dataclass(frozen=True, eq=False)
-class Seen:
-    """What the classifier, the eye and the reader see of marked images as written."""
-
-    probabilities: Array
-    """``(n, 14)``."""
-    psnr: Array
-    """``(n,)``, in dB."""
-    bit_error: Array
-    """``(n,)``."""
+    aurocs: Aurocs
 
 
 @dataclass(frozen=True)
@@ -78,6 +60,7 @@ class Difference:
     """Share of the images that are on the other side of the operating point."""
     mean_change: float
     """Mean ``|p(marked) - p(original)|``."""
+    significant: bool
 
 
 @dataclass(frozen=True)
@@ -106,13 +89,6 @@ class Impact:
     """Share of the images at or above the run's floor; None without one."""
     bit_error: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        plain = asdict(self)
-        for one, difference in zip(plain["differences"], self.differences, strict=True):
-            one["significant"] = difference.auroc.significant
-        return plain
-
 
 def judge_originals(
     classifier: Classifier,
@@ -123,15 +99,10 @@ def judge_originals(
     seed: int,
     look: Callable[[], Array] | None = None,
 ) -> Originals:
-    """Look at the images themselves.
+    """Look at the images themselves, which the classifier was not trained on.
 
-    Args:
-        classifier: in eval mode.
-        data: pictures with labels that it was not trained on.
-        fewest: positives that a pathology must have to count in a mean.
-        resamples: of the bootstrap over patients.
-        seed: of the resamples.
-        look: gives what the classifier says of the pictures, ``(n, 14)``, where it is known already or watched.
+    A pathology counts in a mean with ``fewest`` positives. ``look`` gives what the classifier says of the pictures,
+    ``(n, 14)``, where it is known already or watched.
     """
     labels_of(data.store)  # says what is wrong with pictures that have none
     labels = data.labels
@@ -148,23 +119,14 @@ def judge_originals(
         counts=counts,
         thresholds=classifier.thresholds.double().cpu().numpy(),
         weights=weights,
-        scores=score(labels, found, weights),
-        mean=mean_of(labels, found, weights, counts=counts),
+        aurocs=Aurocs.of(labels, found, weights),
     )
 
 
 def look_at(
     classifier: Classifier, network: Network, data: PictureData, *, batch_size: int = 32, watch: Watch | None = None
 ) -> Seen:
-    """Mark every image at its own resolution, write it as 8-bit grey, and look at what a file would hold.
-
-    Args:
-        classifier: resizes what it looks at by itself.
-        network: of any size that takes these images.
-        data: grey pictures.
-        batch_size: images in a batch; it changes only speed and memory.
-        watch: called as the work goes.
-    """
+    """Mark every image at its own resolution, write it as 8-bit grey, and look at what a file would hold."""
     if data.store.size % network.cell:
         raise DataError(
             f"{data.store.folder}: expected images of a multiple of {network.cell} pixels, got {data.store.size}"
@@ -179,60 +141,56 @@ def look_at(
             columns.append((classifier(read).sigmoid(), psnr(read, images), errors))
             if watch is not None:
                 watch(int(index[-1]) + 1, len(data))
-    return Seen(*(torch.cat(column).double().cpu().numpy() for column in zip(*columns, strict=True)))
+    names = ("probabilities", "psnr", "bit_error")
+    found = (torch.cat(column).double().cpu().numpy() for column in zip(*columns, strict=True))
+    return dict(zip(names, found, strict=True))
+
+
+def look_once(folder: Path, about: Mapping[str, str], of: str, look: Callable[[], Seen]) -> Seen:
+    """What ``look`` sees or, if a comparison that was ended had seen it before, what was kept of it in ``folder``.
+
+    ``about`` says what it is seen by and in, such as the fingerprints of classifier and pictures: of others none is
+    taken. ``of`` tells the images from others, such as the fingerprint of the network that marked them.
+    """
+    path, about = folder / f"{of}.safetensors", {**about, "of": of}
+    if path.exists():
+        with suppress(CheckpointError):  # torn or foreign: looked at again
+            stored = load_state(path)
+            if stored.get("about") == about:
+                return {name: values.numpy() for name, values in stored["arrays"].items()}
+    found = look()
+    save_state(path, {"about": about, "arrays": {name: torch.from_numpy(each) for name, each in found.items()}})
+    return found
 
 
 def judge_run(run: Run, originals: Originals, seen: Seen, *, bounds: Sequence[float]) -> Impact:
     """Compare what is seen of a run's marked images with the originals.
 
-    Args:
-        run: whose marks they are.
-        originals: the same images before.
-        seen: after.
-        bounds: changes of probability for which to say how many images stay within.
+    For each of ``bounds``, a change of probability, it is said how many images stay within.
     """
-    before, after = originals.probabilities, seen.probabilities
+    before, after, counts = originals.probabilities, seen["probabilities"], originals.counts
     change = np.abs(after - before)
     flipped = (after >= originals.thresholds) != (before >= originals.thresholds)
-    counts = originals.counts
-    values, resampled = _differences(originals, after)
-    largest = change.max(1)
+    moved = Aurocs.of(originals.labels, after, originals.weights) - originals.aurocs
     differences = tuple(
-        Difference(
-            name, bool(counts[k]), Interval.of(values[k], resampled[k]), flipped[:, k].mean(), change[:, k].mean()
-        )
-        for k, name in enumerate(PATHOLOGIES)
+        Difference(name, bool(counts[k]), auroc, flipped[:, k].mean(), change[:, k].mean(), auroc.significant)
+        for k, (name, auroc) in enumerate(zip(PATHOLOGIES, moved.intervals, strict=True))
     )
+    largest = change.max(1)
     floor = None if run.recipe.image_loss else run.recipe.floor
     return Impact(
         name=run.name,
         label=run.label,
         differences=differences,
-        mean=Interval.of(float(values[counts].mean()), resampled[counts].mean(0)),
-        mean_size=float(np.abs(values[counts]).mean()),
-        significant=tuple(one.pathology for one in differences if one.counts and one.auroc.significant),
+        mean=moved.mean(counts),
+        mean_size=float(np.abs(moved.values[counts]).mean()),
+        significant=tuple(one.pathology for one in differences if one.counts and one.significant),
         flipped=float(flipped.mean()),
         mean_change=float(change.mean()),
-        quantiles={f"{q:g}": float(value) for q, value in zip(QUANTILES, np.quantile(largest, QUANTILES), strict=True)},
+        quantiles={f"{q:g}": float(np.quantile(largest, q)) for q in QUANTILES},
         within={f"{bound:g}": float((largest <= bound).mean()) for bound in bounds},
-        psnr_mean=float(seen.psnr.mean()),
-        psnr_min=float(seen.psnr.min()),
-        satisfied=None if floor is None else float((seen.psnr >= floor).mean()),
-        bit_error=float(seen.bit_error.mean()),
+        psnr_mean=float(seen["psnr"].mean()),
+        psnr_min=float(seen["psnr"].min()),
+        satisfied=None if floor is None else float((seen["psnr"] >= floor).mean()),
+        bit_error=float(seen["bit_error"].mean()),
     )
-
-
-def _differences(originals: Originals, after: Array) -> tuple[Array, Array]:
-    """AUROC after minus before, ``(14,)``, and the same in every resample, ``(14, R)``."""
-    labels, once = originals.labels, np.ones((1, len(after)))
-
-    def paired(weights: Array) -> Array:
-        return np.stack(
-            [
-                resampled_auroc(labels[:, k], after[:, k], weights)
-                - resampled_auroc(labels[:, k], originals.probabilities[:, k], weights)
-                for k in range(labels.shape[1])
-            ]
-        )
-
-    return paired(once)[:, 0], paired(originals.weights)

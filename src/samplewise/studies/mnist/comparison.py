@@ -1,25 +1,30 @@
 """The study's table: ours, the paper's and the difference, at the selected and at the last epoch."""
 
 import csv
+import io
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from samplewise import disk
+from samplewise.errors import DataError
 from samplewise.provenance import provenance
-from samplewise.studies.mnist.dominance import compare, describe
-from samplewise.studies.mnist.results import Result
-from samplewise.studies.mnist.rows import Naming, Row
-from samplewise.studies.mnist.settings import StudySettings
-from samplewise.studies.mnist.table_one import COLUMNS, TABLE_ONE, Column, paper_number
+from samplewise.studies.mnist.figures import write_figures
+from samplewise.studies.mnist.results import Result, read_results
+from samplewise.studies.mnist.rows import Naming
+from samplewise.studies.mnist.settings import StudySettings, read_settings
+from samplewise.studies.mnist.table_one import COLUMNS, TABLE_ONE, Column
 
-__all__ = ["EPOCHS", "Cell", "Comparison", "Line", "make_comparison"]
+__all__ = ["Cell", "Comparison", "Entry", "beaten", "make_comparison", "write_all"]
 
 EPOCHS = ("selected", "last")
-ACCURACY_TOLERANCE, SATISFIED_TOLERANCE = 0.006, 0.03  # how near a row must come to count as reproduced
+TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
+"""What rows are judged by, and how near one must come to the paper's to count as reproduced."""
 BLACK = ", against a black image"
+Cells = dict[str, dict[str, "Cell"]]
+"""By data set and column."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +33,24 @@ class Cell:
 
     mean: float
     """Over the seeds."""
-    spread: float | None
+    spread: float | None = None
     """Largest minus smallest over the seeds; None for a single one."""
-    paper: float | None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        return None if self.paper is None else self.mean - self.paper
+    paper: float | None = None
+    difference: float | None = None
+    """Ours minus the paper's."""
 
     def text(self, column: Column) -> str:
         """The number, its spread, and in brackets the paper's and the difference."""
         shown = column.text(self.mean)
         if self.spread is not None:
             shown += f" ±{column.text(self.spread / 2)}"
-        if self.paper is not None and self.difference is not None:
+        if self.paper is not None:
             shown += f" ({column.text(self.paper)}, {self.difference:+.{column.digits}f})"
         return shown
 
 
 @dataclass(frozen=True)
-class Line:
+class Entry:
     """One row of the table at one epoch."""
 
     name: str
@@ -59,23 +61,9 @@ class Line:
     seeds: list[int]
     epochs: list[int]
     """Which epoch it is, for each seed."""
-    cells: dict[str, dict[str, Cell]]
-    """By split and column."""
-
-    def near_paper(self) -> bool | None:
-        """Whether accuracy and share satisfied are within tolerance of the paper's; None if it has no such row."""
-        differences = [
-            (cells["accuracy"].difference, cells["satisfied"].difference)
-            for cells in self.cells.values()
-            if "accuracy" in cells
-        ]
-        if not differences or any(a is None or s is None for a, s in differences):
-            return None
-        return all(
-            abs(a) <= ACCURACY_TOLERANCE and abs(s) <= SATISFIED_TOLERANCE
-            for a, s in differences
-            if a is not None and s is not None
-        )
+    cells: Cells
+    near_paper: bool | None
+    """Whether accuracy and share satisfied are within tolerance of the paper's; None if it has no such row."""
 
 
 @dataclass(frozen=True)
@@ -83,118 +71,99 @@ class Comparison:
     """All rows of a run."""
 
     settings: StudySettings
-    lines: list[Line]
     shared: list[str]
     """Options that all rows have in common."""
-    provenance: list[dict[str, Any]]
+    rows: list[Entry]
+    made_by: list[dict[str, Any]]
     """Command, commit and versions of every row that went in."""
 
-    @property
-    def splits(self) -> tuple[str, str]:
-        """Names of the two data sets."""
-        return "train", self.settings.held_out
-
-    def at(self, epoch: str) -> list[Line]:
-        """The lines of one epoch."""
-        return [line for line in self.lines if line.epoch == epoch]
+    def at(self, epoch: str) -> list[Entry]:
+        """The rows at one epoch."""
+        return [entry for entry in self.rows if entry.epoch == epoch]
 
     def to_dict(self) -> dict[str, Any]:
         """The table as plain values."""
-        lines = []
-        for line in self.lines:
-            plain = asdict(line)
-            for split, cells in line.cells.items():
-                for metric, cell in cells.items():
-                    plain["cells"][split][metric]["difference"] = cell.difference
-            plain["near_paper"] = line.near_paper()
-            lines.append(plain)
-        return {"settings": asdict(self.settings), "shared": self.shared, "rows": lines, "made_by": self.provenance}
+        return asdict(self)
 
     def write(self, out: Path) -> None:
         """Write ``table.json``, ``table.csv`` and ``table.md``."""
         disk.write_json(out / "table.json", {**self.to_dict(), "provenance": provenance()})
-        with disk.atomic(out / "table.csv") as temporary, temporary.open("w", newline="") as file:
-            csv.writer(file).writerows(self._records())
-        with disk.atomic(out / "table.md") as temporary:
-            temporary.write_text(self.text() + "\n", encoding="utf-8")
-
-    def _records(self) -> Iterable[list[Any]]:
-        yield ["row", "epoch", "seeds", "split", "metric", "ours", "spread", "paper", "difference"]
-        for line in self.lines:
-            for split, cells in line.cells.items():
-                for metric, cell in cells.items():
-                    yield [
-                        *(line.name, line.epoch, len(line.seeds), split, metric),
-                        *(cell.mean, cell.spread, cell.paper, cell.difference),
-                    ]
+        lines = io.StringIO()
+        writer = csv.writer(lines)
+        writer.writerow(["row", "epoch", "seeds", "split", "metric", "ours", "spread", "paper", "difference"])
+        for entry in self.rows:
+            for split, cells in entry.cells.items():
+                for name, cell in cells.items():
+                    values = cell.mean, cell.spread, cell.paper, cell.difference
+                    writer.writerow([entry.name, entry.epoch, len(entry.seeds), split, name, *values])
+        disk.write_text(out / "table.csv", lines.getvalue())
+        disk.write_text(out / "table.md", self.text() + "\n")
 
     def text(self) -> str:
         """The table as Markdown."""
-        parts = [self._heading()]
-        for epoch in EPOCHS:
-            for split in self.splits:
-                parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]
-        return "\n\n".join([*parts, *self._verdict(), *self._beaten()])
-
-    def _heading(self) -> str:
         s = self.settings
         shared = "".join(f", {option}" for option in self.shared)
-        compared = " In brackets: the paper's number and the difference to it." if self._compared() else ""
-        return (
-            f"# {s.data}: CE subject to MSE ≤ {s.theta:g} for every sample\n\n"
+        compared = any(cell.paper is not None for entry in self.rows for cell in entry.cells["train"].values())
+        brackets = " In brackets: the paper's number and the difference to it." if compared else ""
+        parts = [
+            f"# {s.data}: CE subject to MSE ≤ {s.theta:g} for every sample",
             f"{s.epochs} epochs after {s.warm_epochs} of classification only, batch {s.batch_size}, code of {s.code} "
-            f"{s.latent} units{shared}.{compared} ± is half the range over the seeds. The selected epoch is the one "
-            "with the most satisfied training constraints."
-        )
+            f"{s.latent} units{shared}.{brackets} ± is half the range over the seeds. The selected epoch is the one "
+            "with the most satisfied training constraints.",
+        ]
+        for epoch in EPOCHS:
+            for split in ("train", s.held_out):
+                parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]
+        judged = [entry for entry in self.at("selected") if entry.near_paper is not None]
+        if judged:
+            far = [entry.label for entry in judged if not entry.near_paper]
+            parts.append(
+                f"Within {TOLERANCES['accuracy']} in accuracy and {TOLERANCES['satisfied']} in share satisfied of the "
+                f"paper, train and {s.held_out}: {len(judged) - len(far)} of {len(judged)} rows"
+                + (f"; not {', '.join(far)}." if far else ".")
+            )
+        own = [entry for entry in self.at("selected") if entry.row not in TABLE_ONE]
+        if own and s.comparable:
+            parts += ["## The paper's rows against ours, test, selected epoch", beaten(own)]
+        return "\n\n".join(parts)
 
     def _grid(self, epoch: str, split: str) -> str:
         headings = " | ".join(column.heading for column in COLUMNS)
-        rows = [f"| Row | Epoch | {headings} |", "|---|---|" + "---|" * len(COLUMNS)]
-        for line in self.at(epoch):
-            cells = line.cells[split]
-            shown = (cells[column.name].text(column) if column.name in cells else "" for column in COLUMNS)
-            rows.append(f"| {line.label} | {'/'.join(map(str, line.epochs))} | {' | '.join(shown)} |")
-        return "\n".join(rows)
+        lines = [f"| Row | Epoch | {headings} |", "|---|---|" + "---|" * len(COLUMNS)]
+        for entry in self.at(epoch):
+            shown = " | ".join(entry.cells[split][column.name].text(column) for column in COLUMNS)
+            lines.append(f"| {entry.label} | {'/'.join(map(str, entry.epochs))} | {shown} |")
+        return "\n".join(lines)
 
     def brief(self) -> str:
         """The selected epoch in plain text, train and held-out side by side, for a terminal."""
-        lines = [line for line in self.at("selected") if not line.name.endswith(BLACK)]
-        wide = max(len(line.label) for line in lines)
+        entries = [entry for entry in self.at("selected") if not entry.name.endswith(BLACK)]
+        splits, wide = ("train", self.settings.held_out), max(len(entry.label) for entry in entries)
         heading = " ".join(column.heading.rjust(column.width) for column in COLUMNS)
-        rows = [
-            f"{'':{wide}}  {'  '.join(split.center(len(heading)) for split in self.splits)}",
-            "  ".join(["row".ljust(wide), *(heading for _ in self.splits)]),
+        lines = [
+            f"{'':{wide}}  {'  '.join(split.center(len(heading)) for split in splits)}",
+            "  ".join(["row".ljust(wide), heading, heading]),
         ]
-        for line in lines:
+        for entry in entries:
             halves = (
-                " ".join(column.text(line.cells[split][column.name].mean).rjust(column.width) for column in COLUMNS)
-                for split in self.splits
+                " ".join(column.text(entry.cells[split][column.name].mean).rjust(column.width) for column in COLUMNS)
+                for split in splits
             )
-            rows.append("  ".join([line.label.ljust(wide), *halves]))
-        return "\n".join(row.rstrip() for row in rows)
+            lines.append("  ".join([entry.label.ljust(wide), *halves]))
+        return "\n".join(line.rstrip() for line in lines)
 
-    def _compared(self) -> bool:
-        return any(cell.paper is not None for line in self.lines for cell in line.cells["train"].values())
 
-    def _verdict(self) -> list[str]:
-        judged = [line for line in self.at("selected") if line.near_paper() is not None]
-        if not judged:
-            return []
-        far = [line.label for line in judged if not line.near_paper()]
-        verdict = (
-            f"Within {ACCURACY_TOLERANCE} in accuracy and {SATISFIED_TOLERANCE} in share satisfied of the paper, "
-            f"train and {self.settings.held_out}: {len(judged) - len(far)} of {len(judged)} rows"
-        )
-        return [verdict + (f"; not {', '.join(far)}." if far else ".")]
-
-    def _beaten(self) -> list[str]:
-        """How rows beyond the paper's compare with it, if there are any."""
-        own = [line for line in self.at("selected") if line.row not in TABLE_ONE and self.settings.comparable]
-        if not own:
-            return []
-        cells = {line.name: line.cells[self.settings.held_out] for line in own}
-        found = compare({name: (cell["accuracy"].mean, cell["satisfied"].mean) for name, cell in cells.items()})
-        return ["## The paper's rows against ours, test, selected epoch", describe(found)]
+def beaten(ours: Sequence[Entry]) -> str:
+    """Which fixed and sequential rows of Table I one of ours beats on test in both accuracy and share satisfied."""
+    lines = ["| Row of the paper | Accuracy | Satisfied | Beaten on both by |", "|---|---|---|---|"]
+    published = {row: halves["test"] for row, halves in TABLE_ONE.items() if row != "classification"}
+    count = 0
+    for row, half in published.items():
+        better = [one.name for one in ours if all(one.cells["test"][name].mean > half[name] for name in TOLERANCES)]
+        by = ", ".join(f"`{name}`" for name in better) or "none"
+        count += bool(better)
+        lines.append(f"| {row} | {half['accuracy']:.4f} | {half['satisfied']:.3f} | {by} |")
+    return "\n".join([*lines, "", f"{count} of {len(published)} rows are beaten on both counts."])
 
 
 def make_comparison(settings: StudySettings, found: Sequence[Result]) -> Comparison:
@@ -202,47 +171,62 @@ def make_comparison(settings: StudySettings, found: Sequence[Result]) -> Compari
     rows: dict[str, list[Result]] = {}
     for result in found:
         rows.setdefault(result.row.name, []).append(result)
-    naming = Naming([results[0].row for results in rows.values()])
-    lines = [line for epoch in EPOCHS for results in rows.values() for line in _lines(results, epoch, settings, naming)]
-    made_by = [{**result.provenance, "row": result.row.name} for result in found]
-    return Comparison(settings, lines, list(naming.shared), made_by)
-
-
-def _lines(results: list[Result], epoch: str, settings: StudySettings, naming: Naming) -> list[Line]:
-    """The lines of one row at one epoch."""
-    row = results[0].row
-    splits = ("train", settings.held_out)
-    own = {split: [result.numbers(split, epoch) for result in results] for split in splits}
-    label = naming.label(row)
-    if row.kind != "classification":
-        cells = {split: _cells(own[split], row, split, compared=settings.comparable) for split in splits}
-        return [_line(results, row, epoch, cells, row.name, label)]
-    # The paper measures this row against a black image, which says nothing of the network: both are shown.
-    black = {
-        split: [{**numbers, **result.black[split]} for numbers, result in zip(own[split], results, strict=True)]
-        for split in splits
-    }
-    against = {split: _cells(black[split], row, split, compared=settings.comparable) for split in splits}
-    alone = {split: _cells(own[split], row, split, compared=False) for split in splits}
-    return [
-        _line(results, row, epoch, against, f"{row.name}{BLACK}", f"{label}{BLACK}"),
-        _line(results, row, epoch, alone, row.name, f"{label}, its untrained decoder"),
+    naming = Naming(result.row for result in found)
+    entries = [
+        entry for epoch in EPOCHS for results in rows.values() for entry in _entries(results, epoch, settings, naming)
     ]
+    made_by = [{**result.provenance, "row": result.row.name} for result in found]
+    return Comparison(settings, list(naming.shared), entries, made_by)
 
 
-def _line(
-    results: list[Result], row: Row, epoch: str, cells: dict[str, dict[str, Cell]], name: str, label: str
-) -> Line:
-    numbers = [result.selected_epoch if epoch == "selected" else result.last_epoch for result in results]
-    return Line(name, label, row.text, epoch, [result.seed for result in results], numbers, cells)
+def _entries(results: list[Result], epoch: str, settings: StudySettings, naming: Naming) -> list[Entry]:
+    """The lines of one row at one epoch."""
+    row, label, comparable = results[0].row, naming.label(results[0].row), settings.comparable
+    lines = [(row.name, label, False, comparable)]
+    if row.kind == "classification":
+        # The paper measures this row against a black image, which says nothing of the network: both are shown.
+        against = (f"{row.name}{BLACK}", f"{label}{BLACK}", True, comparable)
+        lines = [against, (row.name, f"{label}, its untrained decoder", False, False)]
+    seeds = [result.seed for result in results]
+    epochs = [int(result.epoch(epoch)["epoch"]) for result in results]
+    entries = []
+    for name, said, black, compared in lines:
+        cells = {}
+        for split in ("train", settings.held_out):
+            found = [{**each.numbers(split, epoch), **(each.black[split] if black else {})} for each in results]
+            cells[split] = _cells(found, TABLE_ONE.get(row.name, {}).get(split, {}) if compared else {})
+        entries.append(Entry(name, said, row.text, epoch, seeds, epochs, cells, _near(cells)))
+    return entries
 
 
-def _cells(found: list[dict[str, float]], row: Row, split: str, *, compared: bool) -> dict[str, Cell]:
+def _cells(found: list[dict[str, float]], published: Mapping[str, float]) -> dict[str, Cell]:
     """Each column's cell from the numbers of all seeds."""
     cells = {}
-    for column in COLUMNS:
-        values = [numbers[column.name] for numbers in found]
+    for name in (column.name for column in COLUMNS):
+        values = [numbers[name] for numbers in found]
+        mean, paper = statistics.fmean(values), published.get(name)
         spread = max(values) - min(values) if len(values) > 1 else None
-        paper = paper_number(row.name, split, column.name) if compared else None
-        cells[column.name] = Cell(statistics.fmean(values), spread, paper)
+        cells[name] = Cell(mean, spread, paper, None if paper is None else mean - paper)
     return cells
+
+
+def _near(cells: Cells) -> bool | None:
+    found = [(half[name].difference, limit) for half in cells.values() for name, limit in TOLERANCES.items()]
+    if any(difference is None for difference, _ in found):
+        return None
+    return all(abs(difference or 0.0) <= limit for difference, limit in found)
+
+
+def write_all(out: Path) -> tuple[Comparison, list[str]]:
+    """Write ``table.md``, ``table.csv``, ``table.json`` and ``figures/`` into the run's folder, from its rows' files.
+
+    Returns:
+        The table, and the names of figures that are not drawn since no row keeps what they show.
+    """
+    settings = read_settings(out)
+    found = read_results(out)
+    if not found:
+        raise DataError(f"{out}: no row is complete yet; go on with --resume")
+    table = make_comparison(settings, found)
+    table.write(out)
+    return table, write_figures(out / "figures", settings, found)

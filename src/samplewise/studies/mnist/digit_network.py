@@ -11,10 +11,16 @@ from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
 from samplewise.problem import Problem
 
-__all__ = ["CONSTRAINT", "DigitNetwork", "Latent", "study_problem"]
+__all__ = ["CONSTRAINT", "DigitNetwork", "Latent", "check_latent", "study_problem"]
 
 Latent = Literal["linear", "relu"]
 CONSTRAINT = "reconstruction"
+
+
+def check_latent(latent: str) -> None:
+    """Refuse an activation that there is not."""
+    if latent not in get_args(Latent):
+        raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {latent!r}")
 
 
 class DigitNetwork(nn.Module):
@@ -29,21 +35,12 @@ class DigitNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        pixels: int = 784,
-        classes: int = 10,
-        hidden: int = 256,
-        code: int = 20,
-        latent: Latent = "linear",
+        self, *, pixels: int = 784, classes: int = 10, hidden: int = 256, code: int = 20, latent: Latent = "linear"
     ) -> None:
         super().__init__()
-        if latent not in get_args(Latent):
-            raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {latent!r}")
-        encoder: list[nn.Module] = [nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, code)]
-        if latent == "relu":
-            encoder.append(nn.ReLU())
-        self.encoder = nn.Sequential(*encoder)
+        check_latent(latent)
+        activation = [nn.ReLU()] if latent == "relu" else []
+        self.encoder = nn.Sequential(nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, code), *activation)
         self.classifier = nn.Linear(code, classes)
         self.decoder = nn.Sequential(nn.Linear(code, hidden), nn.ReLU(), nn.Linear(hidden, pixels), nn.Sigmoid())
 
@@ -65,10 +62,5 @@ def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]
 
 
 def study_problem(theta: float, *, margin: float = 0.0) -> Problem:
-    """``min CE`` subject to ``MSE <= theta`` for every sample, the problem of section V-A.
-
-    Args:
-        theta: the tolerated reconstruction error; 0.01 in the paper.
-        margin: how much tighter the bound is in training.
-    """
+    """``min CE`` subject to ``MSE <= theta`` for every sample; ``margin`` tightens the bound in training."""
     return Problem(evaluate, [AtMost(CONSTRAINT, theta, margin=margin)])

@@ -1,13 +1,14 @@
-"""The study's figures, from the files of its rows: errors, epochs, trade-off."""
+"""The study's figures, from the files of its rows: errors, epochs, trade-off, reconstructions."""
 
 from __future__ import annotations
 
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from samplewise.report.style import (
     COLOURS,
@@ -23,83 +24,67 @@ from samplewise.report.style import (
     styled,
 )
 from samplewise.studies.mnist.digit_network import CONSTRAINT
-from samplewise.studies.mnist.pictures import draw_pictures
-from samplewise.studies.mnist.results import Result
+from samplewise.studies.mnist.results import ERRORS, EXAMPLES, Result
 from samplewise.studies.mnist.rows import GAMMA, Naming, parse_row
 from samplewise.studies.mnist.settings import StudySettings
-from samplewise.studies.mnist.table_one import TABLE_ONE, paper_number
+from samplewise.studies.mnist.table_one import TABLE_ONE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["best", "write_figures"]
+__all__ = ["best", "draw_pictures", "write_figures"]
 
 ACCURACY_LOSS = 0.025
 """How much training accuracy, against the best of all rows, the "best" row of a family may give up."""
 MANY = 5000  # samples from which on narrow bins are smooth
-PANELS = "abcdefgh"
 LONG_NAME = 40  # letters from which on a name takes a line of the legend for itself
+SIZES = {"ours": 9.0}
+"""Points of a marker, where they are not 5."""
+WIDTH, LEFT = 7.0, 0.9  # inches: of the figure of pictures, and of the names at its left
+SIZE, HEADING, CAPTION = 0.6, 0.3, 0.2  # inches: of a line of pictures, a heading, the numbers under a line
 
 
 def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
     """Of the rows of one kind the one that satisfies the most training constraints at little loss of accuracy."""
-    accuracies = [result.numbers("train")["accuracy"] for result in found]
+    accuracies = {id(result): result.numbers("train")["accuracy"] for result in found}
     rows = [result for result in found if naming.kind(result.row) == kind]
-    if not rows:
-        return None
-    good = [result for result in rows if result.numbers("train")["accuracy"] >= max(accuracies) - ACCURACY_LOSS]
+    good = [result for result in rows if accuracies[id(result)] >= max(accuracies.values()) - ACCURACY_LOSS]
     if good:
         return max(good, key=lambda result: (result.numbers("train")["satisfied"], -result.seed))
-    return max(rows, key=lambda result: result.numbers("train")["accuracy"])
+    return max(rows, key=lambda result: accuracies[id(result)], default=None)
 
 
 def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]) -> list[str]:
-    """Draw all figures that the rows at hand allow; returns the names of those for which they keep too little.
-
-    Args:
-        folder: where they go.
-        settings: of the run.
-        found: its results.
-    """
+    """Draw all figures that the rows at hand allow; returns the names of those for which they keep too little."""
     folder.mkdir(parents=True, exist_ok=True)
-    naming = Naming({result.row.name: result.row for result in found}.values())
+    naming = Naming(result.row for result in found)
     shown = [result for kind in COLOURS if (result := best(found, naming, kind)) is not None]
     constrained = [result for result in shown if result.row.family != "classification"]
-    kept = {
-        "errors": (draw_errors, [result for result in constrained if result.has_errors]),
-        "reconstructions": (draw_pictures, [result for result in constrained if result.has_examples]),
-    }
+    missing = []
     with styled():
-        for draw, drawn in kept.values():
+        for name, draw, kept in (("errors", draw_errors, ERRORS), ("reconstructions", draw_pictures, EXAMPLES)):
+            drawn = [result for result in constrained if result.keeps(kept)]
             if drawn:
                 draw(folder, settings, drawn, naming)
+            elif constrained:
+                missing.append(name)
         draw_epochs(folder, settings, shown, naming)
         draw_trade_off(folder, settings, found, naming)
-    return [name for name, (_, drawn) in kept.items() if constrained and not drawn]
+    return missing
 
 
 def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """Distribution of reconstruction errors with the bound marked (the paper's figure 2)."""
     figure, panels = new_figure(1, 2, height=2.7)
-    for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
+    for panel, split, letter in zip(panels, ("train", settings.held_out), "ab", strict=True):
         for place, result in enumerate(shown):
-            edges, counts = result.errors()
-            total = counts[f"{split}/selected"].sum()
-            # The last bin, without an upper edge, is counted but not drawn; few samples need wider bins.
-            merged = 1 if total >= MANY else 4
-            widths = 100 * counts[f"{split}/selected"][:-1].reshape(-1, merged).sum(1) / total
-            edges = edges[::merged]
-            colour = COLOURS[naming.kind(result.row)]
-            histogram(panel, widths, edges, colour, label=naming.label(result.row))
-            panel.text(
-                0.98,
-                0.84 - 0.09 * place,
-                f"{result.numbers(split)['satisfied']:.1%} satisfied",
-                transform=panel.transAxes,
-                ha="right",
-                color=colour,
-            )
+            total, colour = result.samples[split], COLOURS[naming.kind(result.row)]
+            spread = result.errors(merged=1 if total >= MANY else 4)
+            shares = 100 * np.array(spread.counts[split]) / total
+            histogram(panel, shares, np.array(spread.edges), colour, label=naming.label(result.row))
+            text = f"{result.numbers(split)['satisfied']:.1%} satisfied"
+            panel.text(0.98, 0.84 - 0.09 * place, text, transform=panel.transAxes, ha="right", color=colour)
         panel.set_xlim(0, 3 * settings.theta)
         panel.set_ylim(bottom=0)
         bound_line(panel, settings.theta, f"θ = {settings.theta:g}")
@@ -113,10 +98,9 @@ def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], 
 def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """Accuracy and share satisfied over the epochs (the paper's figure 3)."""
     figure, panels = new_figure(2, 2, height=4.4)
-    splits = ("train", settings.held_out)
     columns = [("accuracy", "accuracy"), (f"{CONSTRAINT}/satisfied", "share satisfied")]
-    places = [(column, name, split) for column, name in columns for split in splits]
-    for panel, (column, name, split), letter in zip(panels, places, PANELS, strict=False):
+    places = [(*column, split) for column in columns for split in ("train", settings.held_out)]
+    for panel, (column, name, split), letter in zip(panels, places, "abcd", strict=True):
         lowest = 1.0
         for result in shown:
             epochs, values = result.history("epoch", f"{split}/{column}")
@@ -141,64 +125,53 @@ def _legend(figure: Figure, panel: Axes) -> None:
     legend_below(figure, handles, columns=columns)
 
 
+def _split_name(split: str) -> str:
+    return "training set" if split == "train" else f"{split} set"
+
+
 def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result], naming: Naming) -> list[Path]:
     """Share satisfied against accuracy: every row of the run and, for MNIST, of the paper.
 
-    Classification only, which satisfies next to nothing, is a line at its accuracy, so that the others are seen.
+    Classification only, which satisfies next to nothing, is a line at its accuracy, so that the others are seen. A row
+    whose name is too long for a place beside its point has a letter there, and its name in the legend.
     """
-    comparable = settings.comparable
     figure, panels = new_figure(1, 2, height=4.0)
-    for panel, split, letter in zip(panels, ("train", settings.held_out), PANELS, strict=False):
-        for name, point in _papers(split).items() if comparable else ():
-            _point(panel, parse_row(name).family, *point, filled=False)
+    halves = list(zip(panels, ("train", settings.held_out), strict=True))
+    papers: dict[str, list[tuple[float, float]]] = {split: [] for _, split in halves}
+    for (panel, split), letter in zip(halves, "ab", strict=True):
+        for name, published in TABLE_ONE.items() if settings.comparable else ():
+            papers[split].append((published[split]["accuracy"], published[split]["satisfied"]))
+            _point(panel, parse_row(name).family, *papers[split][-1], filled=False)
         for result in found:
-            metrics = result.numbers(split)
-            _point(panel, naming.kind(result.row), metrics["accuracy"], metrics["satisfied"], filled=True)
+            numbers = result.numbers(split)
+            _point(panel, naming.kind(result.row), numbers["accuracy"], numbers["satisfied"], filled=True)
         panel.set_xlabel("accuracy")
         panel.set_ylabel("share satisfied")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
         panel.margins(x=0.12, y=0.08)
-    letters = _letters(found, naming)
-    _trade_off_legend(
-        figure, panels[0], {naming.kind(result.row) for result in found}, letters.values(), comparable=comparable
-    )
-    for panel, split in zip(panels, ("train", settings.held_out), strict=False):
-        papers = list(_papers(split).values()) if comparable else []
-        label_points(panel, _names(found, split, naming, letters), others=papers)
-    return save(figure, folder, "trade_off")
-
-
-def _papers(split: str) -> dict[str, tuple[float, float]]:
-    """Accuracy and share satisfied of the paper's rows."""
-    pairs = {row: [paper_number(row, split, name) for name in ("accuracy", "satisfied")] for row in TABLE_ONE}
-    return {row: (x, y) for row, (x, y) in pairs.items() if x is not None and y is not None}
-
-
-def _letters(found: Sequence[Result], naming: Naming) -> dict[str, tuple[str, str]]:
-    """A letter for each row whose name is too long for a place beside its point, and what the legend says of it."""
-    ours = {result.row.name: result.row for result in found if naming.kind(result.row) == "ours"}
-    return {
-        name: (letter, f"{letter}: {naming.short(row)}")
-        for letter, (name, row) in zip(string.ascii_uppercase, ours.items(), strict=False)
-    }
-
-
-def _trade_off_legend(
-    figure: Figure, panel: Axes, kinds: set[str], ours: Collection[tuple[str, str]], *, comparable: bool
-) -> None:
-    names = [("sequential", f"sequential penalty (τ₀, {GAMMA})"), ("fixed", "fixed (λ)")]
-    for kind, name in [*names, *(("ours", text) for _, text in ours)]:
+    rows = {result.row.name: result.row for result in found}
+    ours = [name for name, row in rows.items() if naming.kind(row) == "ours"]
+    letters = dict(zip(ours, string.ascii_uppercase, strict=False))
+    legend = [("sequential", f"sequential penalty (τ₀, {GAMMA})"), ("fixed", "fixed (λ)")]
+    legend += [("ours", f"{letter}: {naming.short(rows[name])}") for name, letter in letters.items()]
+    kinds = {naming.kind(row) for row in rows.values()}
+    for kind, text in legend:
         if kind in kinds:
-            panel.plot([], [], MARKERS[kind], color=COLOURS[kind], label=name, markersize=_size(kind))
+            panels[0].plot([], [], MARKERS[kind], color=COLOURS[kind], label=text, markersize=SIZES.get(kind, 5.0))
     if "classification" in kinds:
-        panel.plot([], [], LINES["classification"], color=COLOURS["classification"], label="classification only")
-    if comparable:
-        panel.plot([], [], "o", color=COLOURS["bound"], fillstyle="none", label="hollow, faint: the paper's")
-    legend_below(figure, panel.get_legend_handles_labels()[0], columns=2 if ours else 3)
-
-
-def _size(kind: str) -> float:
-    return 9.0 if kind == "ours" else 5.0
+        panels[0].plot([], [], LINES["classification"], color=COLOURS["classification"], label="classification only")
+    if settings.comparable:
+        panels[0].plot([], [], "o", color=COLOURS["bound"], fillstyle="none", label="hollow, faint: the paper's")
+    legend_below(figure, panels[0].get_legend_handles_labels()[0], columns=2 if ours else 3)
+    for panel, split in halves:
+        names = []
+        for name, row in rows.items():
+            if row.kind != "classification":  # once for all seeds
+                seeds = [result.numbers(split) for result in found if result.row.name == name]
+                x, y = (float(np.mean([each[column] for each in seeds])) for column in ("accuracy", "satisfied"))
+                names.append((x, y, letters.get(name) or naming.short(row), COLOURS[naming.kind(row)]))
+        label_points(panel, names, others=papers[split])
+    return save(figure, folder, "trade_off")
 
 
 def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled: bool) -> None:
@@ -211,28 +184,54 @@ def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled:
         MARKERS[kind],
         color=COLOURS[kind],
         fillstyle="full" if filled else "none",
-        markersize=_size(kind) if filled else _size(kind) + 2,
+        markersize=SIZES.get(kind, 5.0) + (0.0 if filled else 2.0),
         markeredgewidth=0.9,
         alpha=0.9,
     )
 
 
-def _names(
-    found: Sequence[Result], split: str, naming: Naming, letters: Mapping[str, tuple[str, str]]
-) -> list[tuple[float, float, str, str]]:
-    """Where each row's name belongs, once for all seeds, and its colour."""
-    places: dict[str, list[tuple[float, float]]] = {}
-    rows = {result.row.name: result.row for result in found if result.row.kind != "classification"}
-    for result in found:
-        metrics = result.numbers(split)
-        places.setdefault(result.row.name, []).append((metrics["accuracy"], metrics["satisfied"]))
-    names = []
-    for name, row in rows.items():
-        x, y = (float(np.mean(values)) for values in zip(*places[name], strict=True))
-        text = letters[name][0] if name in letters else naming.short(row)
-        names.append((x, y, text, COLOURS[naming.kind(row)]))
-    return names
+def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+    """The first held-out images as each row reconstructs them, then each row's worst."""
+    from matplotlib.figure import Figure
+
+    split = settings.held_out
+    kept = [(result, result.examples()) for result in shown]
+    heading = f"First of the {split} set and the error (MSE) of each reconstruction, bold beyond the bound"
+    # A heading where a new block begins, the name of the line, its pictures (K, D), and the error of each, if any.
+    strips: list[tuple[str, str, Tensor, Tensor | None]] = [
+        (heading, "original", kept[0][1][f"{split}/first/original"], None)
+    ]
+    for which in ("first", "worst"):
+        for result, examples in kept:
+            redrawn, missed = (examples[f"{split}/{which}/{what}"] for what in ("reconstruction", "error"))
+            if which == "worst":
+                heading = f"Worst of the {split} set for {naming.label(result.row)}"
+                strips.append((heading, "original", examples[f"{split}/worst/original"], None))
+            strips.append(("", naming.kind(result.row), redrawn, missed))
+    heights = [SIZE + HEADING * bool(heading) + CAPTION * (errors is not None) for heading, _, _, errors in strips]
+    figure = Figure(figsize=(WIDTH, sum(heights)))
+    # One pair of axes, measured in inches from the lower left: a pair for each picture would take seconds.
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    end = sum(heights)
+    for (heading, name, pictures, errors), height in zip(strips, heights, strict=True):
+        top, end = end, end - height
+        if heading:
+            axes.text(0.07, top - HEADING / 2, heading, va="center", weight="bold", fontsize=8.5)
+            top -= HEADING
+        axes.text(0.07, top - SIZE / 2, name, va="center", fontsize=8)
+        for column, picture in enumerate(pictures):
+            centre = LEFT + (column + 0.5) * (WIDTH - LEFT) / len(pictures)
+            place = (centre - 0.46 * SIZE, centre + 0.46 * SIZE, top - 0.96 * SIZE, top - 0.04 * SIZE)
+            grey = picture.reshape(settings.shape).numpy()
+            axes.imshow(grey, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest", aspect="auto", extent=place)
+            if errors is not None:
+                _caption(axes, centre, top - SIZE - 0.3 * CAPTION, float(errors[column]), settings.theta)
+    axes.set_xlim(0, WIDTH)
+    axes.set_ylim(0, sum(heights))
+    return save(figure, folder, "reconstructions")
 
 
-def _split_name(split: str) -> str:
-    return "training set" if split == "train" else f"{split} set"
+def _caption(axes: Axes, x: float, y: float, error: float, theta: float) -> None:
+    colour, weight = (COLOURS["bound"], "bold") if error > theta else (COLOURS["classification"], "normal")
+    axes.text(x, y, f"{error:.4f}", ha="center", va="center", fontsize=6.5, color=colour, weight=weight)

@@ -11,9 +11,9 @@ import numpy as np
 from samplewise.data.records import decoding, read_json
 from samplewise.errors import DataError
 from samplewise.report.fits import read_certificate, read_curves, read_multipliers
-from samplewise.report.run import Distribution, Finding, Gallery, Picture, Requirement, RunReport, Split
-from samplewise.studies.mnist.digit_network import CONSTRAINT, study_problem
-from samplewise.studies.mnist.results import FIT, Result, read_results
+from samplewise.report.run import Finding, Gallery, Picture, Requirement, RunReport, Split
+from samplewise.studies.mnist.digit_network import CONSTRAINT
+from samplewise.studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
 from samplewise.studies.mnist.rows import Naming
 from samplewise.studies.mnist.settings import FORMAT, RUN_FILE, StudySettings, read_settings
 
@@ -29,21 +29,21 @@ def read_study(folder: Path) -> Sequence[RunReport] | None:
         return None
     if not str(read_json(path, "a run").get("format", "")).startswith(FORMAT.rstrip("0123456789")):
         return None
-    settings = read_settings(folder)
-    found = read_results(folder)
+    settings, found = read_settings(folder), read_results(folder)
     if not found:
         raise DataError(f"{folder}: no row is complete yet; go on with --resume")
-    naming = Naming({result.row.name: result.row for result in found}.values())
+    naming = Naming(result.row for result in found)
     several = len({result.seed for result in found}) > 1
-    return [_run(settings, result, naming, several_seeds=several) for result in found]
+    return [
+        _run(settings, result, naming.label(result.row) + (f", seed {result.seed}" if several else ""))
+        for result in found
+    ]
 
 
-def _run(settings: StudySettings, result: Result, naming: Naming, *, several_seeds: bool) -> RunReport:
+def _run(settings: StudySettings, result: Result, name: str) -> RunReport:
     with decoding(result.folder, "a row of the study"):
-        label = naming.label(result.row)
-        constraint = study_problem(settings.theta).constraints[0]
         return RunReport(
-            name=f"{label}, seed {result.seed}" if several_seeds else label,
+            name=name,
             folder=str(result.folder),
             problem=f"{settings.data}: minimise the mean cross entropy of the classes",
             requirements=(
@@ -51,17 +51,17 @@ def _run(settings: StudySettings, result: Result, naming: Naming, *, several_see
                     CONSTRAINT,
                     measure=CONSTRAINT,
                     formula=f"reconstruction error (MSE) <= {settings.theta:g}",
-                    upper=constraint.interval[1],
+                    upper=settings.theta,
                     margin=result.row.options.margin,
                 ),
             ),
             method=result.row.text,
-            selected=result.reason,
-            selected_epoch=result.selected_epoch,
+            selected=result.selected["reason"],
+            selected_epoch=result.selected["epoch"],
             splits=tuple(_split(name, result) for name in ("train", settings.held_out)),
             curves=tuple(read_curves(result.epochs, [CONSTRAINT])),
-            distributions=(_errors(result),) if result.has_errors else (),
-            galleries=tuple(_galleries(settings, result)),
+            distributions=(result.errors(MERGED),) if result.keeps(ERRORS) else (),
+            galleries=tuple(_galleries(settings, result)) if result.keeps(EXAMPLES) else (),
             multipliers=read_multipliers(result.folder / FIT),
             certificate=read_certificate(result.folder / FIT),
             settings={"row": result.row.text, **asdict(settings)},
@@ -70,7 +70,13 @@ def _run(settings: StudySettings, result: Result, naming: Naming, *, several_see
 
 
 def _split(name: str, result: Result) -> Split:
-    epoch, numbers, samples = result.epoch("selected"), result.numbers(name), result.samples(name)
+    numbers, samples = result.numbers(name), result.samples[name]
+    finding = Finding(
+        violated=round((1 - numbers["satisfied"]) * samples),
+        satisfied=numbers["satisfied"],
+        mean_violation=numbers["violation"],
+        worst=float(result.epoch()[f"{name}/{CONSTRAINT}/worst"]),
+    )
     return Split(
         name,
         samples=samples,
@@ -78,43 +84,23 @@ def _split(name: str, result: Result) -> Split:
         satisfied=numbers["satisfied"],
         trained_on=name == "train",
         means={"accuracy": numbers["accuracy"], CONSTRAINT: numbers["mse"]},
-        constraints={
-            CONSTRAINT: Finding(
-                violated=round((1 - numbers["satisfied"]) * samples),
-                satisfied=numbers["satisfied"],
-                mean_violation=numbers["violation"],
-                worst=float(epoch[f"{name}/{CONSTRAINT}/worst"]),
-            )
-        },
-    )
-
-
-def _errors(result: Result) -> Distribution:
-    """The distribution of errors; the file's last bin has no upper edge."""
-    edges, columns = result.errors()
-    counts = {name.removesuffix("/selected"): column for name, column in columns.items() if name.endswith("/selected")}
-    return Distribution(
-        CONSTRAINT,
-        edges=tuple(edges[::MERGED].tolist()),
-        counts={split: tuple(column[:-1].reshape(-1, MERGED).sum(1).tolist()) for split, column in counts.items()},
-        beyond={split: (0, int(column[-1])) for split, column in counts.items()},
+        constraints={CONSTRAINT: finding},
     )
 
 
 def _galleries(settings: StudySettings, result: Result) -> list[Gallery]:
-    """The worst reconstructions, dark on light; a copy of the results without pictures has none."""
-    if not result.has_examples:
-        return []
+    """The worst reconstructions, dark on light."""
     kept = {name: values.numpy() for name, values in result.examples().items()}
     galleries = []
     for split in ("train", settings.held_out):
+        index, errors, *images = (
+            kept[f"{split}/worst/{what}"] for what in ("index", "error", "original", "reconstruction")
+        )
         pictures = []
-        for place, index in enumerate(kept[f"{split}/worst/index"]):
-            error = float(kept[f"{split}/worst/error"][place])
-            images = {
-                what: np.uint8(255) - kept[f"{split}/worst/{what}"][place].reshape(settings.shape)
-                for what in ("original", "reconstruction")
-            }
-            pictures.append(Picture(f"sample {int(index):,}: {error:.4f}", images))
+        for place, (number, error) in enumerate(zip(index, errors, strict=True)):
+            original, redrawn = (np.uint8(255) - each[place].reshape(settings.shape) for each in images)
+            pictures.append(
+                Picture(f"sample {int(number):,}: {error:.4f}", {"original": original, "reconstruction": redrawn})
+            )
         galleries.append(Gallery(f"Largest errors on {split}", tuple(pictures)))
     return galleries

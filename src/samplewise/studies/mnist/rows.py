@@ -3,13 +3,13 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, did_you_mean
 from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, SequentialPenalty, Unconstrained
-from samplewise.penalties import Linear, Penalty, Quadratic
+from samplewise.penalties import Linear, Quadratic
 from samplewise.schedules import Geometric
 from samplewise.studies.mnist.table_one import TABLE_ONE
 
@@ -33,27 +33,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What ``--rows`` takes; ``all`` is the paper's Table I."""
 
-NUMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "classification": (),
-        "fixed": ("LAMBDA",),
-        "penalty": ("TAU0", "GAMMA"),
-        "quadratic": ("TAU0", "GAMMA"),
-        "auglag": ("TAU0", "GAMMA", "STEP"),
-    }
-)
 GAMMA = "\N{GREEK SMALL LETTER GAMMA}"
-LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "classification": "Classification only",
-        "fixed": "Fixed (λ = {})",
-        "penalty": f"Penalty (τ₀ = {{}}, {GAMMA} = {{}})",
-        "quadratic": f"Quadratic penalty (τ₀ = {{}}, {GAMMA} = {{}})",
-        "auglag": f"Augmented Lagrangian (τ₀ = {{}}, {GAMMA} = {{}}, step = {{}})",
-    }
-)
-PENALTIES: Mapping[str, type[Penalty]] = MappingProxyType({"penalty": Linear, "quadratic": Quadratic})
 RATES = ("constant", "cosine")
+NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -76,23 +58,21 @@ class Options:
 class Row:
     """One line of the table: a method and how it is trained."""
 
-    name: str
-    """What the table calls it: ``text``, or the name of a recipe."""
     kind: str
     numbers: tuple[float, ...]
-    options: Options = field(default_factory=Options)
+    options: Options = Options()
+    recipe: str = ""
+    """What it is called, if not by its text."""
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return self.recipe or self.text
 
     @property
     def text(self) -> str:
         """The row in its shortest form, which :func:`parse_row` reads back."""
-        head = ":".join([self.kind, *(f"{number:.12g}" for number in self.numbers)])
-        usual = Options()
-        tail = [
-            f"{name}={value:.12g}" if isinstance(value, float) else f"{name}={value}"
-            for name in Options.__dataclass_fields__
-            if (value := getattr(self.options, name)) != getattr(usual, name)
-        ]
-        return ",".join([head, *tail])
+        return ",".join([":".join([self.kind, *(f"{number:.12g}" for number in self.numbers)]), *self.extras])
 
     @property
     def folder(self) -> str:
@@ -102,7 +82,12 @@ class Row:
     @property
     def extras(self) -> tuple[str, ...]:
         """The options that differ from the paper's, such as ``lr=cosine``."""
-        return tuple(self.text.split(",")[1:])
+        given = ((field.name, getattr(self.options, field.name), field.default) for field in fields(Options))
+        return tuple(
+            f"{name}={value:.12g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value, usual in given
+            if value != usual
+        )
 
     @property
     def family(self) -> str:
@@ -110,15 +95,36 @@ class Row:
         return self.kind if self.kind in ("classification", "fixed") else "sequential"
 
 
-class Naming:
-    """What tables and figures call the rows of one run: options that all rows share are said once, not in each name.
+KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "classification": ("Classification only", ()),
+        "fixed": ("Fixed (λ = {})", ("LAMBDA",)),
+        "penalty": (f"Penalty (τ₀ = {{}}, {GAMMA} = {{}})", ("TAU0", "GAMMA")),
+        "quadratic": (f"Quadratic penalty (τ₀ = {{}}, {GAMMA} = {{}})", ("TAU0", "GAMMA")),
+        "auglag": (f"Augmented Lagrangian (τ₀ = {{}}, {GAMMA} = {{}}, step = {{}})", ("TAU0", "GAMMA", "STEP")),
+    }
+)
+"""Of each kind of row what the paper's table calls it, and the numbers that it takes."""
 
-    Args:
-        rows: of the run.
-    """
+
+def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) -> Method:
+    """The method that the row names; ``samples`` is the length of the training set, for one multiplier each."""
+    if row.kind == "classification":
+        return Unconstrained(constraints)
+    if row.kind == "fixed":
+        return FixedPenalty(constraints, row.numbers[0])
+    schedule = Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
+    if row.kind == "auglag":
+        return AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
+    penalty = Quadratic() if row.kind == "quadratic" else Linear()
+    return SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
+
+
+class Naming:
+    """What tables and figures call the rows of one run: options that all rows share are said once, not in each name."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        extras = [row.extras for row in rows]
+        extras = [row.extras for row in dict.fromkeys(rows)]
         # A single row keeps its options in its name.
         self.shared = tuple(e for e in extras[0] if all(e in other for other in extras)) if len(extras) > 1 else ()
 
@@ -128,21 +134,19 @@ class Naming:
 
     def label(self, row: Row) -> str:
         """The row as the paper's table writes it."""
-        if row.name != row.text:
+        if row.recipe:
             return f"Ours ({row.text})"
         values = (f"{number:.12g}" for number in row.numbers)
-        return ", ".join([LABELS[row.kind].format(*values), *self.extras(row)])
+        return ", ".join([KINDS[row.kind][0].format(*values), *self.extras(row)])
 
     def kind(self, row: Row) -> str:
         """How figures mark the row: by its family; sequential rows beyond the paper's kind as ``ours``."""
-        beyond = row.kind != "penalty" or row.name != row.text or self.extras(row)
+        beyond = row.kind != "penalty" or row.recipe or self.extras(row)
         return "ours" if row.family == "sequential" and beyond else row.family
 
     def short(self, row: Row) -> str:
         """The row's numbers alone, for a place beside a point."""
-        if row.name != row.text:
-            return row.name
-        return ", ".join([*(f"{number:g}" for number in row.numbers[:2]), *self.extras(row)])
+        return row.recipe or ", ".join([*(f"{number:g}" for number in row.numbers[:2]), *self.extras(row)])
 
 
 def parse_row(text: str) -> Row:
@@ -151,79 +155,49 @@ def parse_row(text: str) -> Row:
     Raises:
         ConfigurationError: the text is not in the grammar, which the message shows.
     """
-    head, *tail = text.strip().split(",")
-    recipe = head == "ours"
-    if recipe:
-        base, *usual = OURS.split(",")
-        kind, *values = base.split(":")
-        options = _options(text, usual + tail)
-    else:
-        kind, *values = head.split(":")
-        options = _options(text, tail)
-    if kind not in NUMBERS:
-        raise _bad(text, f"there is no method {kind!r}.{did_you_mean(kind, [*NUMBERS, 'ours'])}")
-    wanted = NUMBERS[kind]
+    try:
+        return _parse(text.strip())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"cannot read the row {text!r}: {error} The grammar: {GRAMMAR}") from None
+
+
+def _parse(text: str) -> Row:
+    head, *parts = text.split(",")
+    if head == "ours":
+        head, *parts = [*OURS.split(","), *parts]
+    kind, *values = head.split(":")
+    if kind not in KINDS:
+        raise ConfigurationError(f"there is no method {kind!r}.{did_you_mean(kind, [*KINDS, 'ours'])}")
+    wanted = KINDS[kind][1]
     if len(values) != len(wanted):
-        raise _bad(text, f"{kind} takes {':'.join(wanted) or 'no number'}, got {':'.join(values) or 'none'}.")
-    numbers = tuple(_number(text, name, value) for name, value in zip(wanted, values, strict=True))
-    row = Row(head if recipe else "", kind, numbers, options)
+        expected, got = ":".join(wanted) or "no number", ":".join(values) or "none"
+        raise ConfigurationError(f"{kind} takes {expected}, got {got}.")
+    numbers = tuple(map(_number, wanted, values))
+    row = Row(kind, numbers, _options(parts), recipe="ours" if text == "ours" else "")
     try:
         make_method(row, (), samples=1)  # numbers that the methods refuse are refused here, before anything runs
     except ConfigurationError as error:
-        raise _bad(text, f"{error}.") from None
-    if recipe and not tail:
-        return row
-    return Row(row.text, kind, numbers, options)
+        raise ConfigurationError(f"{error}.") from None
+    return row
 
 
-def _bad(text: str, what: str) -> ConfigurationError:
-    return ConfigurationError(f"cannot read the row {text!r}: {what} The grammar: {GRAMMAR}")
-
-
-def _number(text: str, name: str, value: str) -> float:
-    if not re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)?", value):
-        raise _bad(text, f"expected a number for {name}, got {value!r}.")
-    try:
-        number = float(value)
-    except ValueError:
-        raise _bad(text, f"expected a number for {name}, got {value!r}.") from None
+def _number(name: str, value: str) -> float:
+    number = float(value) if NUMBER.fullmatch(value) else math.nan
     if not math.isfinite(number):
-        raise _bad(text, f"expected a finite number for {name}, got {value!r}.")
+        raise ConfigurationError(f"expected a finite number of at least 0 for {name}, got {value!r}.")
     return number
 
 
-def _options(text: str, parts: list[str]) -> Options:
-    given: dict[str, str | float] = {}
-    names = list(Options.__dataclass_fields__)
+def _options(parts: Iterable[str]) -> Options:
+    options, names = Options(), [field.name for field in fields(Options)]
     for part in parts:
         name, equals, value = part.partition("=")
         if not equals or name not in names:
-            raise _bad(text, f"expected an option NAME=VALUE, got {part!r}.{did_you_mean(name, names)}")
-        if name == "lr":
-            if value not in RATES:
-                raise _bad(text, f"expected lr as one of {', '.join(RATES)}, got {value!r}.")
-            given[name] = value
-        else:
-            given[name] = _number(text, name, value)
-    options = Options(**given)  # type: ignore[arg-type]  # the names were checked above, one by one
+            raise ConfigurationError(f"expected an option NAME=VALUE, got {part!r}.{did_you_mean(name, names)}")
+        if name == "lr" and value not in RATES:
+            raise ConfigurationError(f"expected lr as one of {', '.join(RATES)}, got {value!r}.")
+        given: dict[str, str | float] = {name: value if name == "lr" else _number(name, value)}
+        options = replace(options, **given)  # type: ignore[arg-type]  # checked above
     if not options.rate > 0:
-        raise _bad(text, "expected rate > 0.")
+        raise ConfigurationError("expected rate > 0.")
     return options
-
-
-def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) -> Method:
-    """The method that the row names.
-
-    Args:
-        row: what the table calls it.
-        constraints: the problem's.
-        samples: length of the training set, for methods with a multiplier for each sample.
-    """
-    if row.kind == "classification":
-        return Unconstrained(constraints)
-    if row.kind == "fixed":
-        return FixedPenalty(constraints, row.numbers[0])
-    schedule = Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
-    if row.kind == "auglag":
-        return AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
-    return SequentialPenalty(constraints, penalty=PENALTIES[row.kind](), schedule=schedule)

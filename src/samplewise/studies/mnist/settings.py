@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from samplewise.data import ImageData
 from samplewise.data.records import SettingsFile
 from samplewise.errors import ConfigurationError
-from samplewise.studies.mnist.digit_network import DigitNetwork, Latent
+from samplewise.studies.mnist.digit_network import DigitNetwork, Latent, check_latent
 from samplewise.studies.mnist.rows import Row
 
 __all__ = ["MADE", "RUN_FILE", "StudySettings", "open_run", "read_settings", "row_folder", "write_settings"]
@@ -43,13 +43,10 @@ class StudySettings:
     def __post_init__(self) -> None:
         if not self.theta > 0:
             raise ConfigurationError(f"expected theta > 0, got {self.theta}: no reconstruction has a smaller error")
-        if self.latent not in get_args(Latent):
-            raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {self.latent!r}")
-        for name in ("hidden", "code", "epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"expected {name.replace('_', ' ')} >= 1, got {getattr(self, name)}")
-        if self.warm_epochs < 0:
-            raise ConfigurationError(f"expected warm epochs >= 0, got {self.warm_epochs}")
+        check_latent(self.latent)
+        for name, least in (("hidden", 1), ("code", 1), ("epochs", 1), ("batch_size", 1), ("warm_epochs", 0)):
+            if getattr(self, name) < least:
+                raise ConfigurationError(f"expected {name.replace('_', ' ')} >= {least}, got {getattr(self, name)}")
 
     @classmethod
     def of(cls, data: ImageData, **chosen: Any) -> Self:
@@ -73,8 +70,7 @@ class StudySettings:
     @property
     def comparable(self) -> bool:
         """Whether the paper reports on the same data, network, bound and training; it leaves open the code's units."""
-        same = StudySettings("mnist", self.fingerprint, height=self.height, latent=self.latent)
-        return self == same
+        return self == StudySettings("mnist", self.fingerprint, height=self.height, latent=self.latent)
 
     def network(self) -> DigitNetwork:
         """A network of these sizes, freshly initialised."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,21 +12,21 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from samplewise import checkpoint, disk, distributed
-from samplewise.audit import Audit, audit
-from samplewise.constraints import Constraint
+from samplewise.audit import audit
 from samplewise.data import ImageData
 from samplewise.errors import ConfigurationError
 from samplewise.history import History
 from samplewise.measures import mse
 from samplewise.methods import Unconstrained
+from samplewise.problem import evaluation_mode
 from samplewise.provenance import provenance
 from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
 from samplewise.samples import mix
-from samplewise.studies.mnist import results
 from samplewise.studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
+from samplewise.studies.mnist.results import FIT, RESULT, write_row
 from samplewise.studies.mnist.rows import Row, make_method
 from samplewise.studies.mnist.settings import StudySettings, row_folder
-from samplewise.training import Solution, fit
+from samplewise.training import fit
 from samplewise.training.step import single_device
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SHOWN = 10  # pictures of each kind that are kept
 
 def is_complete(out: Path, row: Row, seed: int) -> bool:
     """Whether the row has been run to its end."""
-    return (row_folder(out, row, seed) / results.RESULT_FILE).exists()
+    return (row_folder(out, row, seed) / RESULT).exists()
 
 
 def warm_start(
@@ -71,9 +71,7 @@ def warm_start(
             epochs=settings.warm_epochs,
             batch_size=settings.batch_size,
             seed=mix("warm", seed),
-            audit_on={"train": DataLoader(data.train, batch_size=EVALUATION_BATCH)},
-            audit_every=settings.warm_epochs,
-            checkpoint=folder / "fit",
+            checkpoint=folder / FIT,
             fabric=fabric,
             progress=False,
         )
@@ -93,41 +91,29 @@ def run_row(
     progress: bool | None = False,
     resumable: bool = True,
     tensorboard: bool = False,
-) -> Path:
+) -> None:
     """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
 
-    Args:
-        settings: what all rows have in common.
-        data: the images.
-        row: which row.
-        seed: of the initial weights and of the order of the samples.
-        out: the run's folder.
-        fabric: devices, strategy and precision; the best single device if not given.
-        progress: show a progress bar; on a terminal only if None.
-        resumable: keep checkpoints to go on from; a run of seconds does without.
-        tensorboard: also write TensorBoard event files, with pictures, below ``fit``.
-
-    Returns:
-        The row's folder: fit's own in ``fit``, and beside it which row it is, the distribution of errors and pictures.
+    A run of seconds need not be ``resumable``: then it keeps no checkpoints. ``progress`` shows a bar, on a terminal
+    only if None; ``tensorboard`` also writes event files, with pictures, below ``fit``.
     """
     if row.options.margin >= settings.theta:
         raise ConfigurationError(f"expected a margin below theta = {settings.theta:g}, got {row.options.margin:g}")
-    folder = row_folder(out, row, seed)
     if is_complete(out, row, seed):
-        return folder
+        return
+    folder = row_folder(out, row, seed)
     model = warm_start(settings, data, seed, out, fabric=fabric)
     problem = study_problem(settings.theta, margin=row.options.margin)
-    method = make_method(row, problem.constraints, samples=len(data.train))
     # Fused: the same algorithm in one pass over the weights, which saves time on a CPU too.
     optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay, fused=True)
     splits = {"train": data.train, settings.held_out: data.test}
     fabric = fabric or single_device()
-    with disk.alone(folder, "row"), to_tensorboard(fabric, folder / results.FIT if tensorboard else None):
+    with disk.alone(folder, "row"), to_tensorboard(fabric, folder / FIT if tensorboard else None):
         solution = fit(
             problem,
             model,
             data.train,
-            method=method,
+            method=make_method(row, problem.constraints, samples=len(data.train)),
             optimizer=optimizer,
             epochs=settings.epochs,
             batch_size=settings.batch_size,
@@ -135,22 +121,34 @@ def run_row(
             scheduler=CosineAnnealingLR(optimizer, T_max=settings.epochs) if row.options.lr == "cosine" else None,
             # The first decides: the row is selected by what holds on its training data.
             audit_on={name: DataLoader(images, batch_size=EVALUATION_BATCH) for name, images in splits.items()},
-            checkpoint=folder / results.FIT if resumable else None,
+            checkpoint=folder / FIT if resumable else None,
             fabric=fabric,
             progress=progress,
             on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
         )
-        chosen = _selected(row, settings, solution, model)
+        chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
+        if row.kind == "classification":
+            # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
+            chosen, epoch, reason = model, settings.epochs, "the last epoch: this row does not train the decoder"
         # Every process audits its share, so all of them must come here; only one writes.
-        audits = {
-            split: audit(study_problem(settings.theta), chosen.model, images, batch_size=EVALUATION_BATCH)
-            for split, images in splits.items()
+        audits = {name: audit(problem, chosen, images, batch_size=EVALUATION_BATCH) for name, images in splits.items()}
+        if distributed.rank() != 0:
+            return
+        if not resumable:
+            History(folder / FIT, solution.history.rows)
+        errors = {name: found[CONSTRAINT].values for name, found in audits.items()}
+        checkpoint.save_state(folder / checkpoint.MODEL_FILE, {"model": dict(chosen.state_dict())})
+        content = {
+            "name": row.name,
+            "row": row.text,
+            "seed": seed,
+            "samples": {name: len(images) for name, images in splits.items()},
+            "selected": {"epoch": epoch, "reason": reason},
+            "black_image": {name: _black(images, settings.theta) for name, images in splits.items()},
+            "provenance": provenance(seed=seed, device=str(next(chosen.parameters()).device)),
         }
-        if distributed.rank() == 0:
-            if not resumable:
-                History(folder / results.FIT, solution.history.rows)
-            _leave(folder, settings, row, seed, splits, chosen, audits)
-    return folder
+        examples = _examples(chosen, splits, errors)
+        write_row(folder, content, theta=settings.theta, errors=errors, examples=examples)
 
 
 def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
@@ -161,55 +159,11 @@ def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Ten
     return {"original and reconstruction": in_lines(originals, redrawn)}
 
 
-class _Chosen(NamedTuple):
-    """The model of the selected epoch."""
-
-    model: nn.Module
-    epoch: int
-    reason: str
-
-
-def _selected(row: Row, settings: StudySettings, solution: Solution, last: nn.Module) -> _Chosen:
-    if row.kind == "classification":
-        # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
-        return _Chosen(last, settings.epochs, "the last epoch: this row does not train the decoder")
-    return _Chosen(solution.model, solution.selected.epoch, solution.selected.reason)
-
-
-def _leave(
-    folder: Path,
-    settings: StudySettings,
-    row: Row,
-    seed: int,
-    splits: dict[str, TensorDataset],
-    chosen: _Chosen,
-    audits: dict[str, Audit],
-) -> None:
-    """Write what fit's folder does not hold; the result last, since it says that the row is complete."""
-    errors = {f"{split}/selected": found[CONSTRAINT].values for split, found in audits.items()}
-    results.write_errors(folder, settings.theta, errors)
-    results.write_examples(folder, _examples(chosen.model, splits, audits))
-    checkpoint.save_state(folder / checkpoint.MODEL_FILE, {"model": dict(chosen.model.state_dict())})
-    constraint = study_problem(settings.theta).constraints[0]
-    results.write_result(
-        folder,
-        {
-            "name": row.name,
-            "row": row.text,
-            "seed": seed,
-            "samples": {split: len(images) for split, images in splits.items()},
-            "selected": {"epoch": chosen.epoch, "reason": chosen.reason},
-            "black_image": {split: _black(images, constraint) for split, images in splits.items()},
-            "provenance": provenance(seed=seed, device=str(next(chosen.model.parameters()).device)),
-        },
-    )
-
-
-def _black(images: TensorDataset, constraint: Constraint) -> dict[str, float]:
+def _black(images: TensorDataset, theta: float) -> dict[str, float]:
     """What an all-black picture would score: the paper's first row reports this in the place of a decoder."""
     pixels = images.tensors[0]
     error = mse(torch.zeros_like(pixels), pixels).double()
-    excess = constraint.excess(error)
+    excess = study_problem(theta).constraints[0].excess(error)
     return {
         "mse": float(error.mean()),
         "violation": float(torch.relu(excess).mean()),
@@ -217,21 +171,18 @@ def _black(images: TensorDataset, constraint: Constraint) -> dict[str, float]:
     }
 
 
-def _examples(model: nn.Module, splits: dict[str, TensorDataset], audits: dict[str, Audit]) -> dict[str, Tensor]:
-    """The first pictures of each split and its worst reconstructed ones, before and after."""
+def _examples(model: nn.Module, splits: dict[str, TensorDataset], errors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The first pictures of each split and its worst reconstructed ones, before and after, as bytes."""
     found: dict[str, Tensor] = {}
     device = next(model.parameters()).device
     for split, images in splits.items():
         pixels = images.tensors[0]
-        errors = audits[split][CONSTRAINT].values
-        first = torch.arange(min(SHOWN, len(pixels)))
-        for which, index in (("first", first), ("worst", errors.argsort(descending=True)[:SHOWN])):
-            originals = pixels[index]
-            model.eval()
-            with torch.no_grad():
-                _, reconstructions = model(originals.to(device))
-            found[f"{split}/{which}/original"] = originals
-            found[f"{split}/{which}/reconstruction"] = reconstructions.cpu()
+        places = {"first": torch.arange(len(pixels)), "worst": errors[split].argsort(descending=True)}
+        for which, index in ((which, order[:SHOWN]) for which, order in places.items()):
+            with evaluation_mode(model):
+                _, redrawn = model(pixels[index].to(device))
+            for what, values in (("original", pixels[index]), ("reconstruction", redrawn.cpu())):
+                found[f"{split}/{which}/{what}"] = (values.clamp(0, 1) * 255).round().to(torch.uint8)
             found[f"{split}/{which}/index"] = index
-            found[f"{split}/{which}/error"] = errors[index].double()
+            found[f"{split}/{which}/error"] = errors[split][index].double()
     return found
