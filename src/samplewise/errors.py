@@ -1,9 +1,10 @@
 """One root exception; every subclass also is the builtin that fits, so plain handlers keep working."""
 
+import contextlib
 import difflib
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -88,6 +89,15 @@ def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
 def install(extra: str) -> str:
     """How to get the packages of an extra, for messages; there is no index to take samplewise itself from."""
     return f"in a checkout of samplewise: pip install -c constraints.txt -e '.[{extra}]'"
+
+
+@contextlib.contextmanager
+def needed_for(what: str, extra: str) -> Iterator[None]:
+    """Have an import inside say that ``what`` needs the package, and that ``extra`` brings it."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(f"{what} needs {error.name}; {install(extra)}") from error
 
 
 def finite_number(value: Any, what: str) -> float:

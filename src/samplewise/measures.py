@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from samplewise.errors import MeasureError, MissingPackageError, install
+from samplewise.errors import MeasureError, needed_for
 
 __all__ = ["bit_error", "mae", "max_difference", "mse", "psnr", "ssim"]
 
@@ -104,11 +104,9 @@ def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
         raise MeasureError(
             f"expected images of shape (B, C, H, W) with H and W of at least {SSIM_WINDOW}, got {tuple(image.shape)}"
         )
-    try:
+    with needed_for("ssim", "images"):
         # Imported here because torchmetrics is an extra that the core does without.
         from torchmetrics.functional.image import structural_similarity_index_measure
-    except ImportError as error:
-        raise MissingPackageError(f"ssim needs torchmetrics; {install('images')}") from error
     value = structural_similarity_index_measure(image, reference, data_range=peak, reduction="none")
     assert isinstance(value, Tensor)  # a tuple only when maps are asked for
     return value.reshape(len(image))

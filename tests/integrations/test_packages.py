@@ -25,6 +25,6 @@ def test_the_libraries_wait_until_they_are_asked_for_and_may_be_missing() -> Non
     assert ran.returncode == 0, ran.stderr
     where = "in a checkout of samplewise: pip install -c constraints.txt -e"
     assert ran.stdout.splitlines() == [
-        f"Lightning is not installed; {where} '.[lightning]'",
-        f"transformers is not installed; {where} '.[huggingface]'",
+        f"this integration needs lightning; {where} '.[lightning]'",
+        f"this integration needs transformers; {where} '.[huggingface]'",
     ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
+from samplewise.errors import ConfigurationError, DataError, needed_for
 
 DEEPEST = 16.0  # the brightest pixel of the digits, which count inked dots in blocks of 4 x 4
 
@@ -89,12 +89,8 @@ def digits(*, test_share: float = 0.2, seed: int = 0) -> ImageData:
     """
     if not 0 < test_share < 1:
         raise ConfigurationError(f"expected a share between 0 and 1 for the test set, got {test_share}")
-    try:
+    with needed_for("reading the digits", "demo"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingPackageError(
-            f"the embedded digits come with scikit-learn, which is not installed; {install('demo')}"
-        ) from error
     images, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     held = np.zeros(len(labels), dtype=bool)

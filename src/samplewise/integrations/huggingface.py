@@ -8,25 +8,16 @@ from torch import Tensor, nn
 
 from samplewise.audit import Audit
 from samplewise.checkpoint import load_state, save_state
-from samplewise.errors import (
-    CheckpointError,
-    ConfigurationError,
-    MeasureError,
-    MissingPackageError,
-    install,
-    whole_number,
-)
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, needed_for, whole_number
 from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Problem, evaluation_mode
 
-try:
+with needed_for("this integration", "huggingface"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, get_last_checkpoint
-except ImportError as error:
-    raise MissingPackageError(f"transformers is not installed; {install('huggingface')}") from error
 
 __all__ = ["ConstrainedMixin", "ConstrainedTrainer"]
 

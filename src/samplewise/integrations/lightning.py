@@ -8,17 +8,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from samplewise import distributed
 from samplewise.audit import Audit, audit
-from samplewise.errors import ConfigurationError, MissingPackageError, install
+from samplewise.errors import ConfigurationError, needed_for
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Problem
 from samplewise.samples import Data
 
-try:
+with needed_for("this integration", "lightning"):
     import lightning as L
-except ImportError as error:
-    raise MissingPackageError(f"Lightning is not installed; {install('lightning')}") from error
 
 __all__ = ["Audits", "Rounds"]
 

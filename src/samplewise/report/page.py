@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samplewise import disk
-from samplewise.errors import DataError, MissingPackageError, install, printable
+from samplewise.errors import DataError, needed_for, printable
 from samplewise.provenance import provenance
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
@@ -161,12 +161,10 @@ def _packed_plotly() -> str:
 
 
 def _environment() -> Environment:
-    try:
+    with needed_for("a report", "report"):
         import PIL  # noqa: F401 - only whether they are there
         import plotly  # noqa: F401
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise MissingPackageError(f"a report needs {error.name}; {install('report')}") from error
     # Every text of a run is escaped: what its files hold is not trusted.
     environment = Environment(
         loader=PackageLoader("samplewise.report", "."),

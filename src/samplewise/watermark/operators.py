@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from samplewise.errors import ConfigurationError, MissingPackageError, install
+from samplewise.errors import ConfigurationError, needed_for
 
 __all__ = ["OPERATORS", "Limits", "Operator", "Pixels", "Step", "shortest"]
 
@@ -98,11 +98,9 @@ class Step:
 def _package(name: str) -> Any:
     """A module of one of the packages that come with an extra, imported when it is first needed."""
     package = name.partition(".")[0]
-    try:
+    with needed_for("this", "watermark"):
         importlib.import_module(package)
         return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingPackageError(f"this needs {package}; {install('watermark')}") from error
 
 
 def _by_pillow(change: Callable[[Any, float], Any]) -> Real:

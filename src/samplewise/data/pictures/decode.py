@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import DataError, MissingPackageError, install
+from samplewise.errors import DataError, needed_for
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,12 +35,8 @@ BMP_RUNS = (1, 2)
 
 def need_pillow() -> None:
     """Say what to install if Pillow is missing."""
-    try:
+    with needed_for("decoding pictures", "watermark"):
         import PIL  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise MissingPackageError(
-            f"pictures are decoded by Pillow, which is not installed; {install('watermark')}"
-        ) from error
 
 
 def decode(path: Path, size: int) -> tuple[NDArray[np.uint8], str]:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from samplewise.checkpoint import load_state, save_state
 from samplewise.data.pictures import PATHOLOGIES, PictureData
-from samplewise.errors import CheckpointError, DataError, MissingPackageError, install
+from samplewise.errors import CheckpointError, DataError, needed_for
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
 from samplewise.studies.chest.auroc import Array
@@ -35,10 +35,8 @@ class Classifier(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        try:
+        with needed_for("the classifier", "chest"):
             from monai.networks.nets.densenet import DenseNet121
-        except ImportError as error:
-            raise MissingPackageError(f"the classifier needs monai; {install('chest')}") from error
         self.size = size
         self.densenet = DenseNet121(spatial_dims=2, in_channels=1, out_channels=len(PATHOLOGIES))
         self.register_buffer("thresholds", torch.full((len(PATHOLOGIES),), 0.5))

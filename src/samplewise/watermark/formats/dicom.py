@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
+from samplewise.errors import ConfigurationError, DataError, needed_for
 from samplewise.watermark.formats.raster import RASTERS
 from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
 
@@ -109,10 +109,8 @@ class DicomFormat(Format):
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
-        try:
+        with needed_for("reading DICOM", "watermark"):
             import pydicom  # noqa: F401 - only to see whether it is there
-        except ImportError as error:
-            raise MissingPackageError(f"reading DICOM needs pydicom; {install('watermark')}") from error
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

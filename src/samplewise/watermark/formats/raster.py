@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError, install
+from samplewise.errors import ConfigurationError, DataError, MissingPackageError, needed_for
 from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ class RasterFormat(Format):
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file."""
-        try:
+        with needed_for("reading images", "watermark"):
             from PIL import Image
-        except ImportError as error:
-            raise MissingPackageError(f"reading images needs Pillow; {install('watermark')}") from error
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")

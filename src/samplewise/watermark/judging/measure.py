@@ -22,7 +22,7 @@ from torch import Tensor
 from samplewise.data.pictures import PictureData
 from samplewise.data.records import decoding
 from samplewise.disk import atomic, ensure_writable
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError, NotFiniteError, OutputError, install
+from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError, needed_for
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
@@ -228,10 +228,8 @@ def _file_name(name: str) -> str:
 
 def _round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
     """What is read from a PNG file that was really written, so that what is measured is what a user gets."""
-    try:
+    with needed_for("writing files", "watermark"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingPackageError(f"files need pillow; {install('watermark')}") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)

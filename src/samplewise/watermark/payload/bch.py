@@ -6,7 +6,7 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, MissingPackageError, install
+from samplewise.errors import ConfigurationError, needed_for
 
 __all__ = ["MAX_BITS", "BchCode", "nearest_codeword", "parity_bits"]
 
@@ -89,10 +89,8 @@ class BchCode:
 
     def decode(self, word: Bits) -> Bits | None:
         """The codeword at most ``correctable`` bits away from ``word (bits,)``, if there is one."""
-        try:
+        with needed_for("reading payloads", "watermark"):
             import reedsolo  # type: ignore[import-untyped]  # ships no types
-        except ImportError as error:
-            raise MissingPackageError(f"reading payloads needs reedsolo; {install('watermark')}") from error
         parity, field = 2 * self.correctable, self.exponent
         with _reedsolo_lock:
             try:
