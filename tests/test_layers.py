@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"errors", "distributed", "provenance", "disk"},
     {"measures"},
     {"constraints", "penalties", "schedules"},
-    {"evaluation", "methods", "problem", "samples"},
+    {"methods", "problem", "samples"},
     {"audit", "certificate", "theory", "stopping", "gradients"},
     {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},

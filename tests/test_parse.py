@@ -5,7 +5,7 @@ import torch
 
 from samplewise.constraints import AtMost
 from samplewise.errors import MeasureError, MissingMeasureError, NotFiniteError
-from samplewise.evaluation import Evaluation, parse, refuse_broadcast
+from samplewise.problem import Evaluation, parse, refuse_broadcast
 
 BOUNDED = [AtMost("x", 1.0)]
 

@@ -12,11 +12,10 @@ if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise.certificate.certify import Certificate, certify
     from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, Fared
     from samplewise.errors import SamplewiseError
-    from samplewise.evaluation import Evaluation
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
     from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
     from samplewise.penalties import Huber, Linear, Penalty, Quadratic
-    from samplewise.problem import Problem
+    from samplewise.problem import Evaluation, Problem
     from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
     from samplewise.stopping import GradientRule, inverse_tau
     from samplewise.training import Solution, Status, fit
@@ -39,11 +38,10 @@ MODULES = {
     "certificate": "Certificate certify",
     "constraints": "AtLeast AtMost Between Constraint Equal Fared",
     "errors": "SamplewiseError",
-    "evaluation": "Evaluation",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
     "minimize": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",
     "penalties": "Huber Linear Penalty Quadratic",
-    "problem": "Problem",
+    "problem": "Evaluation Problem",
     "schedules": "Constant FeasibilityDriven Geometric Schedule",
     "stopping": "GradientRule inverse_tau",
     "training": "Solution Status fit",

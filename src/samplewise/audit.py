@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.constraints import Constraint, Fared
 from samplewise.errors import ConfigurationError, MeasureError, constraint_named
-from samplewise.evaluation import Evaluation, refuse_broadcast
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
 from samplewise.samples import Data, Feed, in_order, source_of, to_device
 
 Visit = Callable[[Evaluation], None] | None

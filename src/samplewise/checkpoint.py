@@ -99,7 +99,6 @@ class Checkpoints:
         return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write the state after ``step`` optimiser steps, then remove what is too old."""
         save_state(self.folder / f"step-{step:012d}{SUFFIX}", state)
         self.prune()
 

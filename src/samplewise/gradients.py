@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from samplewise.errors import ConfigurationError
-from samplewise.evaluation import Evaluation
 from samplewise.methods import Method
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Evaluation, Problem, evaluation_mode
 from samplewise.samples import to_device
 
 Batches = Iterable[tuple[Any, Tensor]]

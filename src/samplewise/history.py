@@ -46,7 +46,6 @@ class History:
             self._rewrite(folder)
 
     def append(self, row: Row) -> None:
-        """Add a row, here and to the files."""
         known = len(self.columns)
         self._add(row)
         if self.folder is None:
@@ -130,7 +129,6 @@ class Streaks:
         self._excess: dict[str, Tensor] = {}  # in the last audit
 
     def update(self, audit: Audit) -> None:
-        """Count one more audit of the same data set."""
         for name, part in audit.items():
             before = self._lengths.get(name, torch.zeros(audit.samples, dtype=torch.int16))
             # Saturating, since what matters is "at least r rounds".
@@ -152,7 +150,6 @@ class Streaks:
         return list(zip(order.tolist(), kept[order].tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs."""
         return {"lengths": dict(self._lengths), "excess": dict(self._excess), "audits": self.audits}
 
     def load_state_dict(self, state: Mapping[str, Any], samples: int) -> None:

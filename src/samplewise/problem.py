@@ -1,15 +1,197 @@
-"""The problem: what to minimise and what must hold, for any model and batch."""
+"""The problem: what to minimise and what must hold; and what its functions gave for a batch, checked once.
+
+Names, shapes, precision and device of objective and measures are looked at here, before any method sees them.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import Constraint, check_constraints
-from samplewise.errors import ConfigurationError, MeasureError
-from samplewise.evaluation import Evaluation, parse
+from samplewise.constraints import RESERVED, Constraint, check_constraints
+from samplewise.errors import (
+    ConfigurationError,
+    MeasureError,
+    MissingMeasureError,
+    NotFiniteError,
+    SampleIndexError,
+    did_you_mean,
+)
+
+SHOWN = 8  # how many sample indices an error message lists
+COMPARED = frozenset({torch.float32, torch.float64})
+INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Samples of a batch of which something cannot be used."""
+
+    samples: list[int]
+    """Some or all of them, by index, or by position in the batch where that is not ``numbered``."""
+    count: int
+    step: int | None
+    """Of training; None in an audit."""
+    numbered: bool = True
+
+    def __str__(self) -> str:
+        """The samples, as many as a message has room for."""
+        return ", ".join(map(str, self.samples[:SHOWN])) + ", ..." * (self.count > min(len(self.samples), SHOWN))
+
+    @property
+    def when(self) -> str:
+        """The step, for messages."""
+        return "" if self.step is None else f" at step {self.step}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Objective and measures of one batch, sample by sample, as :func:`parse` found them right."""
+
+    objective: Tensor
+    """f_j, shape ``(B,)``, float32 at least."""
+    measures: Mapping[str, Tensor]
+    """Shape ``(B,)`` or ``(B, m)`` each, the bounded ones in float32 at least. Audits report those no constraint
+    bounds."""
+    index: Tensor | None = None
+    """Each sample's number in the data set, shape ``(B,)``."""
+    sample_weight: Tensor | None = None
+    """Weights of the mean, shape ``(B,)``; zero for padding."""
+
+    def check_finite(self, constraints: Iterable[Constraint], step: int | None = None) -> None:
+        """Raise an error that names what is not finite of the objective and what ``constraints`` bound."""
+        named = {"the objective": self.objective} | {measure_of(c): self.measures[c.measure] for c in constraints}
+        for what, values in named.items():
+            bad = ~values.detach().isfinite()
+            bad = bad if bad.ndim == 1 else bad.any(1)
+            if self.sample_weight is not None:
+                bad &= self.sample_weight > 0
+            if bad.any():
+                where = bad.nonzero().flatten()
+                samples = (where if self.index is None else self.index.to(where.device)[where]).tolist()
+                raise not_finite(what, Fault(samples, len(samples), step, numbered=self.index is not None))
+
+
+def parse(
+    objective: Tensor,
+    measures: Mapping[str, Tensor],
+    constraints: Iterable[Constraint],
+    index: Tensor | None = None,
+    sample_weight: Tensor | None = None,
+) -> Evaluation:
+    """What a user's code computed of a batch, as an :class:`Evaluation`, or an error that says what is wrong with it.
+
+    Half precision stays outside: what ``constraints`` bound is compared in float32 at least, in training as in audits.
+    """
+    if not isinstance(objective, Tensor):
+        raise MeasureError(f"expected the objective as a tensor of shape (B,), got {type(objective).__name__}")
+    shape, device = objective.shape, objective.device
+    if len(shape) != 1 or not shape[0]:
+        got = f"{tuple(shape)}; reduce each sample to one number, but not the batch"
+        if not shape:
+            got = "a scalar: it is already reduced. Compute the loss with reduction='none'; the method takes the mean"
+        raise MeasureError(f"expected the objective of each sample, shape (B,) with B >= 1, got {got}")
+    objective = _comparable("the objective", objective, device)
+    found = dict(measures)
+    for name, values in measures.items():
+        if name in RESERVED:
+            raise MeasureError(f"a measure cannot be called {name!r}, which a method takes itself: rename it")
+        if not isinstance(values, Tensor):
+            got = f"{type(values).__name__}; give one value for each sample"
+            raise MeasureError(f"expected the measure {name!r} as a tensor, got {got}")
+        its = values.shape
+        if its != shape and (len(its) != 2 or its[0] != shape[0] or not its[1]):
+            raise MeasureError(
+                f"expected the measure {name!r} of shape ({shape[0]},) or ({shape[0]}, m), one row for each sample of "
+                f"the objective, got {tuple(its)}; do not average over the batch"
+            )
+    for constraint in constraints:
+        name = constraint.measure
+        if name not in found:
+            raise MissingMeasureError(
+                f"the constraint {constraint} needs the measure {name!r}, which was not given "
+                f"(given: {', '.join(sorted(found)) or 'none'}).{did_you_mean(name, found)}"
+            )
+        found[name] = _comparable(f"the measure {name!r}", found[name], device)
+    if index is not None:
+        index = check_index(index, objective)
+    if sample_weight is not None:
+        sample_weight = _sample_weight(sample_weight, objective)
+    return Evaluation(objective, found, index, sample_weight)
+
+
+def _comparable(what: str, values: Tensor, device: torch.device) -> Tensor:
+    """The values in float32 at least, on the objective's ``device``."""
+    if values.device != device:
+        raise MeasureError(f"{what} is on {values.device}, the objective on {device}: move one of them")
+    if values.dtype in COMPARED:
+        return values
+    if not values.is_floating_point():
+        raise MeasureError(f"expected {what} of floating point type, got {values.dtype}; convert it with .float()")
+    return values.float()
+
+
+def check_index(index: Any, objective: Tensor) -> Tensor:
+    """Return the sample indices as int64 on the objective's device; they are one whole number for each sample."""
+    if not isinstance(index, Tensor) or index.dtype not in INTEGERS or index.shape != objective.shape:
+        found = f"{tuple(index.shape)} of {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
+        raise SampleIndexError(
+            f"expected index as integers of shape ({len(objective)},), got {found}; it holds each sample's number in "
+            "the data set"
+        )
+    return index.to(objective.device, torch.int64)
+
+
+def _sample_weight(sample_weight: Any, objective: Tensor) -> Tensor:
+    if not isinstance(sample_weight, Tensor) or sample_weight.shape != objective.shape:
+        found = tuple(sample_weight.shape) if isinstance(sample_weight, Tensor) else type(sample_weight).__name__
+        raise MeasureError(f"expected sample_weight of shape ({len(objective)},), one for each sample, got {found}")
+    weight = _comparable("sample_weight", sample_weight.to(objective.dtype), objective.device)
+    if can_look(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
+        raise MeasureError(f"expected finite sample_weight >= 0, zero for padding, got {weight.tolist()}")
+    return weight
+
+
+def refuse_broadcast(evaluation: Evaluation, first: Callable[[], Evaluation]) -> None:
+    """Refuse a measure with as many values for a sample as there are samples, if that is so for one sample too.
+
+    ``first`` evaluates the first sample alone; it is called only where there is doubt.
+    """
+    for name, values in evaluation.measures.items():
+        if values.ndim == 2 and values.shape[1] == len(values) > 1 and first().measures[name].numel() == 1:
+            raise broadcast(name, len(values))
+
+
+def broadcast(name: str, batch: int) -> MeasureError:
+    """The error for a measure ``(B, B)``, the classic slip."""
+    return MeasureError(
+        f"expected the measure {name!r} of shape (B,), got (B, B) with B = {batch}: (B, 1) and (B,) were broadcast. "
+        "Squeeze the model's output, model(x).squeeze(1)"
+    )
+
+
+def can_look(values: Tensor) -> bool:
+    """Whether values can be read at once: on an accelerator or in a compiled graph that would stall every step."""
+    return not torch.compiler.is_compiling() and values.is_cpu
+
+
+def measure_of(constraint: Constraint) -> str:
+    """What a constraint bounds, in words for error messages."""
+    return f"the measure of the constraint {constraint.name!r} ({constraint})"
+
+
+def not_finite(what: str, fault: Fault) -> NotFiniteError:
+    """The error for values that are not finite."""
+    advice = "" if fault.step is None else " and at the step size; weights after this step are not to be trusted"
+    return NotFiniteError(
+        f"expected finite values, but {what} is not finite for {fault.count} sample{'s' if fault.count > 1 else ''}"
+        f"{fault.when} ({'sample index' if fault.numbered else 'position in the batch'}: {fault}). "
+        f"Look at these samples{advice}"
+    )
+
 
 # Of any model: a function that takes a class of its own could not be given for one that takes every Module.
 Evaluate = Callable[[Any, Any], tuple[Tensor, Mapping[str, Tensor]]]
@@ -60,7 +242,6 @@ class Problem:
         return parse(objective, measures, self.constraints, index, sample_weight)
 
     def check_method_over(self, constraints: tuple[Constraint, ...]) -> None:
-        """Refuse a method that was built over other constraints than these."""
         if constraints != self.constraints:
             raise ConfigurationError(
                 f"the method's constraints {[repr(c) for c in constraints]} are not the problem's "

@@ -66,7 +66,6 @@ def _checkout() -> Path | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, or None where it fails or there is none."""
     command = ["git", "-C", str(folder), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

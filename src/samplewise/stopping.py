@@ -149,7 +149,6 @@ class GradientRule:
             whole_number(getattr(self, name), name, least)
 
     def epsilon(self, method: Method) -> float:
-        """eps_k of the method's present round."""
         return self.epsilon0 / tau_ratio(method) if self.decay is None else self.epsilon0 * self.decay**method.rounds
 
     def verdict(

@@ -12,10 +12,9 @@ from samplewise.audit import evaluate_all
 from samplewise.certificate.licq import ActiveGradients, ConstraintCertificate, Licq
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.evaluation import Evaluation
 from samplewise.gradients import gradient_of, trainable
 from samplewise.methods import Method
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Evaluation, Problem, evaluation_mode
 from samplewise.samples import Data, Feed, source_of, to_device
 
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, Fared
-from samplewise.evaluation import Evaluation
 from samplewise.gradients import per_sample_gradients
 from samplewise.methods import Method
-from samplewise.problem import Problem
+from samplewise.problem import Evaluation, Problem
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ class Licq:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {**asdict(self), "holds": self.holds}
 
 

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from samplewise.audit import Audit
 from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, needed_for, whole_number
-from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
 
 with needed_for("this integration", "huggingface"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, Fared, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError
-from samplewise.evaluation import Evaluation, Fault, broadcast, can_look, measure_of, not_finite, parse
 from samplewise.methods.tally import FullPrecision, Round, Tally
+from samplewise.problem import Evaluation, Fault, broadcast, can_look, measure_of, not_finite, parse
 from samplewise.schedules import Schedule, for_each
 
 CHECK_EVERY = 100

@@ -18,9 +18,9 @@ from samplewise.errors import (
     finite_number,
     whole_number,
 )
-from samplewise.evaluation import Fault, can_look, check_index, measure_of
 from samplewise.methods.base import Method, Places
 from samplewise.methods.tally import FullPrecision
+from samplewise.problem import Fault, can_look, check_index, measure_of
 from samplewise.schedules import Schedule
 
 OUTSIDE, REPEATED = -2, -1  # what can be wrong with a sample index: the last two things that are watched

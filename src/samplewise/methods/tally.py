@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.constraints import Fared
 from samplewise.errors import constraint_named
-from samplewise.evaluation import Fault
+from samplewise.problem import Fault
 
 PENDING = 2**15  # how many samples wait until they are added up
 
@@ -77,12 +77,10 @@ class Tally(FullPrecision):
 
     @property
     def calls(self) -> int:
-        """How many batches were counted, in all rounds."""
         return int(self.batches) + len(self._pending)
 
     @property
     def open(self) -> bool:
-        """Whether a batch was counted since the round began."""
         return bool(self._pending) or bool(self.begun)
 
     def read_(self, columns: Sequence[Tensor], samples: int) -> bool:
@@ -105,7 +103,6 @@ class Tally(FullPrecision):
         self.begun.fill_(True)
 
     def _digest_(self) -> None:
-        """Count the batches that wait."""
         for size, group in groupby(self._pending, key=lambda entry: len(entry[0][0])):
             batches, samples = zip(*group, strict=True)
             columns = torch.cat([column for batch in batches for column in batch])
@@ -174,7 +171,6 @@ class Tally(FullPrecision):
             self.worst.zero_()
 
     def start_(self) -> None:
-        """Start a new round."""
         self._pending.clear()
         for buffer in (self.sums, self.worst, self.begun):
             buffer.zero_()

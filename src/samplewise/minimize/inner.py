@@ -106,11 +106,9 @@ class Iterate:
 
     @cached_property
     def hessian(self) -> Array:
-        """Of the Lagrangian."""
         return self.at.hessian(self.estimate)
 
     def step(self) -> "Iterate":
-        """One Newton step with the present guess of the active set."""
         n, p = len(self.at.x), len(self.rows)
         system = np.block([[self.hessian, self.rows.T], [self.rows, np.zeros((p, p))]])
         # Least squares: with dependent gradients the multipliers are not unique, and the smallest will do.

@@ -143,7 +143,6 @@ class Loop:
     newton: bool
 
     def run(self) -> tuple[Position, MinimizeStatus]:
-        """Where the loop ends, and why."""
         zero = np.zeros_like(self.program.c_scale)
         now = Position(self.program.start, estimate=zero, shift=zero, tau=self.method.schedule.tau0)
         while (status := self.terminate(now)) is None:
@@ -210,7 +209,6 @@ class Loop:
         return replace(now, at=lower, shift=zero, kkt=None, escapes=now.escapes + 1)
 
     def _tightened(self, now: Position) -> Position:
-        """With tau and the multipliers of the next round."""
         # An inequality is also judged by the multiplier it has in spite of its slack.
         c, inequality = now.at.c, self.program.inequality
         lacking = np.abs(np.where(inequality, np.minimum(-c, now.estimate / now.tau), c))

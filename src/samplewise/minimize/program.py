@@ -72,7 +72,6 @@ class Point:
 
     @cached_property
     def gradient(self) -> Array:
-        """Of the objective, shape ``(n,)``."""
         return self._slope(self.objective)
 
     @cached_property
@@ -171,7 +170,6 @@ class Program:
         return float(np.abs(self.positive(at.c / self.c_scale)).max(initial=0.0))
 
     def project(self, x: Array) -> Array:
-        """The nearest point within the bounds."""
         return np.clip(x, self.lower, self.upper)
 
     def projected(self, x: Array, gradient: Array) -> float:

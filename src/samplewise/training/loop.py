@@ -13,11 +13,10 @@ import torch
 from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
-from samplewise.evaluation import Evaluation, refuse_broadcast
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
-from samplewise.problem import evaluation_mode
+from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, in_order, mix
 from samplewise.training.folder import Best, RunFolder
 from samplewise.training.position import Position, Selection, Status, better, terminate
@@ -60,7 +59,6 @@ class Training:
         )
 
     def loop(self) -> Status:
-        """Run the epochs that are left."""
         while self.status is None:
             began = time.perf_counter()
             try:
@@ -140,7 +138,6 @@ class Training:
         return row
 
     def _schedule(self) -> None:
-        """Step the learning rate's scheduler."""
         scheduler, position, epochs = self.request.schedule, self.position, self.request.last_epoch
         if scheduler is None:
             return

@@ -19,7 +19,6 @@ class Status(enum.Enum):
 
     @property
     def message(self) -> str:
-        """The status in words."""
         return self.value
 
 
@@ -41,12 +40,10 @@ class Selection:
 
     @classmethod
     def of(cls, audit: Audit, *, epoch: int, split: str, target: float) -> "Selection":
-        """The candidate that an audit makes of its epoch."""
         return cls(epoch, split, target, audit.satisfied, audit.mean_violation, audit.objective)
 
     @property
     def feasible(self) -> bool:
-        """Whether the target share is met."""
         return self.satisfied >= self.target
 
     @property
@@ -63,7 +60,6 @@ class Selection:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
         return {**asdict(self), "feasible": self.feasible, "reason": self.reason}
 
 
@@ -96,7 +92,6 @@ class Position:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "Position":
-        """The position whose ``asdict`` a checkpoint holds."""
         try:
             best = stored["best"]
             return cls(**{**stored, "best": None if best is None else Selection(**best)})

@@ -115,12 +115,10 @@ class Request:
 
     @property
     def last_epoch(self) -> int:
-        """Number of epochs in all."""
         return self.warmup_epochs + self.epochs
 
     @property
     def select_on(self) -> str:
-        """Name of the data set whose audits select the model."""
         return next(iter(self.splits))
 
     @property

@@ -143,7 +143,6 @@ class Stepper:
             distributed.share_buffers_(self.raw_model)
 
     def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
-        """One optimiser step over the micro-batches of this process."""
         last = len(micro) - 1
         for i, part in enumerate(micro):
             batch = to_device(next(batches), self.device)
@@ -171,7 +170,6 @@ class Stepper:
         return loss if part.factor == 1.0 else loss * part.factor
 
     def is_finite(self, *, everywhere: bool) -> bool:
-        """Whether every weight is a number, here or in all processes."""
         weights = [parameter for parameter in self.raw_model.parameters() if parameter.requires_grad]
         finite = torch.stack([weight.detach().isfinite().all() for weight in weights]).all()
         bad = (~finite).float().to(self.device)

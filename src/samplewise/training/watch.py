@@ -45,17 +45,14 @@ class Watch:
             yield
 
     def start_epoch(self, steps: int, done: int) -> None:
-        """A new epoch of ``steps`` steps, ``done`` of them behind it."""
         if self._bar is not None:
             self._bar.reset(self._steps, total=steps, completed=done)
 
     def step(self) -> None:
-        """One step more."""
         if self._bar is not None:
             self._bar.advance(self._steps)
 
     def end_epoch(self, row: Mapping[str, Any], constraints: list[str]) -> None:
-        """One epoch more, with its row of the history."""
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for logger in self.loggers:
             logger.log_metrics(numbers, step=row["epoch"])
