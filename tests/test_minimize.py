@@ -325,7 +325,7 @@ def square(x: Tensor) -> Tensor:
         ({"bounds": (1.0, 0.0)}, ConfigurationError, "lower <= upper"),
         ({"bounds": (10**400, None)}, ConfigurationError, "lower bound as a number"),
         ({"x0": [10**400]}, ConfigurationError, "x0 as a tensor"),
-        ({"bounds": (math.nan, None)}, ConfigurationError, "lower bound is NaN"),
+        ({"bounds": (math.nan, None)}, ConfigurationError, "expected lower <= upper, got nan"),
         ({"bounds": ([0.0, 0.0, 0.0], None)}, ConfigurationError, r"shape \(2,\) of x0"),
         ({"bounds": [(0, 1), (0, 1)]}, ConfigurationError, r"tuple \(lower, upper\)"),
     ],

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write nested dictionaries and lists of tensors and plain values to one file, whole or not at all."""
     tensors: dict[str, Tensor] = {}
     skeleton = _take_apart(state, tensors)
-    text = json.dumps(skeleton, allow_nan=False)
+    text = json.dumps(skeleton)  # NaN and infinities as Python writes and reads them
     write_tensors(path, tensors, {"format": FORMAT, "state": text, "digest": _digest(text, tensors)})
 
 
@@ -69,8 +68,6 @@ def _take_apart(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         return {"__items__": [[key, _take_apart(item, tensors, f"{path}/{key}")] for key, item in value.items()]}
     if isinstance(value, list | tuple):
         return [_take_apart(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"__float__": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise CheckpointError(f"cannot save {path[1:]}: expected tensors and plain values, got {type(value).__name__}")
@@ -83,8 +80,6 @@ def _put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
         return value
     if "__tensor__" in value:
         return tensors[value["__tensor__"]]
-    if "__float__" in value:
-        return float(value["__float__"])
     return {key: _put_together(item, tensors) for key, item in value["__items__"]}
 
 

@@ -27,12 +27,6 @@ class History:
     Args:
         folder: where ``history.jsonl`` and ``history.csv`` are kept; nowhere if None.
         rows: rows to start from; they replace what the files held.
-
-    Example:
-        >>> history = History()
-        >>> history.append({"epoch": 1, "loss": 0.5})
-        >>> history.column("loss")
-        [0.5]
     """
 
     def __init__(self, folder: Path | None = None, rows: Iterable[Row] = ()) -> None:
@@ -85,13 +79,9 @@ class History:
         path = Path(folder) / JSONL
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-            rows = [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
-            wrong = next((row for row in rows if not isinstance(row, dict)), None)
-        except (OSError, ValueError) as error:
+            return cls(rows=[{**json.loads(line)} for line in lines if line.endswith("\n") and line.strip()])
+        except (OSError, ValueError, TypeError) as error:
             raise DataError(f"{path}: cannot be read as the history of a run: {error}") from error
-        if wrong is not None:
-            raise DataError(f"{path}: expected an object in each line, got {wrong!r}")
-        return cls(rows=rows)
 
 
 def _line(row: Row) -> str:

@@ -54,24 +54,12 @@ def mse(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def mae(prediction: Tensor, target: Tensor) -> Tensor:
-    """Mean absolute error of each sample, ``(B, ...)`` twice to ``(B,)``.
-
-    Example:
-        >>> import torch
-        >>> mae(torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.ones(2, 2))
-        tensor([1., 0.])
-    """
+    """Mean absolute error of each sample, ``(B, ...)`` twice to ``(B,)``."""
     return _difference(prediction, target).abs().mean(1)
 
 
 def max_difference(prediction: Tensor, target: Tensor) -> Tensor:
-    """Largest absolute difference in each sample, ``(B, ...)`` twice to ``(B,)``.
-
-    Example:
-        >>> import torch
-        >>> max_difference(torch.tensor([[0.0, 4.0], [1.0, 1.0]]), torch.ones(2, 2))
-        tensor([3., 0.])
-    """
+    """Largest absolute difference in each sample, ``(B, ...)`` twice to ``(B,)``."""
     return _difference(prediction, target).abs().amax(1)
 
 

@@ -58,13 +58,7 @@ class Linear(Penalty):
 
 @dataclass(frozen=True)
 class Quadratic(Penalty):
-    """``max(0, g)^2 / 2``: the penalty of the paper's Definition 4, for which its theorems hold.
-
-    Example:
-        >>> import torch
-        >>> Quadratic()(torch.tensor([-1.0, 0.0, 2.0]))
-        tensor([0., 0., 2.])
-    """
+    """``max(0, g)^2 / 2``: the penalty of the paper's Definition 4, for which its theorems hold."""
 
     def value(self, g: Tensor) -> Tensor:
         return 0.5 * torch.relu(g).square()

@@ -31,12 +31,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """tau_k = tau0: one subproblem, never tightened.
-
-    Example:
-        >>> Constant(100.0).following(100.0, 1, Fared(2, 1, 0.2, 0.2), None)
-        100.0
-    """
+    """tau_k = tau0: one subproblem, never tightened."""
 
     def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
         return self.tau0

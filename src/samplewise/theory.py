@@ -59,11 +59,6 @@ def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
 
     ``gradients`` are those of all samples at one point, ``(N, n)``, as :func:`sample_gradients` gives them; or such
     tensors for several points.
-
-    Example:
-        >>> import torch
-        >>> growth_constant(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-        2.0
     """
     points = [gradients] if isinstance(gradients, Tensor) else list(gradients)
     if not points:
@@ -136,14 +131,6 @@ def sgd(
 
     ``gradient(z, j)`` of a sample number j ``(1,)``, drawn uniformly from 0 ... N-1, is an unbiased estimate of the
     full gradient; the ``step`` of the theorem is 1 / (rho L).
-
-    Example:
-        >>> import torch
-        >>> target = torch.tensor([1.0, 1.0])
-        >>> output, last = sgd(lambda z, j: z - target[j], torch.zeros(1), samples=2, step=0.5, iterations=50,
-        ...                    generator=torch.Generator().manual_seed(0))
-        >>> bool((last - 1).abs() < 1e-6)
-        True
     """
     if not (step > 0 and iterations >= 1 and samples >= 1):
         raise ConfigurationError(f"expected step > 0, iterations and samples >= 1, got {step}, {iterations}, {samples}")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.audit import evaluate_all
-from samplewise.certificate.licq import ActiveGradients, ConstraintCertificate, Licq
+from samplewise.certificate.licq import ConstraintCertificate, Licq, best_multipliers, check_licq, draw_gradients
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.gradients import gradient_of, trainable
@@ -157,20 +158,6 @@ def certify(
         active: a constraint is active where ``|g|`` is at most this share of the root mean square of its measure.
         subset: how many per-sample gradients at most; fewer where they would take more than 256 MB.
         seed: of the random subset.
-
-    Example:
-        >>> import torch
-        >>> from torch.utils.data import TensorDataset
-        >>> from samplewise import AtMost, Constant, Problem, Quadratic, SequentialPenalty
-        >>> def evaluate(model, batch):                   # f_j = (w - 2)^2 / 2 and w <= 1: w* = 1, lambda = 1
-        ...     weight = model.weight.expand(len(batch[0]))
-        ...     return (weight - 2).square() / 2, {"size": weight}
-        >>> model = torch.nn.PReLU(1, init=1.01)
-        >>> problem = Problem(evaluate, [AtMost("size", 1.0)])
-        >>> method = SequentialPenalty(problem.constraints, penalty=Quadratic(), schedule=Constant(99.0))
-        >>> certificate = certify(problem, model, TensorDataset(torch.zeros(4)), method)
-        >>> print(certificate.sentence)
-        Stationary to 9.6e-07 relative, 4 of 4 samples violated, worst by 0.01.
     """
     problem.check_method_over(method.constraints)
     whole_number(batch_size, "batch_size", 1)
@@ -196,9 +183,9 @@ def certify(
             multipliers = method.multipliers(constraint.name, g, torch.arange(length))
             parts.append(ConstraintCertificate(length, *fared, constraint, g, tolerance, multipliers))
         limit = max(1, min(subset, 2**26 // parameters))  # rows of 256 MB in float32
-        rows = ActiveGradients(problem, model, fetch, limit, torch.Generator().manual_seed(seed))
-        parts, residual, free = rows.best_multipliers(parts, method, lagrangian)
-        licq = rows.licq(parts, parameters)
+        draw = partial(draw_gradients, problem, model, fetch, parts, limit, torch.Generator().manual_seed(seed))
+        parts, residual, free = best_multipliers(parts, method, lagrangian, draw)
+        licq = check_licq(parts, parameters, draw)
     return Certificate(
         samples=length,
         parameters=parameters,

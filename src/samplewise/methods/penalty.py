@@ -95,14 +95,7 @@ def _fixed(weight: float) -> Constant:
 
 
 class Unconstrained(Method):
-    """The objective alone; the constraints are watched but cost nothing.
-
-    Example:
-        >>> import torch
-        >>> from samplewise import AtMost
-        >>> Unconstrained([AtMost("error", 0.0)])(torch.tensor([1.0, 3.0]), error=torch.tensor([0.5, 1.5]))
-        tensor(2.)
-    """
+    """The objective alone; the constraints are watched but cost nothing."""
 
     enforces: ClassVar[bool] = False
 

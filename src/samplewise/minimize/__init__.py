@@ -138,9 +138,7 @@ def _bounds(bounds: tuple[Any, Any] | None, start: Tensor) -> list[Tensor]:
             raise ConfigurationError(
                 f"expected the {name} bound as a number or of the shape {tuple(start.shape)} of x0, got {side!r}"
             ) from error
-        if bool(values.isnan().any()):
-            raise ConfigurationError(f"the {name} bound is NaN; use None or infinity where there is no bound")
-    crossed = torch.nonzero((sides[0] > sides[1]).flatten())
+    crossed = torch.nonzero(~(sides[0] <= sides[1]).flatten())  # NaN is neither below nor above
     if len(crossed):
         lower, upper = (side.flatten()[crossed[0]].item() for side in sides)
         raise ConfigurationError(f"expected lower <= upper, got {lower} and {upper} for entry {crossed[0].item()} of x")

@@ -183,7 +183,8 @@ class Training:
         asked = self.request
         decisive = self.audits[asked.select_on]
         self.streaks.update(decisive)
-        candidate = Selection.of(decisive, epoch=self.position.epoch, split=asked.select_on, target=asked.target)
+        found = decisive.satisfied, decisive.mean_violation, decisive.objective
+        candidate = Selection(self.position.epoch, asked.select_on, asked.target, *found)
         if better(candidate, self.position.best):
             self.position = replace(self.position, best=candidate)
             asked.method.gather_()

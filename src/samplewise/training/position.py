@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from samplewise.audit import Audit
 from samplewise.errors import CheckpointError
 
 
@@ -37,10 +36,6 @@ class Selection:
     satisfied: float
     mean_violation: float
     objective: float
-
-    @classmethod
-    def of(cls, audit: Audit, *, epoch: int, split: str, target: float) -> "Selection":
-        return cls(epoch, split, target, audit.satisfied, audit.mean_violation, audit.objective)
 
     @property
     def feasible(self) -> bool:
