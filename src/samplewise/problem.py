@@ -47,7 +47,7 @@ class Fault:
         return "" if self.step is None else f" at step {self.step}"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Evaluation:
     """Objective and measures of one batch, sample by sample, as :func:`parse` found them right."""
 
@@ -94,7 +94,8 @@ def parse(
         if not shape:
             got = "a scalar: it is already reduced. Compute the loss with reduction='none'; the method takes the mean"
         raise MeasureError(f"expected the objective of each sample, shape (B,) with B >= 1, got {got}")
-    objective = _comparable("the objective", objective, device)
+    if objective.dtype not in COMPARED:
+        objective = _comparable("the objective", objective, device)
     found = dict(measures)
     for name, values in measures.items():
         if name in RESERVED:
@@ -115,7 +116,9 @@ def parse(
                 f"the constraint {constraint} needs the measure {name!r}, which was not given "
                 f"(given: {', '.join(sorted(found)) or 'none'}).{did_you_mean(name, found)}"
             )
-        found[name] = _comparable(f"the measure {name!r}", found[name], device)
+        values = found[name]
+        if values.dtype not in COMPARED or values.device != device:
+            found[name] = _comparable(f"the measure {name!r}", values, device)
     if index is not None:
         index = check_index(index, objective)
     if sample_weight is not None:
@@ -127,11 +130,9 @@ def _comparable(what: str, values: Tensor, device: torch.device) -> Tensor:
     """The values in float32 at least, on the objective's ``device``."""
     if values.device != device:
         raise MeasureError(f"{what} is on {values.device}, the objective on {device}: move one of them")
-    if values.dtype in COMPARED:
-        return values
     if not values.is_floating_point():
         raise MeasureError(f"expected {what} of floating point type, got {values.dtype}; convert it with .float()")
-    return values.float()
+    return values if values.dtype in COMPARED else values.float()
 
 
 def check_index(index: Any, objective: Tensor) -> Tensor:

@@ -44,6 +44,8 @@ class Method(FullPrecision, ABC):
 
     enforces: ClassVar[bool] = True
     """Whether the constraints change the loss, so that their measures must carry gradients."""
+    stateful: ClassVar[bool] = False
+    """Whether there is a state for each sample, so that a call needs the samples' numbers."""
     kink: bool = False
     """Whether the slope of the loss jumps where a bound is met, so that multipliers between 0 and tau fit there."""
 
@@ -68,7 +70,6 @@ class Method(FullPrecision, ABC):
 
     def check_samples(self, count: int) -> None:
         """Raise if the method cannot serve a data set of ``count`` samples, for methods with per-sample state."""
-        return None
 
     @property
     def counts(self) -> bool:
@@ -83,7 +84,7 @@ class Method(FullPrecision, ABC):
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """Multiplier estimates of one constraint, of the shape of ``g``, for the samples ``index``."""
 
-    def forward(
+    def __call__(
         self, objective: Tensor, *, index: Tensor | None = None, sample_weight: Tensor | None = None, **measures: Tensor
     ) -> Tensor:
         """The loss of a batch, a scalar.
@@ -99,11 +100,13 @@ class Method(FullPrecision, ABC):
                 must too, unless nothing is enforced.
         """
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
-        if not torch.compiler.is_compiling():
-            for name, measure in evaluation.measures.items():
-                if measure.ndim > 1:
-                    self._check_square(name, measure)
+        for name, measure in evaluation.measures.items():
+            if measure.ndim > 1 and not torch.compiler.is_compiling():
+                self._check_square(name, measure)
         return self.loss(evaluation)
+
+    # A call goes here at once: a module's own way there costs as much as the rest, and says nothing of the arguments.
+    forward = __call__
 
     def _check_square(self, name: str, measure: Tensor) -> None:
         """As many values for a sample as there are samples may be chance; with another batch size too it is a slip."""
@@ -114,7 +117,7 @@ class Method(FullPrecision, ABC):
             self._square[name] = batch
         elif batch > 1 and before == batch:  # again, and perhaps always: all batches may be of one size
             self._square[name] = -batch
-            warnings.warn(f"{broadcast(name, batch)}, unless each sample has {batch} values of it", stacklevel=6)
+            warnings.warn(f"{broadcast(name, batch)}, unless each sample has {batch} values of it", stacklevel=3)
         elif batch > 1 and before not in (0, -batch):
             raise broadcast(name, batch)
 
@@ -127,16 +130,22 @@ class Method(FullPrecision, ABC):
                 f"the objective is on {device}, the method on {self.weights.device}: call method.to({device!r})"
             )
         present = None if weight is None else weight > 0
-        excesses = self._excesses(evaluation)
-        places = self.locate(evaluation.index, present)
-        if self.counts:
-            self._count(evaluation, excesses, present)
+        differentiated = torch.is_grad_enabled()
+        excesses = [constraint.excess(evaluation.measures[constraint.measure]) for constraint in self.constraints]
+        if self.enforces and differentiated and objective.requires_grad:
+            for i, excess in enumerate(excesses):
+                if not excess.requires_grad:
+                    raise self._without_gradient(i)
+        places = self.locate(evaluation.index, present) if self.stateful else None
+        look = can_look(objective)
+        if differentiated and self.training:
+            self._count(evaluation, excesses, present, look)
         total = objective
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
-            taus = self.weights.tolist() if can_look(self.weights) else self.weights
-            for i, (constraint, excess) in enumerate(zip(self.constraints, excesses, strict=True)):
-                term = self.term(i, constraint.tightened(excess), taus[i], places)
+            taus = self.weights.tolist() if look else self.weights
+            for i, excess in enumerate(excesses):
+                term = self.term(i, self.constraints[i].tightened(excess), taus[i], places)
                 total = total + (term if term.ndim == 1 else term.sum(1))
         if weight is None or present is None:
             return total.mean()
@@ -144,23 +153,15 @@ class Method(FullPrecision, ABC):
         kept = torch.where(present, total, 0.0) * weight
         return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
 
-    def _excesses(self, evaluation: Evaluation) -> list[Tensor]:
-        """How far each constraint's measure lies beyond its bound; a gradient must flow through it."""
-        wanted = self.enforces and evaluation.objective.requires_grad and torch.is_grad_enabled()
-        found = []
-        for constraint in self.constraints:
-            measure = evaluation.measures[constraint.measure]
-            if wanted and not measure.requires_grad:
-                raise MeasureError(
-                    f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
-                    "the constraint would not be enforced. Compute it from the model's output without detach(), "
-                    "torch.no_grad() or rounding"
-                )
-            found.append(constraint.excess(measure))
-        return found
+    def _without_gradient(self, i: int) -> MeasureError:
+        return MeasureError(
+            f"expected {measure_of(self.constraints[i])} to carry a gradient, as the objective does, got one without: "
+            "the constraint would not be enforced. Compute it from the model's output without detach(), "
+            "torch.no_grad() or rounding"
+        )
 
-    def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None) -> None:
-        """Add the batch to the round's statistics, unless it holds values that are not finite."""
+    def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, look: bool) -> None:
+        """Add the batch to the round's statistics, unless it holds values that are not finite: ``look`` at once."""
         objective, tally = evaluation.objective.detach(), self.tally
         columns = [objective]
         for excess in excesses:
@@ -169,7 +170,7 @@ class Method(FullPrecision, ABC):
             columns.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
         if present is not None:
             columns = [column.where(present, 0.0) for column in columns]
-        if not can_look(objective):
+        if not look:
             values = torch.stack(columns)
             tally.note_(0, ~values.isfinite(), evaluation.index)
             tally.add_(values, present)

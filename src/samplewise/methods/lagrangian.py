@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -102,6 +102,8 @@ class AugmentedLagrangian(Method):
         >>> method.tables["error"][7]
         tensor(2.)
     """
+
+    stateful: ClassVar[bool] = True
 
     def __init__(
         self,

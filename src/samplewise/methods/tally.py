@@ -51,10 +51,6 @@ class Round:
         return found
 
 
-def _finite(values: Sequence[Tensor]) -> bool:
-    return all(math.isfinite(value.item()) for value in values)
-
-
 class Tally(FullPrecision):
     """Sums over the samples of a round, for so many constraints, and the first fault of each value that is watched.
 
@@ -86,10 +82,13 @@ class Tally(FullPrecision):
     def read_(self, columns: Sequence[Tensor], samples: int) -> bool:
         """Count a batch, of which ``samples`` are present, and return True, or False if some value is not finite."""
         objective, *excesses = columns
-        # One product looks at two columns: whatever is not finite makes it so. In float64 no sum of others is.
-        looks = [objective.dot(each.to(objective.dtype)) for each in excesses] or [objective.sum()]
-        if not (_finite(looks) or _finite([column.double().sum() for column in columns])):
-            return False
+        finite = True
+        for each in excesses or (torch.ones_like(objective),):
+            # One product looks at two columns: whatever is not finite makes it so.
+            product = objective.dot(each if each.dtype is objective.dtype else each.to(objective.dtype))
+            finite = finite and math.isfinite(product.item())
+        if not finite and not all(math.isfinite(column.double().sum().item()) for column in columns):
+            return False  # and not only too large for the product
         self._pending.append((columns, samples))
         if len(self._pending) * (1 + samples) >= PENDING:
             self._digest_()
