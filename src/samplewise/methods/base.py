@@ -54,6 +54,7 @@ class Method(FullPrecision, ABC):
         self.constraints = check_constraints(constraints)
         self.schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
         self.tally = Tally(len(self.constraints), len(self._watched()))
+        self._read = self.tally.read_  # a module is slow to find its parts
         # The name says what it is the state of, so that loading refuses another by itself. It may hold no dot.
         names = ", ".join(constraint.name for constraint in self.constraints)
         self._completed = f"rounds of {type(self).__name__} over {names}".replace(".", "_")
@@ -162,8 +163,7 @@ class Method(FullPrecision, ABC):
 
     def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, look: bool) -> None:
         """Add the batch to the round's statistics, unless it holds values that are not finite: ``look`` at once."""
-        objective, tally = evaluation.objective.detach(), self.tally
-        columns = [objective]
+        columns = [evaluation.objective.detach()]
         for excess in excesses:
             excess = excess.detach()
             # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
@@ -172,10 +172,10 @@ class Method(FullPrecision, ABC):
             columns = [column.where(present, 0.0) for column in columns]
         if not look:
             values = torch.stack(columns)
-            tally.note_(0, ~values.isfinite(), evaluation.index)
-            tally.add_(values, present)
-        elif not tally.read_(columns, len(objective) if present is None else int(present.sum())):
-            evaluation.check_finite(self.constraints, step=tally.calls)
+            self.tally.note_(0, ~values.isfinite(), evaluation.index)
+            self.tally.add_(values, present)
+        elif not self._read(columns, columns[0].numel() if present is None else int(present.sum())):
+            evaluation.check_finite(self.constraints, step=self.tally.calls)
 
     def _watched(self) -> list[Callable[[Fault], SamplewiseError]]:
         """What is looked at for faults, as the errors for it: the objective, then each constraint's measure."""

@@ -81,9 +81,8 @@ class Tally(FullPrecision):
 
     def read_(self, columns: Sequence[Tensor], samples: int) -> bool:
         """Count a batch, of which ``samples`` are present, and return True, or False if some value is not finite."""
-        objective, *excesses = columns
-        finite = True
-        for each in excesses or (torch.ones_like(objective),):
+        objective, finite = columns[0], True
+        for each in columns[1:] or columns:
             # One product looks at two columns: whatever is not finite makes it so.
             product = objective.dot(each if each.dtype is objective.dtype else each.to(objective.dtype))
             finite = finite and math.isfinite(product.item())
