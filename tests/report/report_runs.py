@@ -3,6 +3,7 @@
 import numpy as np
 
 from samplewise.report.run import (
+    Audited,
     Certified,
     Curve,
     Distribution,
@@ -12,13 +13,12 @@ from samplewise.report.run import (
     Picture,
     Requirement,
     RunReport,
-    Split,
 )
 
 
-def split(name: str, satisfied: float, *, constraint: str = "error", samples: int = 200) -> Split:
+def split(name: str, satisfied: float, *, constraint: str = "error", samples: int = 200) -> Audited:
     finding = Finding(round((1 - satisfied) * samples), satisfied, 0.01, 0.2, violators=((7, 0.2), (3, 0.1)))
-    return Split(name, samples, 0.5, satisfied, name == "train", {constraint: finding}, {"accuracy": 0.9})
+    return Audited(name, samples, 0.5, satisfied, name == "train", {constraint: finding}, {"accuracy": 0.9})
 
 
 def made_up(name: str = "made up", *, constraint: str = "error", epochs: int = 30, satisfied: float = 0.9) -> RunReport:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from samplewise.errors import DataError, OutputError
 from samplewise.measures import ssim
-from samplewise.watermark.certificate import Certificate, Fidelity, fidelity, sha256
+from samplewise.watermark.certificate import Fidelity, ImageCertificate, fidelity, sha256
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 changed = st.builds(
@@ -30,12 +30,12 @@ changed = st.builds(
 )
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 certificates = st.builds(
-    Certificate, digests, digests, st.text(), finite, st.integers(8, 500), st.integers(0, 8), changed
+    ImageCertificate, digests, digests, st.text(), finite, st.integers(8, 500), st.integers(0, 8), changed
 )
 
 
-def example(**changes: Any) -> Certificate:
-    found = Certificate(
+def example(**changes: Any) -> ImageCertificate:
+    found = ImageCertificate(
         original_sha256="a" * 64,
         result_sha256="b" * 64,
         model="swift-200",
@@ -111,10 +111,10 @@ def test_the_floor_decides() -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(certificates)
-def test_json_gives_back_every_certificate(tmp_path: Path, certificate: Certificate) -> None:
+def test_json_gives_back_every_certificate(tmp_path: Path, certificate: ImageCertificate) -> None:
     certificate.write(tmp_path / "a.json")
     json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
-    assert Certificate.read(tmp_path / "a.json") == certificate
+    assert ImageCertificate.read(tmp_path / "a.json") == certificate
 
 
 def damaged(**changes: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
 def test_what_is_not_a_certificate_is_refused(content: str | dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(DataError, match=message) as caught:
-        Certificate.read(tmp_path / "a.json")
+        ImageCertificate.read(tmp_path / "a.json")
     assert str(caught.value).startswith(str(tmp_path / "a.json"))
 
 
@@ -181,4 +181,4 @@ def test_a_certificate_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write"):
         example().write(tmp_path / "file" / "a.json")
     with pytest.raises(DataError, match="cannot be read"):
-        Certificate.read(tmp_path / "none.json")
+        ImageCertificate.read(tmp_path / "none.json")

@@ -16,7 +16,7 @@ from test_formats_dicom import make, opened
 from natural_images import natural_image
 from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
 from samplewise.watermark import Key, Payload, Watermarker
-from samplewise.watermark.certificate import Certificate, certificate_path, sha256
+from samplewise.watermark.certificate import ImageCertificate, certificate_path, sha256
 from samplewise.watermark.formats import read
 from samplewise.watermark.marking import FileMarker, Region
 from samplewise.watermark.networks import SHIPPED_FILE
@@ -67,7 +67,7 @@ def test_files_keep_the_floor_and_carry_a_certificate(
         original, marked = np.array(first), np.array(second)
     assert psnr(original, marked, 65535 if values.dtype == np.uint16 else 255) >= 40
     assert MARKER.extract(read(after)).message == "patient 4711"
-    certificate = Certificate.read(certificate_path(after))
+    certificate = ImageCertificate.read(certificate_path(after))
     assert certificate == told
     assert certificate.satisfied
     assert (certificate.original_sha256, certificate.result_sha256) == (sha256(before), sha256(after))
@@ -122,7 +122,7 @@ def test_a_certificate_that_a_killed_run_left_is_no_hindrance(tmp_path: Path) ->
     file_marker().mark_file(source, target)
     target.unlink()
     file_marker(42.0).mark_file(source, target)
-    assert Certificate.read(certificate_path(target)).floor == 42
+    assert ImageCertificate.read(certificate_path(target)).floor == 42
 
 
 def test_a_refused_image_leaves_nothing(tmp_path: Path) -> None:

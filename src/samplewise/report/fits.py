@@ -16,6 +16,7 @@ from samplewise.errors import DataError, RecordError
 from samplewise.history import History
 from samplewise.report.run import (
     TRAINING,
+    Audited,
     Certified,
     Curve,
     Distribution,
@@ -24,7 +25,6 @@ from samplewise.report.run import (
     Numbers,
     Requirement,
     RunReport,
-    Split,
     distribution,
     long_tail,
 )
@@ -183,9 +183,9 @@ def _method(described: Mapping[str, Any]) -> str:
     return ", ".join([str(described["type"]), *parts])
 
 
-def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any]) -> Split:
+def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any]) -> Audited:
     return from_plain(
-        Split,
+        Audited,
         part,
         name=name,
         trained_on=name in (kept["trained_on"], "train"),  # a part of the training data is not unseen either

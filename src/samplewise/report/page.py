@@ -16,7 +16,7 @@ from samplewise.errors import DataError, needed_for, printable
 from samplewise.provenance import provenance
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
-from samplewise.report.run import Gallery, RunReport, Split
+from samplewise.report.run import Audited, Gallery, RunReport
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -118,7 +118,7 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     }
 
 
-def _split(run: RunReport, name: str) -> Split | None:
+def _split(run: RunReport, name: str) -> Audited | None:
     return next((split for split in run.splits if split.name == name), None)
 
 

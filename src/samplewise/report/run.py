@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Split:
+class Audited:
     """What holds for the selected model on one data set."""
 
     name: str
@@ -189,7 +189,7 @@ class RunReport:
     method: str
     selected: str
     """Which model the numbers are of, and why."""
-    splits: tuple[Split, ...]
+    splits: tuple[Audited, ...]
     curves: tuple[Curve, ...] = ()
     objective: str = "objective"
     """What the objective of the splits is."""
@@ -210,7 +210,7 @@ class RunReport:
             raise ValueError("expected the same constraints on each data set")
 
     @property
-    def unseen(self) -> Split | None:
+    def unseen(self) -> Audited | None:
         """The first data set that was neither trained on nor chose the model: what an exact bound may speak of."""
         return next((split for split in self.splits if not split.trained_on and not split.chose_the_model), None)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from samplewise.report.run import RunReport, Split
+from samplewise.report.run import Audited, RunReport
 
 
 def share(value: float) -> str:
@@ -88,7 +88,7 @@ def same_problem(runs: Sequence[RunReport]) -> bool:
     return len({(run.problem, *((each.name, each.formula) for each in run.requirements)) for run in runs}) == 1
 
 
-def _held(split: Split) -> str:
+def _held(split: Audited) -> str:
     kind = "training samples" if split.trained_on else f"samples of {split.name}"
     samples = count(split.samples)
     return f"all {samples} {kind}" if split.satisfied == 1.0 else f"{share(split.satisfied)} of the {samples} {kind}"

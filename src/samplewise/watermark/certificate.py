@@ -20,14 +20,14 @@ from samplewise.disk import write_json
 from samplewise.errors import DataError, did_you_mean
 from samplewise.watermark.formats import bands
 
-__all__ = ["Certificate", "Fidelity", "certificate_path", "fidelity", "sha256"]
+__all__ = ["Fidelity", "ImageCertificate", "certificate_path", "fidelity", "sha256"]
 
 FORMAT = "samplewise-watermark-certificate-1"
 MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
 BAND, SSIM_BAND = 1 << 20, 1 << 18  # values that are compared at once
 SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
 HASH = re.compile(r"[0-9a-f]{64}")
-Kind = TypeVar("Kind", "Fidelity", "Certificate")
+Kind = TypeVar("Kind", "Fidelity", "ImageCertificate")
 
 
 def sha256(path: Path | str) -> str:
@@ -136,7 +136,7 @@ def _ssim(original: NDArray[Any], marked: NDArray[Any], peak: int) -> float | No
 
 
 @dataclass(frozen=True)
-class Certificate:
+class ImageCertificate:
     """The facts about one marked image, for the archive. No name of a file or of a patient is among them."""
 
     original_sha256: str
@@ -168,7 +168,7 @@ class Certificate:
         write_json(Path(path), {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)})
 
     @staticmethod
-    def read(path: Path | str) -> "Certificate":
+    def read(path: Path | str) -> "ImageCertificate":
         """Read what :meth:`write` wrote.
 
         Raises:
@@ -178,7 +178,7 @@ class Certificate:
         told = values.pop("satisfied", None)
         try:
             inner = _build(Fidelity, values.get("fidelity"))
-            certificate = _build(Certificate, values | {"fidelity": inner})
+            certificate = _build(ImageCertificate, values | {"fidelity": inner})
         except DataError as error:
             raise DataError(f"{path}: {error}") from error
         if told is not certificate.satisfied:

@@ -14,7 +14,7 @@ from samplewise.data.processes import side_by_side
 from samplewise.data.records import SettingsFile
 from samplewise.disk import alone, clear_partial
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.watermark.certificate import Certificate, certificate_path, sha256
+from samplewise.watermark.certificate import ImageCertificate, certificate_path, sha256
 from samplewise.watermark.formats import SUFFIXES, looks_like_image, suffix_format
 from samplewise.watermark.marking import FileMarker
 
@@ -62,7 +62,7 @@ class FileResult:
     name: str
     status: Status
     reason: str = ""
-    certificate: Certificate | None = None
+    certificate: ImageCertificate | None = None
     """Of a file that was written."""
     notes: tuple[str, ...] = ()
 
@@ -151,7 +151,7 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
 
 def _check_done(task: Task) -> None:
     """What is there was made of this image, or else it is in the way: damaged, or of another image."""
-    told = Certificate.read(certificate_path(task.target))
+    told = ImageCertificate.read(certificate_path(task.target))
     wrong = ""
     if told.original_sha256 != sha256(task.source):
         wrong = "made of another image: choose another folder, or remove it"

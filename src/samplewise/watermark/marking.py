@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.watermark.certificate import Certificate, certificate_path
+from samplewise.watermark.certificate import ImageCertificate, certificate_path
 from samplewise.watermark.formats import ImageFile, check_free, naming, read
 from samplewise.watermark.payload import Payload
 from samplewise.watermark.strength import checked_floor
@@ -121,7 +121,7 @@ class FileMarker:
         checked_floor(self.floor)
         self.marker.codec.encode(self.payload)
 
-    def mark_file(self, source: Path, target: Path) -> tuple[Certificate, tuple[str, ...]]:
+    def mark_file(self, source: Path, target: Path) -> tuple[ImageCertificate, tuple[str, ...]]:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
         The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
@@ -172,7 +172,7 @@ class FileMarker:
         check_free(target, force=self.force)
         if os.path.lexists(beside):
             try:
-                Certificate.read(beside)  # left by a run that was killed before its image took its name
+                ImageCertificate.read(beside)  # left by a run that was killed before its image took its name
             except DataError as error:
                 raise ConfigurationError(
                     f"{beside}: is there already, and no certificate that could be replaced: choose another name"
@@ -180,11 +180,11 @@ class FileMarker:
 
     def _attempt(
         self, image: ImageFile, target: Path, protected: NDArray[np.bool_] | None, floor: float
-    ) -> Certificate:
+    ) -> ImageCertificate:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
         with naming(image.path):
             pixels, _ = self.marker.mark(image, self.payload, psnr=floor, protect=protected)
-        certified: list[Certificate] = []
+        certified: list[ImageCertificate] = []
 
         def check(written: ImageFile) -> None:
             found = self.marker.extract(written)

@@ -11,7 +11,7 @@ from samplewise.checkpoint import load_state
 from samplewise.data.records import decoding, read_json
 from samplewise.errors import CheckpointError, DataError
 from samplewise.report.fits import read_fit_within
-from samplewise.report.run import Bars, Finding, Gallery, Picture, Requirement, RunReport, Split, Table, distribution
+from samplewise.report.run import Audited, Bars, Finding, Gallery, Picture, Requirement, RunReport, Table, distribution
 from samplewise.report.words import count, share
 from samplewise.watermark.judging.measure import Measured
 from samplewise.watermark.judging.output import FORMATS, REPORT, WORST, run_folder
@@ -98,7 +98,7 @@ def _problem(recipe: Mapping[str, Any]) -> str:
     return f"Hide {recipe['bits']:,} bits in each image, to be read back with as few errors as can be"
 
 
-def _split(run: Mapping[str, Any], part: str, bounds: Sequence[float], measured: Measured) -> Split:
+def _split(run: Mapping[str, Any], part: str, bounds: Sequence[float], measured: Measured) -> Audited:
     grey = {name: measured.columns[f"grey/{name}"] for name in ("bit_error", "psnr", "ssim", "max_difference")}
     below = np.maximum(0.0, max(bounds, default=-np.inf) - grey["psnr"])
     worst = [int(place) for place in np.argsort(-below, kind="stable") if below[place] > 0]
@@ -110,7 +110,7 @@ def _split(run: Mapping[str, Any], part: str, bounds: Sequence[float], measured:
         worst=float(below.max()),
         violators=tuple((int(measured.numbers[place]), float(below[place])) for place in worst[:20]),
     )
-    return Split(
+    return Audited(
         part,
         samples=len(below),
         objective=float(grey.pop("bit_error").mean()),

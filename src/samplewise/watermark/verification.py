@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.errors import DataError, finite_number
-from samplewise.watermark.certificate import Certificate, Fidelity, certificate_path, fidelity
+from samplewise.watermark.certificate import Fidelity, ImageCertificate, certificate_path, fidelity
 from samplewise.watermark.formats import ImageFile, naming, read
 from samplewise.watermark.marking import Region
 from samplewise.watermark.payload import Extracted
@@ -31,7 +31,7 @@ class Verification:
     bits: int
     fidelity: Fidelity
     extracted: Extracted
-    certificate: Certificate | None
+    certificate: ImageCertificate | None
     """That beside the marked file."""
     problems: tuple[str, ...] = ()
     """What is not as it should be, in words; empty if all is well."""
@@ -65,7 +65,7 @@ def verify_files(
     if _kind(before) != _kind(after):
         raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
     beside = certificate_path(marked)
-    told = Certificate.read(beside) if beside.exists() else None
+    told = ImageCertificate.read(beside) if beside.exists() else None
     if told is not None and told.model == marker.formerly:
         told = replace(told, model=marker.model)
     if floor is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.watermark.certificate import Certificate, fidelity, sha256
+from samplewise.watermark.certificate import ImageCertificate, fidelity, sha256
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import SHIPPED_FILE, Network, load_network, network_name
 from samplewise.watermark.payload import Codec, Extracted, Key, Payload
@@ -39,7 +39,7 @@ class Embedded:
 
     image: NDArray[Any]
     """The stored integers, of the same shape and type as those given."""
-    certificate: Certificate
+    certificate: ImageCertificate
 
 
 class Watermarker:
@@ -163,9 +163,9 @@ class Watermarker:
         hashes: tuple[str, str],
         floor: float,
         protect: NDArray[np.bool_] | None = None,
-    ) -> Certificate:
+    ) -> ImageCertificate:
         """What holds for ``original`` and the pixels it has become; ``hashes`` are of the two."""
-        return Certificate(
+        return ImageCertificate(
             *hashes,
             model=self.model,
             floor=float(floor),

@@ -11,7 +11,7 @@ import numpy as np
 from samplewise.data.records import decoding, read_json
 from samplewise.errors import DataError
 from samplewise.report.fits import read_certificate, read_curves, read_multipliers
-from samplewise.report.run import Finding, Gallery, Picture, Requirement, RunReport, Split
+from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport
 from samplewise.studies.mnist.digit_network import CONSTRAINT
 from samplewise.studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
 from samplewise.studies.mnist.rows import Naming
@@ -69,7 +69,7 @@ def _run(settings: StudySettings, result: Result, name: str) -> RunReport:
         )
 
 
-def _split(name: str, result: Result) -> Split:
+def _split(name: str, result: Result) -> Audited:
     numbers, samples = result.numbers(name), result.samples[name]
     finding = Finding(
         violated=round((1 - numbers["satisfied"]) * samples),
@@ -77,7 +77,7 @@ def _split(name: str, result: Result) -> Split:
         mean_violation=numbers["violation"],
         worst=float(result.epoch()[f"{name}/{CONSTRAINT}/worst"]),
     )
-    return Split(
+    return Audited(
         name,
         samples=samples,
         objective=numbers["objective"],
