@@ -119,7 +119,8 @@ def parse(
         values = found[name]
         if values.dtype not in COMPARED or values.device != device:
             found[name] = _comparable(f"the measure {name!r}", values, device)
-    if index is not None:
+    right = isinstance(index, Tensor) and index.dtype is torch.int64 and index.shape == shape and index.device == device
+    if index is not None and not right:
         index = check_index(index, objective)
     if sample_weight is not None:
         sample_weight = _sample_weight(sample_weight, objective)

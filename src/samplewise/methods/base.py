@@ -132,11 +132,16 @@ class Method(FullPrecision, ABC):
             )
         present = None if weight is None else weight > 0
         differentiated = torch.is_grad_enabled()
-        excesses = [constraint.excess(evaluation.measures[constraint.measure]) for constraint in self.constraints]
-        if self.enforces and differentiated and objective.requires_grad:
-            for i, excess in enumerate(excesses):
-                if not excess.requires_grad:
-                    raise self._without_gradient(i)
+        needed, excesses = self.enforces and differentiated and objective.requires_grad, []
+        for constraint in self.constraints:
+            excess = constraint.excess(evaluation.measures[constraint.measure])
+            if needed and not excess.requires_grad:
+                raise MeasureError(
+                    f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
+                    "the constraint would not be enforced. Compute it from the model's output without detach(), "
+                    "torch.no_grad() or rounding"
+                )
+            excesses.append(excess)
         places = self.locate(evaluation.index, present) if self.stateful else None
         look = can_look(objective)
         if differentiated and self.training:
@@ -153,13 +158,6 @@ class Method(FullPrecision, ABC):
         # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
         kept = torch.where(present, total, 0.0) * weight
         return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
-
-    def _without_gradient(self, i: int) -> MeasureError:
-        return MeasureError(
-            f"expected {measure_of(self.constraints[i])} to carry a gradient, as the objective does, got one without: "
-            "the constraint would not be enforced. Compute it from the model's output without detach(), "
-            "torch.no_grad() or rounding"
-        )
 
     def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, look: bool) -> None:
         """Add the batch to the round's statistics, unless it holds values that are not finite: ``look`` at once."""
