@@ -1,6 +1,8 @@
 """The state: whole, exact, and refused where it does not belong."""
 
 import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,14 @@ def test_casts_leave_the_state_as_it_is(make: Make, cast: object) -> None:
 def test_the_state_follows_to_another_device(make: Make) -> None:
     method = make(CONSTRAINTS, SCHEDULES[0]).to("meta")
     assert {buffer.device.type for buffer in method.buffers()} == {"meta"}
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda method: pickle.loads(pickle.dumps(method))])
+def test_a_copy_in_the_middle_of_a_round_counts_for_itself(duplicate: Callable[[sw.Method], sw.Method]) -> None:
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.Constant(2.0))
+    method(torch.zeros(3), x=torch.full((3,), 2.0))
+    other = duplicate(method)
+    other(torch.zeros(2), x=torch.zeros(2))
+    again = sw.SequentialPenalty(method.constraints, schedule=sw.Constant(2.0))
+    again.load_state_dict(other.state_dict())
+    assert (again.step().samples, other.step().samples, method.step().samples) == (5, 5, 3)

@@ -69,7 +69,8 @@ class Tally(FullPrecision):
         self.worst = nn.Buffer(torch.zeros(constraints, dtype=torch.float64))
         # One line for each watched value: how many samples, the step, one of them, and whether that is its index.
         self.faults = nn.Buffer(torch.zeros(watched, 4, dtype=torch.int64), persistent=False)
-        self.register_state_dict_pre_hook(lambda *_: self._digest_())  # type: ignore[no-untyped-call]
+        # Not of this tally: a copy has to count its own.
+        self.register_state_dict_pre_hook(Tally._digest_)  # type: ignore[no-untyped-call]
 
     @property
     def calls(self) -> int:
@@ -100,7 +101,7 @@ class Tally(FullPrecision):
         self.batches.add_(1)
         self.begun.fill_(True)
 
-    def _digest_(self) -> None:
+    def _digest_(self, *_: object) -> None:
         for size, group in groupby(self._pending, key=lambda entry: len(entry[0][0])):
             batches, samples = zip(*group, strict=True)
             columns = torch.cat([column for batch in batches for column in batch])
