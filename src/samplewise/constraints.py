@@ -108,6 +108,15 @@ class Constraint:
             excess = excess + self.margin
         return excess if self.scale == 1.0 else excess / self.scale
 
+    @property
+    def equality(self) -> bool:
+        """Whether the bounds meet, as :func:`Equal` with tolerance 0 makes them: multipliers then have either sign."""
+        return self.lower == self.upper
+
+    def signed(self, measure: Tensor) -> Tensor:
+        """``(measure - upper) / scale``: of an equality the value that is zero where it holds, whose size is ``g``."""
+        return (measure - self.upper) / self.scale
+
     def relaxed(self, by: float) -> "Constraint":
         """The same constraint with its bounds moved outward by ``by``; if negative inward, at most until they meet."""
         by = max(by, -self._reach)
@@ -124,8 +133,8 @@ class Constraint:
 
     def __str__(self) -> str:
         """The requirement as a formula, such as ``mse <= 0.01``."""
-        if self.lower == self.upper or self.upper == math.inf:
-            return f"{self.measure} {'=' if self.lower == self.upper else '>='} {self.lower:g}"
+        if self.equality or self.upper == math.inf:
+            return f"{self.measure} {'=' if self.equality else '>='} {self.lower:g}"
         return f"{f'{self.lower:g} <= ' if self.lower > -math.inf else ''}{self.measure} <= {self.upper:g}"
 
 
