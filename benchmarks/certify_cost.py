@@ -57,7 +57,7 @@ def epoch(model: nn.Module, method: SequentialPenalty, data: TensorDataset) -> N
 
 
 def setting() -> tuple[Problem, nn.Module, SequentialPenalty]:
-    problem = digit_problem(0.0834)  # about half of the samples are violated
+    problem = digit_problem(0.0856)  # about half of the samples are violated
     return problem, DigitNetwork(), SequentialPenalty(problem.constraints, penalty=Linear(), schedule=Constant(100.0))
 
 

@@ -16,7 +16,7 @@ from samplewise.errors import ConfigurationError, MeasureError, constraint_named
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
 from samplewise.samples import Data, Feed, in_order, source_of, to_device
 
-Visit = Callable[[Evaluation], None] | None
+Visit = Callable[[Evaluation], object] | None
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 

@@ -117,6 +117,10 @@ class Constraint:
         """``(measure - upper) / scale``: of an equality the value that is zero where it holds, whose size is ``g``."""
         return (measure - self.upper) / self.scale
 
+    def priced(self, measure: Tensor) -> Tensor:
+        """What a multiplier is the price of, of the measure's shape: ``g``, or of an equality the signed value."""
+        return self.signed(measure) if self.equality else self.g(measure)
+
     def relaxed(self, by: float) -> "Constraint":
         """The same constraint with its bounds moved outward by ``by``; if negative inward, at most until they meet."""
         by = max(by, -self._reach)

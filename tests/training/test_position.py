@@ -32,11 +32,11 @@ def test_the_reason_is_recorded() -> None:
     assert "best objective on train" in candidate(3, 0.95, 1.0).to_dict()["reason"]
 
 
-REACHED, PATIENCE, FEASIBLE, INFEASIBLE = (
+REACHED, PATIENCE, FEASIBLE, UNFINISHED = (
     Status.TARGET_REACHED,
     Status.NO_LONGER_BETTER,
     Status.FEASIBLE,
-    Status.INFEASIBLE,
+    Status.UNFINISHED,
 )
 GOOD, BAD = 0.95, 0.5
 """Shares of samples satisfied: with a target of 0.9 the one is feasible, the other is not."""
@@ -64,8 +64,8 @@ GOOD, BAD = 0.95, 0.5
         # The last epoch is no early stop.
         (10, 10, GOOD, True, True, 1, FEASIBLE),
         (10, 2, GOOD, False, True, 1, FEASIBLE),
-        (10, 10, BAD, False, True, 1, INFEASIBLE),
-        (10, None, BAD, False, False, None, INFEASIBLE),
+        (10, 10, BAD, False, True, 1, UNFINISHED),
+        (10, None, BAD, False, False, None, UNFINISHED),
         (12, 11, GOOD, True, True, None, FEASIBLE),  # asked for fewer epochs than were run
     ],
 )

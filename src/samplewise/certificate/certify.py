@@ -1,8 +1,7 @@
 """How near a model is to a KKT point of its constrained problem, on a whole data set."""
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +9,17 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.audit import evaluate_all
-from samplewise.certificate.licq import ConstraintCertificate, Licq, best_multipliers, check_licq, draw_gradients
+from samplewise.certificate.curvature import Curvature, least_curvature
+from samplewise.certificate.jacobian import Jacobian, side_by_side
+from samplewise.certificate.licq import ConstraintCertificate, Licq, check_licq
+from samplewise.certificate.multipliers import best_multipliers, estimates
+from samplewise.certificate.sizes import measure_sizes
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import gradient_of, trainable
+from samplewise.gradients import curve_along, gradient_of, trainable
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
-from samplewise.samples import Data, Feed, source_of, to_device
+from samplewise.samples import Data, Feed, source_of
 
 
 class Cost(NamedTuple):
@@ -36,39 +39,40 @@ class Certificate:
     """Residuals of the KKT conditions (Definition 1) of problem (3), and E-LICQ (Definition 3), at a model's weights.
 
     The objective is the mean ``1/N sum_j f_j`` and the Lagrangian ``1/N sum_j (f_j + sum_i lambda_ij g_ij)``, so that
-    the numbers do not grow with the data set and lambda means the same as in the method's loss.
+    the numbers do not grow with the data set and lambda means the same as in the method's loss. Stationarity,
+    feasibility and complementarity are relative: units, and a shift of a measure together with its bound, change none.
     """
 
     samples: int
     parameters: int
     objective: float
     stationarity: float
-    """``||grad f + 1/N sum lambda_ij grad g_ij||``, with the multipliers given here."""
-    own_stationarity: float
-    """The same with the method's own estimates; they differ only for the linear penalty."""
-    gradient: float
-    """``||grad f||``."""
-    free: int
-    """How many multipliers were chosen in [0, tau] for the least residual (linear penalty)."""
+    """``||grad f + 1/N sum lambda_ij grad g_ij||`` relative to the mean length of the samples' own ``grad f_j``."""
+    complementarity: float
+    """``1/N sum |lambda_ij g_ij|`` relative to the spread of the objective over the samples."""
+    settled: bool
+    """Whether these multipliers are the best, not only the best that so many passes found."""
+    gradient_size: float
+    """What stationarity is relative to."""
+    objective_size: float
+    """What complementarity is relative to."""
     constraints: dict[str, ConstraintCertificate]
     licq: Licq
-
-    @property
-    def relative(self) -> float:
-        """``stationarity / ||grad f||``; infinite where only the numerator is not zero."""
-        if self.gradient > 0:
-            return self.stationarity / self.gradient
-        return 0.0 if self.stationarity == 0 else math.inf
+    curvature: Curvature
 
     @property
     def feasibility(self) -> float:
-        """Largest violation of any constraint by its true bound, each in its measure's units; 0 if all hold."""
-        return max((part.worst for part in self.constraints.values()), default=0.0)
+        """The worst violation of any true bound, relative to how large its g is over the samples; 0 if all hold."""
+        return max((part.feasibility for part in self.constraints.values()), default=0.0)
 
     @property
-    def complementarity(self) -> float:
-        """Sum over the constraints of the mean ``|lambda_j g_j|``."""
-        return sum(part.complementarity for part in self.constraints.values())
+    def residual(self) -> float:
+        """The largest of stationarity, feasibility and complementarity: 0 at a KKT point."""
+        return max(self.stationarity, self.feasibility, self.complementarity)
+
+    def is_kkt(self, tolerance: float = 1e-2) -> bool:
+        """Whether all three are at most ``tolerance``."""
+        return self.residual <= tolerance
 
     @property
     def multipliers(self) -> dict[str, Tensor]:
@@ -78,7 +82,15 @@ class Certificate:
     @property
     def sentence(self) -> str:
         """The certificate in one sentence."""
-        parts = [f"Stationary to {self.relative:.2g} relative"]
+        near = self.is_kkt()
+        verdict = f"A KKT point to {self.residual:.2g}" if near else "Not a KKT point"
+        rest = f"stationarity {self.stationarity:.2g}, feasibility {self.feasibility:.2g}, "
+        parts = [f"{verdict}: {rest}complementarity {self.complementarity:.2g}"]
+        if near and self.curvature.negative:
+            bends = f"on {self.curvature.samples:,} samples the objective bends down"
+            parts.append(f"but no minimum: {bends} along a direction that the constraints allow")
+        if not near and not self.settled:
+            parts.append("the multipliers may not be the best yet")
         for name, part in self.constraints.items():
             of = f" of {name}" if len(self.constraints) > 1 else ""
             broken = f"{part.violated:,} of {self.samples:,} samples violated{of}, worst by {part.worst:.2g}"
@@ -101,27 +113,30 @@ class Certificate:
         return sorted(costs, key=lambda cost: -cost.multiplier)[:k]
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as plain values for strict JSON (an infinite ratio is None), without those of each sample."""
-        scalars = ("samples", "parameters", "objective", "stationarity", "own_stationarity", "gradient", "relative")
-        sums = ("feasibility", "complementarity", "free", "sentence")
-        return {name: getattr(self, name) for name in scalars + sums} | {
-            "relative": self.relative if math.isfinite(self.relative) else None,
+        """The numbers as plain values for strict JSON, without those of each sample."""
+        residuals = ("stationarity", "feasibility", "complementarity", "residual", "settled")
+        others = ("samples", "parameters", "objective", "gradient_size", "objective_size", "sentence")
+        return {name: getattr(self, name) for name in residuals + others} | {
             "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
             "licq": self.licq.to_dict(),
+            "curvature": self.curvature.to_dict(),
         }
 
     def __str__(self) -> str:
-        rows = [("stationarity", f"{self.stationarity:.3g}  ({self.relative:.3g} of |grad f| = {self.gradient:.3g})")]
-        if self.free:
-            rows.append(("", f"{self.own_stationarity:.3g} before {self.free:,} multipliers were chosen in [0, tau]"))
+        rows = [
+            ("KKT", f"{'yes' if self.is_kkt() else 'no'}: residual {self.residual:.3g}, the largest of the three"),
+            ("stationarity", f"{self.stationarity:.3g} of the mean |grad f_j| = {self.gradient_size:.3g}"),
+            ("feasibility", f"{self.feasibility:.3g} of the mean |g_j|"),
+            ("complementarity", f"{self.complementarity:.3g} of the objective's spread {self.objective_size:.3g}"),
+        ]
         for name, part in self.constraints.items():
             rows += [
                 (name, str(part.constraint)),
-                ("  feasibility", f"worst {part.worst:.3g}, mean {part.mean_violation:.3g}, {part.satisfied:.2%} hold"),
-                ("  complementarity", f"mean {part.complementarity:.3g}, worst {part.largest_complementarity:.3g}"),
+                ("  violation", f"worst {part.worst:.3g}, mean {part.mean_violation:.3g}, {part.satisfied:.2%} hold"),
                 ("  violated / active", f"{part.violated:,} / {part.active:,} of {self.samples:,}"),
+                ("  multipliers", f"mean {part.multipliers.mean():.3g}, largest {part.multipliers.abs().max():.3g}"),
             ]
-        rows.append(("E-LICQ", str(self.licq)))
+        rows += [("E-LICQ", str(self.licq)), ("curvature", str(self.curvature))]
         return "\n".join(f"{left:<20}{right}" for left, right in rows)
 
 
@@ -129,94 +144,113 @@ def certify(
     problem: Problem,
     model: nn.Module,
     data: Data | Feed,
-    method: Method,
+    method: Method | None = None,
     *,
     batch_size: int = 512,
     device: torch.device | None = None,
-    active: float = 1e-3,
-    subset: int = 128,
+    active: float = 1e-2,
+    subset: int | None = None,
+    passes: float = 1.0,
     seed: int = 0,
 ) -> Certificate:
-    """How near the model is to a KKT point on ``data``: what Theorem 3 says the end point tends to.
+    """How near a model, however it was trained, is to a KKT point on ``data``: what Theorem 3 says a run tends to.
 
-    One pass over the data in eval mode (what ships), with one forward and at most two backward passes a batch, gives
-    the full-data gradients of the objective and of the Lagrangian. The multipliers are the method's estimates. Memory
-    grows with the data by the measures, g and lambda of each sample alone. Under several processes every one must call.
-
-    With the linear penalty every multiplier in [0, tau] is right where g = 0, and the estimate, 0 or tau, is only one
-    choice. So up to ``subset`` of the active samples, drawn at random, get the multipliers of least residual (a bounded
-    least-squares problem); samples clearly violated keep tau, samples clearly satisfied 0. E-LICQ (Definition 3) is
-    looked at on the active and violated samples, at most ``subset`` of them.
+    Everything is measured in eval mode, which is what ships. The multipliers are those that come nearest to the KKT
+    conditions, over all samples that are violated or near their bound; see :meth:`Jacobian.least`. Memory grows with
+    the data by the measures, g and lambda of each sample alone. Under several processes every one must call.
 
     Args:
         problem: what to minimise and what must hold.
         model: any model; its training flag is left as it was.
-        data: the data the multipliers belong to, which is the training data.
-        method: over the same constraints; its estimates are the multipliers.
+        data: the data to judge on, which is the training data if the model was trained for these constraints.
+        method: over the same constraints; its multiplier estimates are where the search for the best ones begins.
         batch_size: samples in a batch; it changes only speed and memory.
         device: where to evaluate; where the model's parameters are if not given.
-        active: a constraint is active where ``|g|`` is at most this share of the root mean square of its measure.
-        subset: how many per-sample gradients at most; fewer where they would take more than 256 MB.
+        active: a constraint is active where ``|g|`` is at most this share of its size over the samples.
+        subset: how many per-sample gradients at most, to see whether they are independent; if not given 64, and more
+            of small models. Fewer where they would take more than 256 MB.
+        passes: how many times over all the data the search for multipliers may go; small data sets cost nothing.
         seed: of the random subset.
     """
-    problem.check_method_over(method.constraints)
+    problem.check_method_over(problem.constraints if method is None else method.constraints)
     whole_number(batch_size, "batch_size", 1)
-    whole_number(subset, "subset", 1)
-    if not finite_number(active, "active") > 0:
-        raise ConfigurationError(f"expected active > 0, got {active}: in floating point g is never exactly 0")
+    if subset is not None:
+        whole_number(subset, "subset", 1)
+    for name, value in (("active", active), ("passes", passes)):
+        if not finite_number(value, name) > 0:
+            raise ConfigurationError(f"expected {name} > 0, got {value}")
     weights = list(trainable(model).values())
     device = device or weights[0].device
     feed = source_of(data)
     length, parameters = feed.source.length, sum(weight.numel() for weight in weights)
-    method.check_samples(length)
-
-    def fetch(index: Tensor) -> Any:
-        return to_device(next(feed.source.batches([index])), device)
-
+    if method is not None:
+        method.check_samples(length)
+    # Rows of at most 256 MB in float32; 16 MB cost nothing to speak of.
+    limit = max(1, min(subset or max(64, min(512, 2**22 // parameters)), 2**26 // parameters))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(length, generator=generator)
+    jacobian = Jacobian(problem, model, feed, device, batch_size)
     with evaluation_mode(model):
-        columns, gradient, lagrangian = _gradients(problem, model, feed, method, batch_size, device)
+        left = gradient_of(torch.zeros(()), weights)  # zeros, to be added to
+
+        def add(evaluation: Evaluation) -> None:
+            loss = evaluation.objective.sum()
+            if method is not None:
+                parts = jacobian.parts(evaluation.measures)
+                loss = loss + (side_by_side(parts) * estimates(method, parts, evaluation.index)).sum()
+            left.add_(gradient_of(loss / length, weights))
+
+        columns = evaluate_all(problem, model, feed, batch_size, device, add)
+        distributed.all_sum_(left)  # each process added up its own samples
+        sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns)
+        multipliers, left, settled = best_multipliers(jacobian, columns, method, left, sizes, passes)
         parts = []
         for constraint in problem.constraints:
-            values = columns[constraint.measure]
-            fared, g = Fared.sums_of(constraint.worst_excess(values)), constraint.g(values)
-            tolerance = active * float(values.double().square().mean().sqrt()) / constraint.scale
-            multipliers = method.multipliers(constraint.name, g, torch.arange(length))
-            parts.append(ConstraintCertificate(length, *fared, constraint, g, tolerance, multipliers))
-        limit = max(1, min(subset, 2**26 // parameters))  # rows of 256 MB in float32
-        draw = partial(draw_gradients, problem, model, fetch, parts, limit, torch.Generator().manual_seed(seed))
-        parts, residual, free = best_multipliers(parts, method, lagrangian, draw)
-        licq = check_licq(parts, parameters, draw)
+            values, size = columns[constraint.measure], sizes.constraints[constraint.name]
+            fared, g = Fared.sums_of(constraint.worst_excess(values)), constraint.priced(values)
+            prices = multipliers[constraint.name].to(g)
+            parts.append(ConstraintCertificate(length, *fared, constraint, g, size, active * size, prices))
+        binding = side_by_side({part.constraint.name: part.binding for part in parts}) if parts else torch.zeros(0, 0)
+        total, rows = int(binding.sum()), left.new_zeros(0, parameters)
+        if total and total <= max(parameters, limit):
+            _, rows = jacobian.drawn(binding, limit, generator)
+        licq = check_licq(rows, total)
+        curvature = _curvature(jacobian, rows, total, order[:1024], multipliers)
+    products = sum(part.complementarity for part in parts)
     return Certificate(
         samples=length,
         parameters=parameters,
         objective=float(columns[""].double().mean()),
-        stationarity=float(residual.norm()),
-        own_stationarity=float(lagrangian.norm()),
-        gradient=float(gradient.norm()),
-        free=free,
+        stationarity=float(left.double().norm()),
+        complementarity=products / sizes.objective if products else 0.0,
+        settled=settled,
+        gradient_size=sizes.gradient,
+        objective_size=sizes.objective,
         constraints={part.constraint.name: part for part in parts},
         licq=licq,
+        curvature=curvature,
     )
 
 
-def _gradients(
-    problem: Problem, model: nn.Module, feed: Feed, method: Method, batch_size: int, device: torch.device
-) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """What :func:`evaluate_all` gives, and the gradients of the mean of f and of the Lagrangian, in the same pass."""
-    length, weights = feed.source.length, list(trainable(model).values())
-    objective, priced = (gradient_of(torch.zeros(()), weights) for _ in range(2))  # zeros, to be added to
+def _curvature(
+    jacobian: Jacobian, rows: Tensor, total: int, drawn: Tensor, multipliers: Mapping[str, Tensor]
+) -> Curvature:
+    """The least curvature of the Lagrangian on the samples ``drawn``, if ``rows`` are all the active gradients."""
+    if len(rows) < total:
+        return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
+    weights = list(trainable(jacobian.model).values())
+    batch = jacobian.fetch(drawn)
 
-    def add(evaluation: Evaluation) -> None:
-        terms = []
-        for constraint in problem.constraints:
-            g = constraint.g(evaluation.measures[constraint.measure])
-            prices = method.multipliers(constraint.name, g.detach(), evaluation.index).detach()
-            if prices.any():
-                terms.append((g * prices).sum())
-        objective.add_(gradient_of(evaluation.objective.sum() / length, weights, retain_graph=bool(terms)))
-        if terms:
-            priced.add_(gradient_of(torch.stack(terms).sum() / length, weights))
+    def product(direction: Tensor) -> Tensor:
+        with torch.enable_grad():
+            evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+            loss = evaluation.objective.mean()
+            if multipliers:
+                g = jacobian.priced(evaluation.measures)
+                loss = loss + (g * side_by_side(multipliers)[drawn].to(g)).sum() / len(drawn)
+            return curve_along(loss, weights, direction)
 
-    columns = evaluate_all(problem, model, feed, batch_size, device, add)
-    # Each process added up its own samples.
-    return columns, distributed.all_sum_(objective), objective + distributed.all_sum_(priced)
+    try:
+        return least_curvature(product, rows, len(drawn))
+    except (RuntimeError, NotImplementedError) as error:  # such as an operation that can be differentiated only once
+        return Curvature(why_not=" ".join(str(error).split()))

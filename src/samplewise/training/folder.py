@@ -177,6 +177,6 @@ def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, 
     if request.trained_on is not None:
         index = torch.arange(audits[request.trained_on].samples)
         for name, part in audits[request.trained_on].items():
-            values[f"multipliers/{name}"] = request.method.multipliers(name, part.constraint.g(part.values), index)
+            values[f"multipliers/{name}"] = request.method.multipliers(name, part.constraint.priced(part.values), index)
     # Copies, since a file cannot hold two names of one tensor.
     return {name: each.detach().cpu().clone() for name, each in values.items()}

@@ -12,6 +12,7 @@ import torch
 
 from samplewise import distributed
 from samplewise.audit import Audit, audit
+from samplewise.certificate.conflict import Conflict, find_conflict
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
@@ -34,6 +35,7 @@ class Training:
         self.history, self.streaks = History(), Streaks()
         self.audits: dict[str, Audit] = {}
         self.best: Best | None = None
+        self.conflict: Conflict | None = None
         self.folder: RunFolder | None = None
         request.method.to(stepper.device)
         # Warm-up minimises the objective alone, but its rows in the history still say how the constraints fare.
@@ -78,7 +80,20 @@ class Training:
             self._save()
         status = self.status
         assert status is not None
+        if status is Status.UNFINISHED and self._conflicts():
+            return Status.INFEASIBLE
         return status
+
+    def _conflicts(self) -> bool:
+        """Whether it can be shown, at less than a tenth of the cost of the run, that its constraints are at odds."""
+        asked, evaluations = self.request, min(30, self.request.last_epoch // 5)
+        if asked.method.enforces and evaluations:
+            self.stepper.share_buffers()
+            model, size, device = self.stepper.model_to_audit, asked.size, self.stepper.device
+            self.conflict = find_conflict(
+                asked.problem, model, asked.feed, evaluations=evaluations, batch_size=size, device=device
+            )
+        return self.conflict is not None and self.conflict.shown
 
     def _train_epoch(self) -> None:
         asked, rank, position = self.request, distributed.rank(), self.position

@@ -14,7 +14,8 @@ class Status(enum.Enum):
     FEASIBLE = "every epoch was run; the selected model meets the feasibility target"
     TARGET_REACHED = "stopped early: the feasibility target is met"
     NO_LONGER_BETTER = "stopped early: the patience ended without a better model"
-    INFEASIBLE = "every epoch was run; no audited model meets the feasibility target"
+    UNFINISHED = "every epoch was run; no audited model meets the feasibility target yet"
+    INFEASIBLE = "every epoch was run; from here no step meets all constraints: the violated samples are at odds"
 
     @property
     def message(self) -> str:
@@ -100,7 +101,7 @@ def terminate(
     """Why a run of ``epochs`` in all ends here, at the end of one, or None if it goes on; warm-up costs no patience."""
     best = position.best
     if position.epoch >= epochs:
-        return Status.FEASIBLE if best is not None and best.feasible else Status.INFEASIBLE
+        return Status.FEASIBLE if best is not None and best.feasible else Status.UNFINISHED
     if stop_at_target and position.reached:
         return Status.TARGET_REACHED
     if patience is not None and best is not None and position.epoch - max(best.epoch, warmup) >= patience:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from samplewise.audit import Audit
+from samplewise.certificate.conflict import Conflict
 from samplewise.history import History, Streaks
 from samplewise.methods import Method
 from samplewise.problem import Problem
@@ -46,6 +47,8 @@ class Solution:
     """The audits of the last epoch by data set."""
     streaks: Streaks
     """Which samples of the deciding data set stayed violated, audit after audit."""
+    conflict: Conflict | None = None
+    """Where the target was not met: which training samples are at odds; None where it was not looked for."""
 
 
 def fit(
@@ -133,4 +136,6 @@ def fit(
         model, method = copy.deepcopy(model), copy.deepcopy(method)
         model.load_state_dict(best.weights)
         method.load_state_dict(best.method)
-    return Solution(model, method, status, selected, training.history, training.audits, training.streaks)
+    return Solution(
+        model, method, status, selected, training.history, training.audits, training.streaks, training.conflict
+    )

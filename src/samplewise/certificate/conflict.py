@@ -1,0 +1,135 @@
+"""Whether the violations that are left can be lowered at all, or the samples are at odds with each other."""
+
+import contextlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from samplewise import distributed
+from samplewise.audit import Audit, evaluate_all
+from samplewise.certificate.jacobian import Jacobian, side_by_side
+from samplewise.errors import NotFiniteError
+from samplewise.gradients import gradient_of, put_back, trainable
+from samplewise.problem import Problem, evaluation_mode
+from samplewise.samples import Data, Feed, source_of
+
+SMALL = 0.1
+"""The pulls of violated samples cancel if what is left of them is less than this share of independent ones' sum."""
+ROWS = 64
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """What is left of the violations where the objective is left out: can all constraints be met, from here?"""
+
+    ratio: float
+    """``|mean v grad g| / mean (v |grad g|)`` with v the violation: at 0 no first-order step lowers the mean of v^2."""
+    independent: float
+    """What the ratio would be if the gradients of the violated samples were orthogonal."""
+    violators: dict[str, list[tuple[int, float]]]
+    """The samples that conflict, with their violations in the measure's units, worst first, by constraint."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether the constraints cannot be met from here: samples stay violated, and what pulls at them cancels."""
+        return any(self.violators.values()) and self.ratio <= SMALL * self.independent
+
+    def __str__(self) -> str:
+        if not any(self.violators.values()):
+            return "all constraints can be met together: without the objective every sample reaches its bound"
+        count = sum(map(len, self.violators.values()))
+        found = f"{count:,} samples stay violated without the objective; of their pulls {self.ratio:.2g} is left"
+        return (
+            f"{found}, so that no first-order step helps" if self.shown else f"{found}, so that more steps would help"
+        )
+
+
+def find_conflict(
+    problem: Problem,
+    model: nn.Module,
+    data: Data | Feed,
+    *,
+    evaluations: int = 30,
+    batch_size: int = 512,
+    device: torch.device | None = None,
+) -> Conflict:
+    """Look from the model's weights for ones that meet all constraints, whatever the objective, and say what is left.
+
+    Minimises the mean squared violation by L-BFGS with so many ``evaluations``, each a pass over the data in eval mode.
+    The weights are put back. Under several processes every one must call.
+    """
+    weights = list(trainable(model).values())
+    jacobian = Jacobian(problem, model, source_of(data), device or weights[0].device, batch_size)
+    with evaluation_mode(model), put_back(weights):
+        columns = _restore(jacobian, weights, evaluations)
+        found = Audit(columns[""], columns, problem.constraints)
+        violators = {name: part.worst_violators(part.violated) for name, part in found.items()}
+        violation = side_by_side(_pulled(problem, columns))
+        if not bool(violation.any()):
+            return Conflict(0.0, 0.0, violators)
+        left = float(jacobian.combined(violation).double().norm())
+        places, rows = jacobian.drawn(violation != 0, ROWS, torch.Generator().manual_seed(0))
+        pulls = violation[places[:, 0], places[:, 1]].abs() * rows.double().norm(dim=1).cpu()
+    more = int((violation != 0).sum()) / len(places)  # for each that was drawn
+    whole, apart = float(pulls.sum()) * more, math.sqrt(float(pulls.square().sum()) * more)
+    return Conflict(left / whole, apart / whole, violators) if whole else Conflict(0.0, 1.0, violators)
+
+
+def _pulled(problem: Problem, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each value's violation by the true bound in units of its scale, with the sign of its side for an equality."""
+    found = {}
+    for each in problem.constraints:
+        violation = each.excess(measures[each.measure]).relu() / each.scale
+        found[each.name] = each.signed(measures[each.measure]) if each.equality else violation
+    return found
+
+
+def _restore(jacobian: Jacobian, weights: list[Tensor], evaluations: int) -> dict[str, Tensor]:
+    """Move the weights to the least mean squared violation that is found; the columns of all samples there."""
+    length = jacobian.feed.source.length
+    best: tuple[float, list[Tensor], dict[str, Tensor]] = (math.inf, [], {})
+    done = 0
+
+    def squares(measures: Mapping[str, Tensor]) -> Tensor:
+        return side_by_side(_pulled(jacobian.problem, measures)).square().sum() / (2 * length)
+
+    def look() -> float:
+        nonlocal best, done
+        if done == evaluations:  # within a line search, which has a mind of its own
+            raise _Enough
+        total = gradient_of(torch.zeros(()), weights)
+        columns = evaluate_all(
+            jacobian.problem,
+            jacobian.model,
+            jacobian.feed,
+            jacobian.batch_size,
+            jacobian.device,
+            lambda evaluation: total.add_(gradient_of(squares(evaluation.measures), weights)),
+        )
+        parts = distributed.all_sum_(total).split([weight.numel() for weight in weights])
+        for weight, part in zip(weights, parts, strict=True):
+            weight.grad = part.view_as(weight)
+        value, done = float(squares({name: each.double() for name, each in columns.items()})), done + 1
+        if value < best[0]:
+            best = value, [weight.detach().clone() for weight in weights], columns
+        return value
+
+    gradients = [weight.grad for weight in weights]
+    search = torch.optim.LBFGS(
+        weights, max_iter=evaluations, tolerance_grad=0.0, tolerance_change=0.0, line_search_fn="strong_wolfe"
+    )
+    with contextlib.suppress(_Enough, NotFiniteError):  # a long step may lead anywhere
+        search.step(look)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    with torch.no_grad():
+        for weight, value in zip(weights, best[1], strict=True):
+            weight.copy_(value)
+    return best[2]
+
+
+class _Enough(Exception):
+    """As many evaluations as were asked for are made."""

@@ -1,0 +1,161 @@
+"""The gradients of all constraints at all samples, as a matrix that is never formed."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from samplewise import distributed
+from samplewise.gradients import change_along, gradient_of, per_sample_gradients, trainable
+from samplewise.problem import Evaluation, Problem
+from samplewise.samples import Feed, to_device
+
+LITTLE = 2**15
+"""So many evaluations of a sample cost nothing to speak of, whatever the size of the data set."""
+LARGE = 1e30
+"""No price is larger."""
+
+
+def side_by_side(parts: Mapping[str, Tensor]) -> Tensor:
+    """One ``(B, M)`` of what each constraint has for B samples, ``(B,)`` or ``(B, m)``."""
+    return torch.cat([part.reshape(len(part), -1) for part in parts.values()], dim=1)
+
+
+@dataclass(frozen=True)
+class Jacobian:
+    """The gradients of the M values of each of N samples that multipliers are the prices of, ``(N M, n)``.
+
+    A product with its transpose is a backward pass over the samples that take part, one with it differentiates that.
+    Under several processes each takes a part of the samples, and all get the whole. The model is in evaluation mode.
+    """
+
+    problem: Problem
+    model: nn.Module
+    feed: Feed
+    device: torch.device
+    batch_size: int
+
+    def fetch(self, index: Tensor) -> Any:
+        """The samples ``index`` as one batch, where the model is."""
+        return to_device(next(self.feed.source.batches([index])), self.device)
+
+    def parts(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the multipliers of each constraint are the prices of: g, or of an equality the signed value."""
+        return {each.name: each.priced(measures[each.measure]) for each in self.problem.constraints}
+
+    def priced(self, measures: Mapping[str, Tensor]) -> Tensor:
+        """All of these, ``(B, M)``."""
+        return side_by_side(self.parts(measures))
+
+    def combined(self, prices: Tensor) -> Tensor:
+        """The sum of all gradients times their ``prices`` ``(N, M)``, a vector ``(n,)``."""
+        weights = list(trainable(self.model).values())
+        total = gradient_of(torch.zeros(()), weights)
+        for few, batch in self._batches(prices.any(1)):
+            with torch.enable_grad():
+                values = self.priced(self.problem.evaluate(self.model, batch).measures)
+                total += gradient_of((values * prices[few].to(values)).sum(), weights)
+        return distributed.all_sum_(total)
+
+    def along(self, direction: Tensor, taken: Tensor) -> Tensor:
+        """How fast each value changes along ``direction`` ``(n,)``, ``(N, M)``; zero for samples not ``taken``."""
+        weights = list(trainable(self.model).values())
+        found = torch.zeros(taken.shape, dtype=torch.float64)
+        for few, batch in self._batches(taken.any(1)):
+            with torch.enable_grad():
+                values = self.priced(self.problem.evaluate(self.model, batch).measures)
+                found[few] = change_along(values, weights, direction).cpu().double()
+        return distributed.all_sum_(found)
+
+    def drawn(self, mask: Tensor, limit: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """At most ``limit`` of the rows where ``mask`` ``(N, M)`` is true, drawn at random: their places, the rows."""
+        found = mask.nonzero()
+        places = found[torch.randperm(len(found), generator=generator)[:limit].sort().values]
+        samples, columns = places.unbind(1)
+
+        def value(evaluation: Evaluation, column: Tensor) -> Tensor:
+            g = self.priced(evaluation.measures)[0]
+            # Not g[column]: an index that differs by sample would be a branch on a value.
+            return (g * (torch.arange(len(g), device=g.device) == column.to(g.device))).sum()
+
+        return places, per_sample_gradients(self.problem, self.model, self.fetch, samples, columns, value)
+
+    def _batches(self, chosen: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        rows = chosen.nonzero().flatten()
+        mine = distributed.share(len(rows))
+        pieces = [few for few in rows[mine.start : mine.stop].split(self.batch_size) if len(few)]
+        for few, batch in zip(pieces, self.feed.source.batches(pieces), strict=True):
+            yield few, to_device(batch, self.device)
+
+    def least(
+        self,
+        left: Tensor,
+        start: Tensor,
+        lower: Tensor,
+        upper: Tensor,
+        *,
+        unit: Tensor,
+        slack: Tensor,
+        passes: float = 1.0,
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Prices between ``lower`` and ``upper`` of least ``||gradient + combined(prices)||^2 + (slack . prices)^2``.
+
+        A bounded least-squares problem over the entries whose bounds differ, by scipy's L-BFGS-B. ``start``, the bounds
+        and ``slack`` are ``(N, M)``, ``unit`` ``(1, M)`` is how large a price may be expected to be, and ``left``
+        ``(n,)`` is ``gradient + combined(start)``.
+
+        Returns:
+            The prices; what is left of the gradient under them; whether they are the best, or only the best that
+            ``passes`` over all samples could find.
+        """
+        taken = lower < upper
+        inside = start.clamp(lower, upper)
+        left = left + self.combined(inside - start)
+        if not bool(taken.any()):
+            return inside, left, True
+        from scipy.optimize import Bounds, minimize  # here, so that importing the library stays quick
+
+        scale = unit.expand_as(lower)[taken]
+        bias = slack[taken] * scale
+        x = inside[taken] / scale
+
+        def spread(x: Tensor) -> Tensor:
+            return torch.zeros_like(lower).masked_scatter(taken, x * scale)
+
+        def slope_of(left: Tensor, unmet: Tensor) -> Tensor:
+            return self.along(left, taken)[taken] * scale + unmet * bias
+
+        slope = slope_of(left, bias @ x)
+        # With the curvature along the first step as unit that step is the best one: there may be time for few.
+        bent = self.combined(spread(slope)).double().square().sum() + (bias @ slope) ** 2
+        if not bent:
+            return inside, left, True
+        step = slope.norm() / bent.sqrt()
+        best, origin = (math.inf, x, left), left
+        looks, most = 0, max(2, int(max(passes * len(lower), LITTLE) / (2 * int(taken.any(1).sum()))))
+
+        def misfit(given: Any) -> tuple[float, Any]:
+            nonlocal looks, slope, best
+            point, left, looks = torch.from_numpy(given) * step, origin, looks + 1
+            if looks > 1:  # the first point is known
+                left = origin + self.combined(spread(point - x))
+                # The last slope would show the way to a point that is not looked at.
+                slope = slope_of(left, bias @ point) if looks < most else torch.zeros_like(x)
+            value = float(left.double().square().sum() + (bias @ point) ** 2) / 2
+            best = min(best, (value, point, left), key=lambda each: each[0])
+            return value, (slope * step).numpy()
+
+        low, high = (bound[taken].clamp(-LARGE, LARGE) / scale / step for bound in (lower, upper))
+        found = minimize(
+            misfit,
+            (x / step).numpy(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=Bounds(low.numpy(), high.numpy()),  # finite ones: only then does the first step have length one
+            options={"maxfun": most, "maxiter": most, "ftol": 1e-12, "gtol": 1e-10},
+        )
+        _, x, left = best
+        return inside.masked_scatter(taken, x * scale), left, found.status == 0 and looks < most
