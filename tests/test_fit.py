@@ -178,9 +178,30 @@ def test_the_selected_epoch_is_the_most_feasible_one_and_its_model_is_given() ->
     assert solution.selected.epoch == shares.index(max(shares)) + 1
     assert sw.audit(make_problem(), solution.model, train).satisfied == max(shares)
     assert sw.audit(make_problem(), model, test).satisfied == solution.history.rows[-1]["test/satisfied"]
-    assert solution.status is sw.Status.INFEASIBLE
+    assert solution.status is sw.Status.UNFINISHED
     assert solution.audits["test"].samples == 200
     assert "target" in solution.status.message
+
+
+def test_one_sample_that_cannot_be_met_is_shown_and_a_run_that_was_too_short_is_not() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(200, 3)
+    y = x.sum(1)
+    y[0] += 5  # one bad label
+
+    def evaluate(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        error = model(batch[0]).squeeze(1) - batch[1]
+        return error.square(), {"error": error.abs()}
+
+    problem, data = sw.Problem(evaluate, [sw.AtMost("error", 0.3)]), TensorDataset(x, y)
+    for epochs, rate, status in ((100, 1e-2, sw.Status.INFEASIBLE), (5, 1e-4, sw.Status.UNFINISHED)):
+        model = torch.nn.Linear(3, 1)
+        method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(1.0, growth=1.2, maximum=1e4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+        solution = sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=epochs, batch_size=50)
+        assert solution.status is status
+        assert solution.conflict is not None
+        assert solution.conflict.violators["error"][0][0] == 0
 
 
 def test_evaluation_happens_every_n_epochs_and_at_the_end() -> None:

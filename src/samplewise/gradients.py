@@ -29,6 +29,15 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 @contextlib.contextmanager
+def twice_differentiable() -> Iterator[None]:
+    """Within it attention and recurrent layers are evaluated in ways that can be differentiated twice."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+        yield
+
+
+@contextlib.contextmanager
 def put_back(weights: Sequence[Tensor]) -> Iterator[None]:
     """What is done to the weights within is undone at the end."""
     before = [weight.detach().clone() for weight in weights]
@@ -168,7 +177,7 @@ def estimate_smoothness(
                 total += curve_along(loss, weights, direction) * (len(index) / samples)
         return total.numpy()
 
-    with evaluation_mode(model, method):
+    with evaluation_mode(model, method), twice_differentiable():
         if count == 1:  # Lanczos needs room for two vectors
             return float(abs(product(np.ones(1))[0]))
         start = np.random.default_rng(0).normal(size=count)

@@ -16,7 +16,7 @@ from samplewise.certificate.multipliers import best_multipliers, estimates
 from samplewise.certificate.sizes import measure_sizes
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import curve_along, gradient_of, trainable
+from samplewise.gradients import curve_along, gradient_of, trainable, twice_differentiable
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
 from samplewise.samples import Data, Feed, source_of
@@ -190,12 +190,12 @@ def certify(
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(length, generator=generator)
     jacobian = Jacobian(problem, model, feed, device, batch_size)
-    with evaluation_mode(model):
+    with evaluation_mode(model), twice_differentiable():
         left = gradient_of(torch.zeros(()), weights)  # zeros, to be added to
 
         def add(evaluation: Evaluation) -> None:
             loss = evaluation.objective.sum()
-            if method is not None:
+            if method is not None and problem.constraints:
                 parts = jacobian.parts(evaluation.measures)
                 loss = loss + (side_by_side(parts) * estimates(method, parts, evaluation.index)).sum()
             left.add_(gradient_of(loss / length, weights))
@@ -210,7 +210,7 @@ def certify(
             fared, g = Fared.sums_of(constraint.worst_excess(values)), constraint.priced(values)
             prices = multipliers[constraint.name].to(g)
             parts.append(ConstraintCertificate(length, *fared, constraint, g, size, active * size, prices))
-        binding = side_by_side({part.constraint.name: part.binding for part in parts}) if parts else torch.zeros(0, 0)
+        binding = side_by_side({part.constraint.name: part.binding for part in parts})
         total, rows = int(binding.sum()), left.new_zeros(0, parameters)
         if total and total <= max(parameters, limit):
             _, rows = jacobian.drawn(binding, limit, generator)

@@ -13,14 +13,16 @@ from samplewise.gradients import change_along, gradient_of, per_sample_gradients
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, to_device
 
-LITTLE = 2**15
+LITTLE = 2**14
 """So many evaluations of a sample cost nothing to speak of, whatever the size of the data set."""
 LARGE = 1e30
 """No price is larger."""
 
 
 def side_by_side(parts: Mapping[str, Tensor]) -> Tensor:
-    """One ``(B, M)`` of what each constraint has for B samples, ``(B,)`` or ``(B, m)``."""
+    """One ``(B, M)`` of what each constraint has for B samples, ``(B,)`` or ``(B, m)``; ``(0, 0)`` without any."""
+    if not parts:
+        return torch.zeros(0, 0)
     return torch.cat([part.reshape(len(part), -1) for part in parts.values()], dim=1)
 
 
@@ -109,7 +111,7 @@ class Jacobian:
 
         Returns:
             The prices; what is left of the gradient under them; whether they are the best, or only the best that
-            ``passes`` over all samples could find.
+            ``passes`` over all samples could find, or only ``start``, where the model cannot be differentiated twice.
         """
         taken = lower < upper
         inside = start.clamp(lower, upper)
@@ -128,14 +130,20 @@ class Jacobian:
         def slope_of(left: Tensor, unmet: Tensor) -> Tensor:
             return self.along(left, taken)[taken] * scale + unmet * bias
 
-        slope = slope_of(left, bias @ x)
+        try:
+            slope = slope_of(left, bias @ x)
+        except RuntimeError as error:
+            if "differentia" in str(error) or "derivative" in str(error):  # the model can be differentiated only once
+                return inside, left, False
+            raise
         # With the curvature along the first step as unit that step is the best one: there may be time for few.
         bent = self.combined(spread(slope)).double().square().sum() + (bias @ slope) ** 2
         if not bent:
             return inside, left, True
         step = slope.norm() / bent.sqrt()
         best, origin = (math.inf, x, left), left
-        looks, most = 0, max(2, int(max(passes * len(lower), LITTLE) / (2 * int(taken.any(1).sum()))))
+        cost = 2 * int(taken.any(1).sum())
+        looks, most = 0, max(2, int(passes * len(lower)) // cost, min(100, LITTLE // cost))
 
         def misfit(given: Any) -> tuple[float, Any]:
             nonlocal looks, slope, best
@@ -155,7 +163,7 @@ class Jacobian:
             jac=True,
             method="L-BFGS-B",
             bounds=Bounds(low.numpy(), high.numpy()),  # finite ones: only then does the first step have length one
-            options={"maxfun": most, "maxiter": most, "ftol": 1e-12, "gtol": 1e-10},
+            options={"maxfun": most, "maxiter": most, "ftol": 1e-11, "gtol": 1e-9},
         )
         _, x, left = best
         return inside.masked_scatter(taken, x * scale), left, found.status == 0 and looks < most
