@@ -65,9 +65,9 @@ def main() -> None:
         before = {name: trainer.evaluate(split)["eval_satisfied"] for name, split in splits.items()}
         trainer.train()
         for name, split in splits.items():
-            after = trainer.evaluate(split)["eval_satisfied"]
+            after = trainer.evaluate(split, metric_key_prefix=name)[f"{name}_satisfied"]
             print(f"{name}: {before[name]:.1%} of the examples within the bound before, {after:.1%} after")
-            print(trainer.audits["eval"], end="\n\n")
+            print(trainer.audits[name], end="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,13 @@
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import samplewise as sw
-from samplewise.audit import violation_rate_upper
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 
 
@@ -86,50 +81,6 @@ def test_a_sample_counts_as_satisfied_when_all_constraints_hold() -> None:
     assert report.satisfied == pytest.approx(1 / 3)
 
 
-@given(st.integers(1, 400), st.floats(0, 1), st.sampled_from([0.5, 0.9, 0.95, 0.999]))
-def test_the_upper_bound_is_the_exact_binomial_one(samples: int, share: float, confidence: float) -> None:
-    violated = int(share * samples)
-    expected = stats.binomtest(violated, samples, alternative="less").proportion_ci(confidence, method="exact").high
-    assert violation_rate_upper(violated, samples, confidence) == pytest.approx(expected, abs=1e-9)
-
-
-def test_the_upper_bound_covers_as_often_as_it_says() -> None:
-    generator = np.random.default_rng(0)
-    rate, samples = 0.03, 150
-    bounds = [violation_rate_upper(int(k), samples, 0.9) for k in generator.binomial(samples, rate, size=2000)]
-    assert np.mean([bound >= rate for bound in bounds]) >= 0.9
-
-
-BOUNDS: list[Callable[[], sw.Constraint]] = [
-    lambda: sw.AtMost("x", 0.1),
-    lambda: sw.AtLeast("x", 0.3),
-    lambda: sw.Between("x", -0.1, 0.1),
-    lambda: sw.Equal("x", 0.2, tolerance=0.01),
-]
-
-
-@given(
-    st.lists(st.floats(-5, 5), min_size=1, max_size=40),
-    st.sampled_from(range(len(BOUNDS))),
-    st.sampled_from([0.2, 0.5, 0.9, 1.0]),
-)
-def test_a_suggested_bound_is_met_by_the_share_and_not_looser_than_needed(
-    values: list[float], kind: int, share: float
-) -> None:
-    constraint = BOUNDS[kind]()
-    values = [
-        v + 3.0 if len({constraint.lower, constraint.upper} & {-math.inf, math.inf}) == 0 else v for v in values
-    ]  # outside: no tightening
-    single = torch.tensor(values, dtype=torch.float32)
-    assert measured(single, measured(single, constraint).suggest(share)["x"])["x"].satisfied >= share - 1e-12
-    exact = torch.tensor(values, dtype=torch.float64)
-    suggested = measured(exact, constraint).suggest(share)["x"]
-    assert measured(exact, suggested)["x"].satisfied >= share - 1e-12
-    # Moved inward by a hair it must lose a sample that the share needs.
-    tighter = measured(exact, suggested.relaxed(-1e-9))["x"]
-    assert (len(values) - tighter.violated) < np.ceil(share * len(values) - 1e-9)
-
-
 def test_the_model_is_judged_in_eval_mode_and_left_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.9), nn.BatchNorm1d(2))
     model[2].eval()
@@ -188,8 +139,8 @@ def test_what_cannot_be_right_is_said() -> None:
         measured([0.0], sw.AtMost("x", 1.0), batch_size=0)
     with pytest.raises(KeyError, match="Did you mean 'recon'"):
         measured([0.0], sw.AtMost("x", 1.0, name="recon"))["recn"]
-    with pytest.raises(ConfigurationError, match="share"):
-        measured([0.0], sw.AtMost("x", 1.0)).suggest(share=0)
+    with pytest.raises(ConfigurationError, match="expected compared >= 1, the models compared on these samples, got 0"):
+        measured([0.0], sw.AtMost("x", 1.0), compared=0)
 
 
 def scored(slip: bool, name: str, values: int = 1) -> sw.Problem:
@@ -224,6 +175,19 @@ def test_it_reads_as_text_and_as_plain_values() -> None:
     report = measured([1.0, 3.0], sw.AtMost("x", 2.0))
     assert "x <= 2 holds for 50.00% (1 violated)" in str(report)
     assert report.to_dict()["constraints"]["x"]["violated"] == 1
+
+
+def test_the_text_says_what_its_bounds_are_corrected_for() -> None:
+    low, high = sw.AtLeast("x", 1.5, name="low"), sw.AtMost("x", 2.5, name="high")
+    one, two = str(measured([1.0, 2.0, 3.0], high)), str(measured([1.0, 2.0, 3.0], low, high))
+    assert one.endswith("are violated (95% confidence)")
+    assert two.count("are violated (95% confidence for all constraints at once)\n") == 2
+    assert "  all: 33.33% meet every constraint (2 violated); of samples like these" in two
+    chose = str(measured([1.0, 2.0, 3.0], high, compared=50, confidence=0.999))
+    assert "(99.9% confidence, corrected for 50 comparisons on these samples)" in chose
+    trained = str(measured([1.0, 2.0, 3.0], high, compared=math.inf))
+    assert "at most" not in trained
+    assert trained.endswith("trained on these samples, so nothing follows for others")
 
 
 def test_a_measure_whose_number_of_values_changes_between_batches_is_refused() -> None:

@@ -12,27 +12,14 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.constraints import Constraint, Fared
-from samplewise.errors import ConfigurationError, MeasureError, constraint_named
+from samplewise.errors import MeasureError, constraint_named
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
 from samplewise.samples import Data, Feed, in_order, source_of, to_device
+from samplewise.unseen import check, must_hold
+from samplewise.unseen import violation_rate_upper as violation_rate_upper
 
 Visit = Callable[[Evaluation], object] | None
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-
-
-def violation_rate_upper(violated: int, samples: int, confidence: float) -> float:
-    """Exact (Clopper-Pearson) one-sided upper bound on the probability that a fresh sample is violated.
-
-    It holds with probability ``confidence``, such as 0.95, where ``violated`` of ``samples`` drawn in the same way, and
-    not used in training, are violated; on training data it only describes them.
-
-    Example:
-        >>> round(violation_rate_upper(0, 100, 0.95), 4)  # the "rule of three": about 3 / n
-        0.0295
-    """
-    from scipy.special import betaincinv  # here, so that importing the library stays quick
-
-    return 1.0 if violated >= samples else float(betaincinv(violated + 1, samples - violated, confidence))
 
 
 class ConstraintAudit(Fared):
@@ -42,19 +29,21 @@ class ConstraintAudit(Fared):
         constraint: the constraint.
         values: the measure of every sample, ``(N,)`` or ``(N, m)``.
         confidence: of the upper bound on the violation rate.
+        together: how many bounds hold at once with that confidence: the constraints times the models compared.
     """
 
     constraint: Constraint
     values: Tensor
     confidence: float
+    together: float
     excess: Tensor
     """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
 
-    def __init__(self, constraint: Constraint, values: Tensor, confidence: float) -> None:
+    def __init__(self, constraint: Constraint, values: Tensor, confidence: float, together: float = 1) -> None:
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
         excess = constraint.worst_excess(values).double()
         super().__init__(len(excess), *Fared.sums_of(excess))
-        vars(self).update(constraint=constraint, values=values, confidence=confidence, excess=excess)
+        vars(self).update(constraint=constraint, values=values, confidence=confidence, together=together, excess=excess)
 
     @cached_property
     def violators(self) -> Tensor:
@@ -68,23 +57,26 @@ class ConstraintAudit(Fared):
 
     @cached_property
     def violation_rate_upper(self) -> float:
-        """Exact upper bound on the violation rate at the audit's confidence; see :func:`violation_rate_upper`."""
-        return violation_rate_upper(self.violated, self.samples, self.confidence)
+        """Exact upper bound on the violation rate, which holds with those of all other constraints at the audit's
+        confidence; see :func:`violation_rate_upper`.
+        """
+        return violation_rate_upper(self.violated, self.samples, self.confidence, self.together)
 
     def worst_violators(self, k: int = 10) -> list[tuple[int, float]]:
         """The ``k`` most violated samples as ``(number, violation)``, worst first."""
         order = self.excess.argsort(descending=True, stable=True)[: min(k, self.violated)]
         return [(int(i), float(self.excess[i])) for i in order]
 
-    def suggest(self, share: float = 0.99) -> Constraint:
-        """The tightest bound that at least ``share`` of these samples meet, as a constraint ready to use.
+    def suggest(self, share: float = 0.99, confidence: float | None = None) -> Constraint:
+        """The tightest bound that at least ``share`` of fresh samples like these meet, as a constraint ready to use.
 
-        Where some samples cannot be satisfied this says what could be asked for; where all are, how much tighter.
+        It keeps its word with probability ``confidence``, the audit's if not given, whatever the distribution, where
+        the samples were not used in training: an order statistic of theirs, a nonparametric tolerance bound. It takes
+        some samples, such as 299 for 0.99 at 95 % confidence. What these samples themselves meet is in ``quantiles``.
         """
-        if not 0 < share <= 1:
-            raise ConfigurationError(f"expected a share in (0, 1], got {share}")
-        needed = math.ceil(share * self.samples - 1e-9)
-        reach = float(self.excess.kthvalue(max(needed, 1)).values)
+        confidence = self.confidence if confidence is None else confidence
+        needed = must_hold(self.samples, share, confidence, self.together)
+        reach = float(self.excess.kthvalue(needed).values)
         # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
         step = 1e-15 * max(abs(reach), float(self.values.abs().max()), 1e-300)
         while True:
@@ -95,10 +87,10 @@ class ConstraintAudit(Fared):
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
-        names = ("samples", "violated", "satisfied", "mean_violation", "worst", "confidence", "violation_rate_upper")
+        names = ("samples", "violated", "satisfied", "mean_violation", "worst", "confidence", "together")
         return {
             "constraint": str(self.constraint),
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, "violation_rate_upper")},
             "quantiles": {f"{q:g}": value for q, value in self.quantiles.items()},
         }
 
@@ -113,11 +105,18 @@ class Audit(Mapping[str, ConstraintAudit]):
     """Every measure of every sample, those no constraint bounds included."""
     bounds: tuple[Constraint, ...]
     confidence: float = 0.95
+    compared: float = 1
+    """How many models were compared on these samples, this one among them: the bounds are corrected for so many
+    (Bonferroni). ``math.inf`` if they were trained on: then nothing is said of others."""
+
+    def __post_init__(self) -> None:
+        check(self.confidence, self.compared)
 
     @cached_property
     def constraints(self) -> dict[str, ConstraintAudit]:
         """How each constraint fares, by its name."""
-        return {c.name: ConstraintAudit(c, self.measures[c.measure], self.confidence) for c in self.bounds}
+        together = len(self.bounds) * self.compared
+        return {c.name: ConstraintAudit(c, self.measures[c.measure], self.confidence, together) for c in self.bounds}
 
     def __getitem__(self, name: str) -> ConstraintAudit:
         found: ConstraintAudit = constraint_named(name, self.constraints)
@@ -145,38 +144,62 @@ class Audit(Mapping[str, ConstraintAudit]):
         return {name: float(values.double().mean()) for name, values in self.measures.items()}
 
     @cached_property
+    def violated(self) -> int:
+        """Samples that violate a constraint, whichever."""
+        broken = torch.zeros(self.samples, dtype=torch.bool)
+        for part in self.constraints.values():
+            broken |= part.excess > 0
+        return int(broken.sum())
+
+    @property
     def satisfied(self) -> float:
         """Share of the samples that meet all constraints."""
-        held = torch.ones(self.samples, dtype=torch.bool)
-        for part in self.constraints.values():
-            held &= part.excess <= 0
-        return float(held.double().mean())
+        return (self.samples - self.violated) / self.samples if self.samples else math.nan
+
+    @cached_property
+    def violation_rate_upper(self) -> float:
+        """Exact upper bound on the probability that a fresh sample violates any constraint, at the audit's confidence;
+        see :func:`violation_rate_upper`.
+        """
+        return violation_rate_upper(self.violated, self.samples, self.confidence, self.compared)
 
     @cached_property
     def mean_violation(self) -> float:
         """Sum over the constraints of the mean violation, each in units of its scale."""
         return sum(part.mean_violation / part.constraint.scale for part in self.constraints.values())
 
-    def suggest(self, share: float = 0.99) -> dict[str, Constraint]:
-        """For each constraint the tightest bound that at least ``share`` of the samples meet."""
-        return {name: part.suggest(share) for name, part in self.constraints.items()}
+    def suggest(self, share: float = 0.99, confidence: float | None = None) -> dict[str, Constraint]:
+        """For each constraint the tightest bound that at least ``share`` of fresh samples meet.
+
+        With probability ``confidence``, the audit's if not given, all of them do: see :meth:`ConstraintAudit.suggest`.
+        """
+        return {name: part.suggest(share, confidence) for name, part in self.constraints.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
         parts = {name: part.to_dict() for name, part in self.constraints.items()}
-        names = ("samples", "objective", "means", "satisfied")
+        names = ("samples", "objective", "means", "violated", "satisfied", "compared", "violation_rate_upper")
         return {**{name: getattr(self, name) for name in names}, "constraints": parts}
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
+        several, known = len(self.bounds) > 1, self.compared < math.inf
         for name, part in self.constraints.items():
-            lines.append(
-                f"  {name}: {part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated); "
-                f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}; "
-                f"of samples like these, not used in training, at most {part.violation_rate_upper:.4g} are violated "
-                f"({part.confidence:.0%} confidence)"
-            )
-        return "\n".join(lines)
+            held = f"{part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated)"
+            sizes = f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}"
+            upper = self._upper(part.violation_rate_upper, " for all constraints at once" if several else "")
+            lines.append(f"  {name}: {held}; {sizes}" + (f"; {upper}" if known else ""))
+        if several:
+            held = f"{self.satisfied:.2%} meet every constraint ({self.violated:,} violated)"
+            lines.append(f"  all: {held}" + (f"; {self._upper(self.violation_rate_upper)}" if known else ""))
+        return "\n".join(lines if known else [*lines, "  trained on these samples, so nothing follows for others"])
+
+    def _upper(self, rate: float, at_once: str = "") -> str:
+        corrected = f", corrected for {self.compared:,.10g} comparisons on these samples" if self.compared > 1 else ""
+        return (
+            f"of samples like these, not used in training, at most {rate:.4g} are violated "
+            f"({100 * self.confidence:.10g}% confidence{at_once}{corrected})"
+        )
 
 
 def audit(
@@ -185,6 +208,7 @@ def audit(
     data: Data | Feed,
     *,
     confidence: float = 0.95,
+    compared: float = 1,
     batch_size: int | None = None,
     device: torch.device | None = None,
 ) -> Audit:
@@ -196,7 +220,9 @@ def audit(
         problem: what to minimise and what must hold.
         model: any model; its training flag is left as it was.
         data: a Dataset or a DataLoader.
-        confidence: of the upper bound on the violation rate.
+        confidence: of the upper bounds on the violation rate.
+        compared: how many models these samples chose this one from, such as the audits of :func:`samplewise.fit`; the
+            bounds are corrected for it. ``math.inf`` if it was trained on them: then they say nothing of others.
         batch_size: samples in a batch, which changes only speed and memory; the DataLoader's, or 256, if not given.
         device: where to evaluate; where the model's parameters are if not given.
 
@@ -209,11 +235,10 @@ def audit(
         >>> report["value"].satisfied, report["value"].violators
         (0.8, tensor([8, 9]))
     """
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
+    check(confidence, compared)
     device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
-    return Audit(columns.pop(""), columns, problem.constraints, confidence)
+    return Audit(columns.pop(""), columns, problem.constraints, confidence, compared)
 
 
 def evaluate_all(

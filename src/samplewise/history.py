@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -101,12 +102,14 @@ def round_row(summary: Round) -> Row:
 
 
 def audit_row(split: str, found: Audit) -> Row:
-    """What an audit found on the data set ``split``, as numbers by name."""
+    """What an audit found on the data set ``split``, as numbers by name; of training data without bounds on others."""
     row: Row = {f"{split}/objective": found.objective, f"{split}/satisfied": found.satisfied}
     row |= {f"{split}/{name}": value for name, value in found.means.items()}
     for name, part in found.items():
         row |= _fared(f"{split}/{name}", part)
-        row[f"{split}/{name}/violation_rate_upper"] = part.violation_rate_upper
+    if found and found.compared < math.inf:
+        row[f"{split}/violation_rate_upper"] = found.violation_rate_upper
+        row |= {f"{split}/{name}/violation_rate_upper": part.violation_rate_upper for name, part in found.items()}
     return row
 
 

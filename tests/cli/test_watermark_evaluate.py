@@ -8,6 +8,7 @@ import pytest
 import typer
 from PIL import Image
 
+from samplewise.audit import violation_rate_upper
 from samplewise.cli.outcome import run
 from samplewise.cli.watermark_evaluate import EPILOG, evaluate
 from samplewise.data.pictures import Store, prepare
@@ -114,6 +115,32 @@ def test_a_baseline_keeps_the_columns_of_a_floor_that_is_asked_for(place: Path, 
         assert (row["satisfied"] != "") == (row["satisfied_at_least"] != "") == (expected != "")
         report = json.loads((tmp_path / "out/report.json").read_text())["runs"][0]
         assert report["floor"] == (float(expected) if expected else None)
+
+
+def test_images_that_were_trained_on_or_selected_the_network_are_told_apart(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = tmp_path / "one"
+    shutil.copytree(place / "one", trained)
+    recipe = json.loads((trained / "recipe.json").read_text())
+    recipe["settings"]["data"] = Store.open(place / "store").index.fingerprint  # as the command of training does
+    (trained / "recipe.json").write_text(json.dumps(recipe))
+    options = (trained, "--data", place / "store", "--attacks", "none", "--out", tmp_path / "out", "--psnr", 12)
+    said = {
+        "train": (None, "Trained on these images, so that nothing follows for others: one."),
+        "validation": (2, "At least, corrected for the rounds that were compared on these images: one (2)."),
+        "test": (1, ""),
+    }
+    for part, (compared, note) in said.items():
+        assert main(*options, "--part", part) == 0
+        shown = capsys.readouterr().out
+        assert note in shown
+        assert ("corrected for" in shown, "Trained on" in shown) == (compared == 2, compared is None)
+        report = json.loads((tmp_path / "out/report.json").read_text())["runs"][0]
+        assert report["compared"] == compared
+        met = report["quality"]["grey"]["satisfied"]
+        missed = met["samples"] - met["held"]
+        assert met["at_least"] == (compared and 1 - violation_rate_upper(missed, met["samples"], 0.95, compared))
 
 
 def test_names_cannot_move_the_cursor(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

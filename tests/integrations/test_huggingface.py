@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 import samplewise as sw
 from forked import two_processes
+from samplewise.audit import violation_rate_upper
 from samplewise.checkpoint import load_state
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, NotFiniteError
 from samplewise.integrations.huggingface import ConstrainedTrainer
@@ -90,6 +91,8 @@ def test_an_evaluation_is_an_audit_and_chooses_the_best_model(tmp_path: Path) ->
     shares = [entry["eval_satisfied"] for entry in trainer.state.log_history if "eval_satisfied" in entry]
     audit = sw.audit(make_problem(), trainer.model, make_data(51, 1))
     assert audit.satisfied == min(shares) < shares[-1]
+    made = len(shares)
+    assert trainer.audits["eval"].compared == made * (made + 1), "whichever of them is chosen"
     before = {key: value.clone() for key, value in trainer.method.state_dict().items()}
     metrics = trainer.evaluate()
     found = trainer.audits["eval"]
@@ -99,6 +102,11 @@ def test_an_evaluation_is_an_audit_and_chooses_the_best_model(tmp_path: Path) ->
     assert metrics["eval_objective"] == pytest.approx(audit.objective)
     assert metrics["eval_accuracy"] == pytest.approx(audit.means["accuracy"])
     assert all(torch.equal(value, before[key]) for key, value in trainer.method.state_dict().items()), "no trace"
+    expected = violation_rate_upper(found.violated, 51, 0.95, (made + 1) * (made + 2))
+    assert metrics["eval_violation_rate_upper"] == pytest.approx(expected)
+    trainer.evaluate(Dictionaries(51, 2), metric_key_prefix="test")
+    assert trainer.audits["test"].compared == 1
+    assert "train_violation_rate_upper" not in trainer.evaluate(Dictionaries(51, 2), metric_key_prefix="train")
 
 
 def test_a_measure_called_loss_leaves_the_trainers_own_number(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from small_lightning import Module, Recorder, Validated, loader, make_audits, tr
 
 import samplewise as sw
 from forked import two_processes
+from samplewise.audit import violation_rate_upper
 from samplewise.errors import ConfigurationError
 from samplewise.integrations.lightning import Audits, Rounds
 from small import make_data, make_method, make_model, make_problem, same_weights
@@ -112,11 +113,17 @@ def test_the_best_model_is_the_one_with_the_best_audit(validated: bool, tmp_path
     again = sw.audit(make_problem(), module.model, make_data(51, 1))
     assert audits.latest["val"].satisfied == again.satisfied
     assert shares[-1] == pytest.approx(again.satisfied)
+    expected = [violation_rate_upper(round(51 * (1 - s)), 51, 0.95, k * (k + 1)) for k, s in enumerate(shares, start=1)]
+    assert logged.column("val/violation_rate_upper") == pytest.approx(expected), "whichever of them is chosen"
     kept = type(module).load_from_checkpoint(best.best_model_path)
     assert sw.audit(make_problem(), kept.model, make_data(51, 1)).satisfied == pytest.approx(min(shares))
     if validated:
         (metrics,) = run.validate(module, loader(), ckpt_path="best", verbose=False)
         assert metrics["val/satisfied"] == pytest.approx(min(shares))
+        assert audits.latest["val"].compared == 5 * 6
+    resumed = make_audits()
+    resumed.load_state_dict(torch.load(best.best_model_path, weights_only=True)["callbacks"]["Audits"])
+    assert resumed.made == 1 + shares.index(min(shares)), "a resumed run counts on"
 
 
 def test_in_mixed_precision_audits_are_those_of_fit(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A run for the tests of reports that is made up to hold everything."""
 
+import math
+
 import numpy as np
 
 from samplewise.report.run import (
@@ -18,7 +20,8 @@ from samplewise.report.run import (
 
 def split(name: str, satisfied: float, *, constraint: str = "error", samples: int = 200) -> Audited:
     finding = Finding(round((1 - satisfied) * samples), satisfied, 0.01, 0.2, violators=((7, 0.2), (3, 0.1)))
-    return Audited(name, samples, 0.5, satisfied, name == "train", {constraint: finding}, {"accuracy": 0.9})
+    compared = math.inf if name == "train" else 1
+    return Audited(name, samples, 0.5, satisfied, {constraint: finding}, {"accuracy": 0.9}, compared=compared)
 
 
 def made_up(name: str = "made up", *, constraint: str = "error", epochs: int = 30, satisfied: float = 0.9) -> RunReport:

@@ -1,4 +1,5 @@
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def test_a_folder_as_fit_is_described_to_leave_it_is_read(tmp_path: Path) -> Non
     """A folder made by hand: what a report asks of one, whatever writes it."""
     asked = {"samples": 3, "constraints": ["AtMost(error, 0.5)"], "method": {"type": "FixedPenalty"}, "model": {}}
     (tmp_path / "run.json").write_text(json.dumps({"asked": asked, "provenance": {}}))
-    (tmp_path / "history.jsonl").write_text('{"epoch": 1, "tau/error": 1.0}\n')
+    (tmp_path / "history.jsonl").write_text('{"epoch": 1, "tau/error": 1.0, "a/b/satisfied": 0.5}\n' * 3)
     numbers = {"violated": 1, "satisfied": 0.5, "mean_violation": 0.1, "worst": 0.2, "confidence": 0.99}
     part = {"samples": 2, "objective": 1.0, "satisfied": 0.5, "means": {"error": 0.5, "pair": None}}
     part |= {"constraints": {"error": numbers}, "violators": {"error": [[1, 0.2]]}}
@@ -86,7 +87,15 @@ def test_a_folder_as_fit_is_described_to_leave_it_is_read(tmp_path: Path) -> Non
     assert {split: sum(counts) for split, counts in pair.counts.items()} == {"train": 6, "a/b": 3, "a": 4}
     assert run.multipliers == (Multipliers("error", 6, 2, (1, 2), (3.0, 2.0)),)
     assert {split.confidence for split in run.splits} == {0.99}
-    assert [split.chose_the_model for split in run.splits] == [False, True, False]
+    assert [split.compared for split in run.splits] == [math.inf, 3, 1], "by the history, where the audit does not say"
+    said = {
+        "train": part,
+        "a/b": {**part, "compared": 8},
+        "a": {**part, "compared": None},
+    }  # it stopped before the eighth
+    (tmp_path / "audit.json").write_text(json.dumps({**audit, "splits": said}))
+    assert [split.compared for split in read_one(tmp_path).splits] == [math.inf, 8, math.inf]
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
     (tmp_path / "audit.safetensors").unlink()  # a copy of the results without the values of every sample
     plain = read_one(tmp_path)
     assert (plain.distributions, plain.multipliers, plain.splits) == ((), (), run.splits)

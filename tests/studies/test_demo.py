@@ -20,11 +20,13 @@ def test_the_demo_compares_the_methods_on_equal_terms() -> None:
 def test_a_short_demo_writes_everything_and_can_be_run_again(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     notes: list[str] = []
-    table, text = run_demo(tmp_path / "demo", epochs=2, rows=(ROWS[1], ROWS[4]), note=notes.append)
-    assert len(notes) == 2
+    table, text = run_demo(tmp_path / "demo", epochs=2, rows=(ROWS[1], ROWS[2], ROWS[4]), note=notes.append)
+    assert len(notes) == 3
     assert torch.get_num_threads() == threads
     assert "Fixed (λ = 10)" in text
     assert "Training samples within the bound, at most:" in text
+    assert text.count("(at 95% confidence at least ") == 2
+    assert text.count("of all such samples, corrected: the best of 2 rows)") == 1, "of the fixed weights, not of one"
     assert json.loads(json.dumps(table))["seconds"] > 0
     files = {path.name for path in (tmp_path / "demo").rglob("*") if path.is_file()}
     assert {"table.md", "table.csv", "table.json", "errors.png", "epochs.png", "errors.csv", "history.csv"} <= files

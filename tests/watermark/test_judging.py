@@ -187,6 +187,24 @@ def test_the_share_has_its_exact_bound(counts: tuple[int, int], confidence: floa
     exact = binomtest(held, samples, alternative="greater").proportion_ci(confidence, method="exact")
     assert share["share"] == held / samples
     assert share["at_least"] == pytest.approx(exact.low, abs=1e-9)
+    corrected = binomtest(held, samples, alternative="greater").proportion_ci(1 - (1 - confidence) / 7, method="exact")
+    assert share_of(np.arange(samples) < held, confidence, 7)["at_least"] == pytest.approx(corrected.low, abs=1e-9)
+
+
+def test_bounds_are_corrected_for_what_is_read_at_once_and_for_what_was_compared(data: PictureData) -> None:
+    found = measure(Plain(), data, attacks=parse_attacks("identity, gaussian(0.3)"))
+    plain, chose, trained = (summarise(found, 20.0, compared=compared) for compared in (1, 5, math.inf))
+    for summary, compared in ((plain, 1), (chose, 5)):
+        held = found.columns["grey/psnr"] >= 20.0
+        assert summary["quality"]["grey"]["satisfied"] == share_of(held, 0.95, compared)
+        readings = [*summary["reading"].values(), *(each["reading"] for each in summary["attacks"])]
+        columns = [found.columns[f"{way}/bit_error"] for way in found.ways] + list(found.attacks.values())
+        assert len(readings) == len(columns) == 4
+        for reading, errors in zip(readings, columns, strict=True):
+            assert reading["error_free"] == share_of(errors == 0, 0.95, 4 * compared)
+    assert trained["quality"]["grey"]["satisfied"]["at_least"] is None
+    assert trained["quality"]["grey"]["patients_satisfied"]["at_least"] is None
+    assert {each["error_free"]["at_least"] for each in trained["reading"].values()} == {None}
 
 
 @given(st.floats(1e-6, 0.5), st.integers(1, 500))

@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -95,11 +96,19 @@ def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judg
 
 
 @pytest.mark.parametrize(
-    ("part", "split_as_trained", "expected"),
-    [("test", True, False), ("test", None, True), ("test", False, True), ("train", True, True), ("all", True, True)],
+    ("part", "split_as_trained", "compared"),
+    [
+        ("test", True, 1),
+        ("test", None, math.inf),
+        ("test", False, math.inf),
+        ("train", True, math.inf),
+        ("all", True, math.inf),
+        ("validation", True, 10),  # every second of 20 rounds was audited there
+        ("validation", None, math.inf),
+    ],
 )
 def test_images_that_may_have_been_trained_on_promise_nothing(
-    judged: tuple[Path, Judged], tmp_path: Path, part: str, split_as_trained: bool | None, expected: bool
+    judged: tuple[Path, Judged], tmp_path: Path, part: str, split_as_trained: bool | None, compared: float
 ) -> None:
     stored = json.loads((judged[0] / "report.json").read_text())
     stored["part"] = part
@@ -108,7 +117,10 @@ def test_images_that_may_have_been_trained_on_promise_nothing(
     (tmp_path / "runs/one/images.csv").write_bytes((judged[0] / "runs/one/images.csv").read_bytes())
     (tmp_path / "report.json").write_text(json.dumps(stored))
     (run,) = read_evaluation(tmp_path) or ()
-    assert run.splits[0].trained_on is expected
+    assert run.splits[0].compared == compared
+    (bound,) = {row[5] for row in run.tables[0].rows if row[1] == "9"}  # no message of 9 is right
+    assert bound == ("–" if compared == math.inf else "0%")  # noqa: RUF001
+    assert ("confidence" in run.notes[1]) == (compared < math.inf)
     assert run.galleries == ()  # an evaluation made before they were kept
 
 

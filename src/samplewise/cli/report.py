@@ -83,7 +83,12 @@ def report(
     found = read_reports(runs)
     write_page(out, found, title=title)
     results = [
-        {"name": run.name, "folder": run.folder, "verdict": verdict(run), "splits": [asdict(s) for s in run.splits]}
+        {
+            "name": run.name,
+            "folder": run.folder,
+            "verdict": verdict(run),
+            "splits": [{**asdict(s), "trained_on": s.trained_on, "at_least": s.at_least} for s in run.splits],
+        }
         for run in found
     ]
     text = verdict(found[0]) if len(found) == 1 else comparison(found)

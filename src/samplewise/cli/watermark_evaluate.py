@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,7 +92,9 @@ def evaluate(
                 keep=kept if keep_images else None,
                 watch=watch,
             )
-        summary = summarise(measured, run.recipe.own_floor if psnr is None else psnr, confidence=confidence)
+        floor = run.recipe.own_floor if psnr is None else psnr
+        compared = output.compared_on(part, output.judged_on(run, pictures.store), asdict(run.recipe))
+        summary = summarise(measured, floor, confidence=confidence, compared=compared)
         judged.append(output.Judged(run, pictures, measured, summary))
         output.write_judged(out, judged[-1])
     figures = write_figures(out / "figures", judged, paper=paper)

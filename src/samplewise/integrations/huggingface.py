@@ -1,5 +1,6 @@
 """Hugging Face: the Trainer under a method. It ends rounds, keeps the method's state, and evaluates by an audit."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
+from samplewise.unseen import compared_in_series
 
 with needed_for("this integration", "huggingface"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -125,12 +127,21 @@ class ConstrainedMixin(Base):
         output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
         found = map(torch.as_tensor, output.predictions)
         objective, *columns = (column if column.is_floating_point() else column.float() for column in found)
-        audit = Audit(objective, dict(zip(self._shapes, columns, strict=True)), self.problem.constraints)
+        measures = dict(zip(self._shapes, columns, strict=True))
+        audit = Audit(objective, measures, self.problem.constraints, compared=self._compared(metric_key_prefix))
         Evaluation(objective, audit.measures, torch.arange(len(objective))).check_finite(audit.bounds)
         self.audits[metric_key_prefix] = audit
         # The Trainer looks for eval_x when it chooses the best model, and shows it as eval/x, as our history calls it.
         holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in audit_row("", audit).items()}
         return output._replace(metrics=holds | (output.metrics or {}))
+
+    def _compared(self, prefix: str) -> float:
+        """How many models are compared by evaluations under one name, for its bounds to be corrected."""
+        if prefix in ("train", "eval_train"):
+            return math.inf
+        before = sum(f"{prefix}_satisfied" in row for row in self.state.log_history)
+        # A first one outside of training chooses nothing; any other may be one of a series that does.
+        return compared_in_series(before + 1) if before or self.is_in_train else 1
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> Any:
         """The Trainer's; on a resume the method goes on too."""
@@ -159,8 +170,10 @@ class ConstrainedTrainer(ConstrainedMixin, Trainer):
 
     An evaluation is an audit, each sample once: ``eval_satisfied`` is the share of the samples that meet all
     constraints, so ``metric_for_best_model="satisfied"`` keeps the best model; ``eval_NAME/worst`` and so on follow,
-    and ``trainer.audits["eval"]`` is the audit itself. ``eval_loss`` is the mean objective: with the penalties it could
-    not be compared between rounds, since tau grows. Predictions are the objective and the measures of each sample.
+    and ``trainer.audits["eval"]`` is the audit itself. Its bounds are corrected for the evaluations under one name that
+    were made so far, and hold however many follow and whichever model is kept; ``train`` has none. ``eval_loss`` is the
+    mean objective: with the penalties it could not be compared between rounds, since tau grows. Predictions are the
+    objective and the measures of each sample.
     """
 
 

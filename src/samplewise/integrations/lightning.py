@@ -1,6 +1,8 @@
 """Lightning: two callbacks, one that ends the rounds of a module's method, one that audits the module."""
 
+import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +16,7 @@ from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Problem
 from samplewise.samples import Data
+from samplewise.unseen import compared_in_series
 
 with needed_for("this integration", "lightning"):
     import lightning as L
@@ -72,10 +75,14 @@ class Audits(L.Callback):
     The model is audited as it ships and as ``fit`` audits it: in its weights' own precision, without autocast, each
     sample once; under several processes each audits a part, with the first one's running statistics.
 
+    The bounds ``val/violation_rate_upper`` and ``val/NAME/violation_rate_upper`` are corrected for the models that were
+    compared so far, and hold however long that goes on and whichever is kept; data called ``train`` have none. For one
+    without correction, audit data once that chose nothing, by :func:`samplewise.audit`.
+
     Args:
         problem: what to minimise and what must hold; its ``evaluate`` gets the module and a batch.
         data: data sets by name.
-        confidence: of the upper bound on the violation rate.
+        confidence: of the upper bounds on the violation rate.
         batch_size: samples in a batch, as in :func:`samplewise.audit`.
     """
 
@@ -88,8 +95,16 @@ class Audits(L.Callback):
         self.data = data
         self.confidence = confidence
         self.batch_size = batch_size
+        self.made = 0
+        """How many times the data sets were audited."""
         self.latest: dict[str, Audit] = {}
         """The last audits by the name of the data set."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"made": self.made}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.made = max(self.made, int(state_dict["made"]))  # a checkpoint of the best model is older
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -106,7 +121,9 @@ class Audits(L.Callback):
 
         distributed.share_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
         problem = Problem(evaluate, self.problem.constraints)
+        self.made += 1
+        judge = partial(audit, problem, pl_module, confidence=self.confidence, batch_size=self.batch_size)
         for name, data in self.data.items():
-            found = audit(problem, pl_module, data, confidence=self.confidence, batch_size=self.batch_size)
-            self.latest[name] = found
+            compared = math.inf if name == "train" else compared_in_series(self.made)
+            found = self.latest[name] = judge(data, compared=compared)
             pl_module.log_dict(audit_row(name, found), sync_dist=True)

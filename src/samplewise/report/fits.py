@@ -80,7 +80,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             settings={**asked, "epochs so far": len(rows), "model": _size(asked["model"])},
             provenance=dict(stored["provenance"]),
         )
-    return [_with_findings(run, folder) if (folder / AUDIT).exists() else run]
+    return [_with_findings(run, folder, rows) if (folder / AUDIT).exists() else run]
 
 
 def read_fit_within(
@@ -109,7 +109,7 @@ def read_fit_within(
     return named, settings
 
 
-def _with_findings(run: RunReport, folder: Path) -> RunReport:
+def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any]]) -> RunReport:
     path = folder / AUDIT
     kept = read_json(path, "an audit", format=FORMAT)
     with decoding(path, "an audit"):
@@ -120,7 +120,9 @@ def _with_findings(run: RunReport, folder: Path) -> RunReport:
             requirements=requirements,
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
-            splits=tuple(_split(name, part, kept) for name, part in kept["splits"].items()),
+            splits=tuple(
+                _split(name, part, kept, _compared(name, part, kept, rows)) for name, part in kept["splits"].items()
+            ),
             distributions=tuple(_distributions(folder / VALUES, measures, requirements)),
         )
 
@@ -183,13 +185,21 @@ def _method(described: Mapping[str, Any]) -> str:
     return ", ".join([str(described["type"]), *parts])
 
 
-def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any]) -> Audited:
+def _compared(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
+    """How many models a data set was to choose from: as planned when it was audited, or more in a run that went on."""
+    planned = part.get("compared", 1)
+    if planned is None or name in (kept["trained_on"], "train"):  # a part of the training data is not unseen either
+        return math.inf
+    made = sum(f"{name}/satisfied" in row for row in rows)
+    return max(int(planned), made) if name == kept["selected"]["split"] else 1
+
+
+def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared: float) -> Audited:
     return from_plain(
         Audited,
         part,
         name=name,
-        trained_on=name in (kept["trained_on"], "train"),  # a part of the training data is not unseen either
-        chose_the_model=name == kept["selected"]["split"],
+        compared=compared,
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
             constraint: from_plain(

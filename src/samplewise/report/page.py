@@ -174,7 +174,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(share=words.share, percent=words.percent, count=words.count, number=words.number)
+    shown = (words.share, words.percent, words.count, words.number, words.corrected)
+    environment.filters.update({each.__name__: each for each in shown})
     environment.globals.update(split_of=_split)
     return environment
 

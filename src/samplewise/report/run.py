@@ -1,5 +1,6 @@
 """What a report knows of a run, whatever kind of run it was: pages are made from this alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.audit import violation_rate_upper
+from samplewise.unseen import violation_rate_upper
 
 TRAINING = "while training"
 """Stands in the place of a data set for what was seen while the weights moved."""
@@ -52,17 +53,22 @@ class Audited:
     objective: float
     satisfied: float
     """Share of the samples that meet all constraints."""
-    trained_on: bool
     constraints: Mapping[str, Finding]
     means: Mapping[str, float] = field(default_factory=dict)
     """Of every measure."""
     confidence: float = 0.95
-    chose_the_model: bool = False
-    """Whether the epoch was selected on it, so that its share is a little too good."""
+    compared: float = 1
+    """How many models it was to choose from, if it chose: the bound is corrected for so many. ``math.inf`` if it was
+    trained on: then its share says nothing of others."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not 0.0 <= self.satisfied <= 1.0:
             raise ValueError(f"{self.name}: {self.satisfied} of {self.samples} samples satisfied cannot be")
+
+    @property
+    def trained_on(self) -> bool:
+        """Whether samples of it were trained on, as far as is known."""
+        return self.compared == math.inf
 
     @property
     def violated(self) -> int:
@@ -72,7 +78,7 @@ class Audited:
     @property
     def at_least(self) -> float:
         """Share of all samples like these that meets all constraints, by the exact bound at ``confidence``."""
-        return 1.0 - violation_rate_upper(self.violated, self.samples, self.confidence)
+        return 1.0 - violation_rate_upper(self.violated, self.samples, self.confidence, self.compared)
 
 
 @dataclass(frozen=True)
@@ -211,8 +217,12 @@ class RunReport:
 
     @property
     def unseen(self) -> Audited | None:
-        """The first data set that was neither trained on nor chose the model: what an exact bound may speak of."""
-        return next((split for split in self.splits if not split.trained_on and not split.chose_the_model), None)
+        """What an exact bound speaks of: the first data set that was neither trained on nor chose the model or, where
+        there is none, the one that chose it.
+        """
+        return min(
+            (split for split in self.splits if not split.trained_on), key=lambda each: each.compared, default=None
+        )
 
 
 def distribution(measure: str, values: Mapping[str, NDArray[Any]], bounds: Sequence[float]) -> Distribution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from dataclasses import asdict, replace
@@ -140,7 +141,7 @@ class Training:
         if asked.scheduled_by == "epoch":
             self._schedule()
         self.position = replace(self.position, epoch=epoch, step=0)
-        if epoch == asked.last_epoch or (asked.audit_every and epoch % asked.audit_every == 0):
+        if epoch in asked.audited_epochs:
             self.audits = self._audit()
             for split, found in self.audits.items():
                 row |= audit_row(split, found)
@@ -188,10 +189,20 @@ class Training:
     def _audit(self) -> dict[str, Audit]:
         self.stepper.share_buffers()
         asked, model, device = self.request, self.stepper.model_to_audit, self.stepper.device
-        return {
-            name: audit(asked.problem, model, feed, batch_size=feed.batch_size or asked.size, device=device)
-            for name, feed in asked.splits.items()
-        }
+        found = {}
+        for name, feed in asked.splits.items():
+            size, compared = feed.batch_size or asked.size, self._compared(name)
+            found[name] = audit(asked.problem, model, feed, compared=compared, batch_size=size, device=device)
+        return found
+
+    def _compared(self, split: str) -> float:
+        """How many models a data set compares, those to come too: a run may stop early because one looks good."""
+        if self.request.holds_training_data(split):
+            return math.inf
+        if split != self.request.select_on:
+            return 1
+        made = {row["epoch"] for row in self.history.rows if f"{split}/satisfied" in row}
+        return len(self.request.audited_epochs | made | {self.position.epoch})
 
     def _choose(self) -> Selection:
         """Let the epoch just audited take the place of the best one, if it is better."""

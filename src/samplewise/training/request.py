@@ -122,6 +122,16 @@ class Request:
         return next(iter(self.splits))
 
     @property
+    def audited_epochs(self) -> set[int]:
+        """The epochs that end with an audit, if the run is not stopped before them."""
+        last = self.last_epoch
+        return {*range(self.audit_every or last, last, self.audit_every or last), last}
+
+    def holds_training_data(self, split: str) -> bool:
+        """Whether an audited data set is the training data or, by its name, a part of it."""
+        return split == "train" or (self.audit_on or {}).get(split) is self.train_data
+
+    @property
     def trained_on(self) -> str | None:
         """Name of the audited data set that is the training data, if there is one."""
         split = self.splits.get("train")

@@ -44,7 +44,8 @@ class Solution:
     """Which epoch was selected, and why."""
     history: History
     audits: dict[str, Audit]
-    """The audits of the last epoch by data set."""
+    """The audits of the last epoch by data set. The bounds of the one that selects are corrected for all audits of the
+    run, so they hold for the selected model too; the training data have none."""
     streaks: Streaks
     """Which samples of the deciding data set stayed violated, audit after audit."""
     conflict: Conflict | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -82,7 +83,7 @@ def _split(name: str, result: Result) -> Audited:
         samples=samples,
         objective=numbers["objective"],
         satisfied=numbers["satisfied"],
-        trained_on=name == "train",
+        compared=math.inf if name == "train" else 1,
         means={"accuracy": numbers["accuracy"], CONSTRAINT: numbers["mse"]},
         constraints={CONSTRAINT: finding},
     )

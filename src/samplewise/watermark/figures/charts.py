@@ -86,7 +86,8 @@ def _psnr(panel: Axes, one: Judged) -> None:
     words = "no floor was asked for"
     if share is not None:
         met = f"{share['held']:,} of {share['samples']:,} images meet {floor:g} dB"
-        words = f"{met}\n(at least {share['at_least']:.1%} of such images)"
+        at_least = share["at_least"]
+        words = met if at_least is None else f"{met}\n(at least {at_least:.1%} of such images)"
     panel.set_xlabel(f"PSNR (dB)\n{words}", fontsize=8)
     panel.set_ylabel("% of images")
 

@@ -1,6 +1,7 @@
 """The files of an evaluation: ``report.json``, a table of images for each run, and the table of runs."""
 
 import csv
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ from samplewise.watermark.judging.measure import Measured, Pixels, as_pixels, ma
 from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.judging.summary import Summary
 
-__all__ = ["FORMATS", "REPORT", "Judged", "again", "aligned", "open_output", "report_entry", "run_folder"]
-__all__ += ["split_of", "table_rows", "table_text", "write_judged", "write_report"]
+__all__ = ["FORMATS", "REPORT", "Judged", "again", "aligned", "compared_on", "judged_on", "open_output"]
+__all__ += ["report_entry", "run_folder", "split_of", "table_rows", "table_text", "write_judged", "write_report"]
 
 FORMATS = ("samplewise-watermark-evaluation-1", "samplewise-watermark-evaluation-2")
 """The last is written. Before it, a baseline without a floor was given the one that its recipe names."""
@@ -40,8 +41,10 @@ NOTES = {
     "float": "The paper's way: all channels as the network gives them, neither clamped nor rounded. No file holds "
     "that.",
     "message": "Each image carries a message of its own, a function of its row in the store.",
-    "satisfied": "At least: exact Clopper-Pearson lower bound for images drawn like these and not trained on. Images "
-    "of one patient are not independent; the bound over patients takes that into account.",
+    "satisfied": "At least: exact Clopper-Pearson lower bound for images drawn like these and not trained on, none if "
+    "these were; corrected (Bonferroni) for the networks compared on them. Images of one patient are not independent; "
+    "the bound over patients takes that into account.",
+    "error_free": "At least: the same, and all of a run hold at once, as written and after each attack.",
     "usable_bits": "Capacity of a binary symmetric channel, L(1 - H2(BER)), at the mean bit error and as the mean over "
     "images.",
     "attacks": "Done to the files as written, each image with its own seed.",
@@ -131,26 +134,45 @@ def write_report(
 
 def report_entry(out: Path, one: Judged) -> dict[str, Any]:
     """All that a report in ``out`` says of a run: where it comes from, its summary, and where its files are."""
-    run, store = one.run, one.data.store
-    folder = run_folder(out, run.name)
+    run, folder = one.run, run_folder(out, one.run.name)
     return {
         "name": run.name,
         "label": run.label,
         "folder": run.folder.as_posix(),
         "recipe": asdict(run.recipe),
         "training": run.result,
-        "data": {
-            "folder": store.folder.as_posix(),
-            "fingerprint": store.index.fingerprint,
-            "trained_on_these": run.recipe.data == store.index.fingerprint,
-            "pictures": len(store),
-            "split": split_of(store),
-            "split_as_trained": None if run.split is None else run.split == split_of(store),
-        },
+        "data": judged_on(run, one.data.store),
         **one.summary,
         "per_image": (folder / IMAGES).relative_to(out).as_posix(),
         "marked_images": (folder / MARKED).relative_to(out).as_posix() if (folder / MARKED).exists() else None,
     }
+
+
+def judged_on(run: Run, store: Store) -> dict[str, Any]:
+    """The pictures that a run is judged on, and whether it was trained on a part of them, by the same split."""
+    return {
+        "folder": store.folder.as_posix(),
+        "fingerprint": store.index.fingerprint,
+        "trained_on_these": run.recipe.data == store.index.fingerprint,
+        "pictures": len(store),
+        "split": split_of(store),
+        "split_as_trained": None if run.split is None else run.split == split_of(store),
+    }
+
+
+def compared_on(part: str, data: Mapping[str, Any], recipe: Mapping[str, Any]) -> float:
+    """How many networks a run has compared on a part of the pictures, as :func:`judged_on` describes them.
+
+    The validation part selects among the audited rounds. Training compares without end; what may have been trained on
+    counts as trained on, since no bound is better than one that does not hold.
+    """
+    if not data["trained_on_these"]:
+        return 1
+    if part in ("train", "all") or data["split_as_trained"] is not True:
+        return math.inf
+    return (
+        math.ceil((recipe["message_rounds"] + recipe["rounds"]) / recipe["audit_every"]) if part == "validation" else 1
+    )
 
 
 TABLE = {
@@ -202,8 +224,13 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
     notes = [
         "PSNR, SSIM, largest difference (grey levels) and BER are those of the 8-bit grey PNG files as written and "
         f"read back. At least: what holds for images like these with {runs[0]['confidence']:.0%} confidence "
-        "(exact, images taken as independent). Usable bits: L(1 - H2(BER)).",
+        "(exact, each run for itself, images taken as independent). Usable bits: L(1 - H2(BER)).",
     ]
+    corrected = ", ".join(f"{run['name']} ({run['compared']})" for run in runs if 1 < run["compared"] < math.inf)
+    if corrected:
+        notes.append(f"At least, corrected for the rounds that were compared on these images: {corrected}.")
+    if trained := ", ".join(run["name"] for run in runs if run["compared"] == math.inf):
+        notes.append(f"Trained on these images, so that nothing follows for others: {trained}.")
     if baseline:
         notes.append(f"Trained without a floor, on a weighted image loss: {baseline}.")
     return "\n\n".join([aligned(cells), *notes])
