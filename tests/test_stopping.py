@@ -1,8 +1,10 @@
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import lsq_linear
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -10,12 +12,17 @@ from samplewise import (
     AtMost,
     AugmentedLagrangian,
     Constant,
+    Constraint,
+    Equal,
     Geometric,
+    Linear,
     Method,
+    Penalty,
     Problem,
     Quadratic,
     SequentialPenalty,
     Unconstrained,
+    stopping,
 )
 from samplewise.errors import ConfigurationError
 from samplewise.stopping import (
@@ -114,9 +121,16 @@ def test_an_estimate_that_is_small_by_chance_ends_no_round() -> None:
     assert early[1] < early[0] / 3
 
 
-def test_nothing_is_touched() -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        AugmentedLagrangian(CONSTRAINTS, samples=30, schedule=Constant(5.0)),
+        SequentialPenalty(CONSTRAINTS, schedule=Constant(5.0)),
+    ],
+    ids=["lagrangian", "linear"],
+)
+def test_nothing_is_touched(method: Method) -> None:
     problem, model, data, _ = setting(30)
-    method = AugmentedLagrangian(CONSTRAINTS, samples=30, schedule=Constant(5.0))
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     GradientRule(1.0, batch_size=4).verdict(problem, model, data, method, epochs=1)
     for name, tensor in method.state_dict().items():
@@ -215,7 +229,137 @@ def test_bad_rules(arguments: dict[str, Any], match: str) -> None:
         GradientRule(**{"epsilon0": 1.0, **arguments})
 
 
-def test_one_batch_is_not_enough() -> None:
-    problem, model, data, method = setting(10)
+@pytest.mark.parametrize("penalty", [Linear(), Quadratic()])
+@pytest.mark.parametrize("batches", [0, 1])
+def test_one_batch_is_not_enough(batches: int, penalty: Penalty) -> None:
+    problem, model, data, _ = setting(10)
+    method = SequentialPenalty(CONSTRAINTS, penalty=penalty, schedule=Constant(5.0))
     with pytest.raises(ConfigurationError, match="at least two batches"):
-        estimate_gradient(problem, model, independent_batches(data, batches=1, batch_size=4), method)
+        estimate_gradient(problem, model, independent_batches(data, batches=batches, batch_size=4), method)
+
+
+class Point(nn.Module):
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def linear(constraint: Constraint, tau: float) -> SequentialPenalty:
+    return SequentialPenalty([constraint], penalty=Linear(), schedule=Constant(tau))
+
+
+def pulled(target: float, at: float, constraint: Constraint, tau: float, samples: int = 8) -> float:
+    """What the rule sees at the weight ``at``, pulled toward ``target``, of which the constraint bounds the weight."""
+
+    def evaluate(model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        w = model.w.expand(len(batch[0]))
+        return (w - target).square() / 2, {"w": w}
+
+    rule = GradientRule(0.3, max_epochs=99, batches=4, batch_size=samples)
+    data, method = TensorDataset(torch.zeros(samples)), linear(constraint, tau)
+    verdict = rule.verdict(Problem(evaluate, [constraint]), Point(at), data, method, epochs=1)
+    assert verdict.estimate is not None
+    assert verdict.done == (verdict.estimate.norm < 0.3)
+    return verdict.estimate.norm
+
+
+@pytest.mark.parametrize("samples", [1, 8, 100])  # also more than are looked at in a batch
+@pytest.mark.parametrize("off", [-1e-7, 0.0, 1e-7])
+def test_the_solution_at_a_kink_is_stationary(off: float, samples: int) -> None:
+    # (w - 2)^2 / 2 + tau max(0, w - 1): its minimum is at 1 from tau = 1 on.
+    bound = AtMost("w", 1.0)
+    assert pulled(2.0, 1 + off, bound, 5.0, samples) == pytest.approx(0.0, abs=1e-6)
+    assert pulled(2.0, 1 + off, bound, 1.0, samples) == pytest.approx(0.0, abs=1e-6)
+    # With a smaller tau it is at 2 - tau, and at the kink the least subgradient is that of the violated side.
+    assert pulled(2.0, 1 + off, bound, 0.5, samples) == pytest.approx(0.5, abs=1e-6)
+    assert pulled(2.0, 1.5, bound, 0.5, samples) == pytest.approx(0.0, abs=1e-6)
+    assert pulled(2.0, 0.5, bound, 5.0, samples) == pytest.approx(1.5)
+    # Where nothing pulls against the bound, no multiplier helps.
+    assert pulled(0.0, 1 + off, bound, 5.0, samples) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("target", [0.0, 2.0])
+def test_an_equality_is_priced_with_either_sign(target: float) -> None:
+    equality = Equal("w", 1.0, tolerance=0.0)
+    for at in (1 - 1e-7, 1.0, 1 + 1e-7):
+        assert pulled(target, at, equality, 5.0) == pytest.approx(0.0, abs=1e-6)
+        assert pulled(target, at, equality, 0.5) == pytest.approx(0.5, abs=1e-6)
+
+
+ROWS = torch.tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
+LIMITS = torch.tensor([0.5, 1.5, 0.5, 3.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("as_tensors", [True, False])
+@pytest.mark.parametrize("several", [False, True])
+def test_each_sample_at_a_kink_gets_its_own_multiplier(as_tensors: bool, several: bool) -> None:
+    # |w - (2, 2)|^2 / 2 with w1 <= 0.5, given twice, and w1 + w2 <= 1.5: at (0.5, 1) the multipliers are 1, 1 and 4.
+    def evaluate(model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        rows, limits = (torch.stack(list(each)) for each in batch)
+        g = rows @ model.w - limits
+        # Two values for a sample: one far inside, one at the bound.
+        return (model.w - 2).square().sum().expand(len(g)) / 2, {"g": torch.stack([g - 9, g], 1) if several else g}
+
+    constraint = AtMost("g", 0.0)
+    batch = (ROWS, LIMITS) if as_tensors else (list(ROWS), list(LIMITS))
+    batches = [(batch, torch.arange(4))] * 4
+    for tau in (10.0, 4.0, 3.0, 0.5):
+        found = estimate_gradient(Problem(evaluate, [constraint]), Point(0.5, 1.0), batches, linear(constraint, tau))
+        expected = lsq_linear(ROWS[:3].T.numpy() / 4, [1.5, 1.0], bounds=(0, tau), method="bvls").cost * 2
+        assert found.squared == pytest.approx(expected, abs=1e-9)
+        assert found.noise == pytest.approx(0.0, abs=1e-9)
+    assert expected > 0.5
+
+
+def test_noise_is_told_from_the_least_subgradient() -> None:
+    # The mean of |w - t_j|^2 / 2 + tau max(0, a_j w - 1), with a row a_j and a target t_j for each sample.
+    draw = np.random.default_rng(1)
+    rows, targets = draw.normal(size=(60, 3)), draw.normal(size=(60, 3)) + 1
+    # Some of the samples at their bound, and a target that some multipliers of theirs explain.
+    w, at_bound = np.array([1.0, -0.5, 0.5]), np.arange(2)
+    rows[at_bound] /= (rows[at_bound] @ w)[:, None]
+    known = np.array([3.0, 6.0])
+
+    def rest(tau: float) -> np.ndarray:
+        broken = rows[2:][rows[2:] @ w > 1]
+        return np.asarray(w - targets.mean(0) + tau * broken.sum(0) / 60)
+
+    targets += rest(10.0) + known @ rows[at_bound] / 60
+
+    def evaluate(model: Any, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        return (model.w - batch[1]).square().sum(1) / 2, {"value": batch[0] @ model.w}
+
+    constraint = AtMost("value", 1.0)
+    problem, data = Problem(evaluate, [constraint]), TensorDataset(torch.tensor(rows), torch.tensor(targets))
+    for tau in (10.0, 4.0):
+        exact = 2 * lsq_linear(rows[at_bound].T / 60, -rest(tau), bounds=(0, tau), method="bvls").cost
+        found = [
+            estimate_gradient(
+                problem,
+                Point(*w),
+                independent_batches(data, batches=8, batch_size=20, seed=seed),
+                linear(constraint, tau),
+            )
+            for seed in range(60)
+        ]
+        values = np.array([each.squared for each in found])
+        assert exact == pytest.approx(0.0, abs=1e-12) if tau == 10.0 else exact > 0.01
+        assert abs(values.mean() - exact) <= 4 * values.std() / np.sqrt(len(values))
+        # The slope of one side is off by more: what the two samples add is missing.
+        method = linear(constraint, tau)
+        method.kink = False
+        drawn = independent_batches(data, batches=4, batch_size=60)
+        assert estimate_gradient(problem, Point(*w), drawn, method).squared > exact + 0.01
+
+
+def test_a_smooth_penalty_and_a_large_network_need_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, model, data, method = setting(30)
+    monkeypatch.setattr(stopping, "least_norm", pytest.fail)
+    GradientRule(1.0, batch_size=4).verdict(problem, model, data, method, epochs=1)
+    monkeypatch.setattr(stopping, "ROOM", 16)
+    kinked = linear(CONSTRAINTS[0], 5.0)
+    drawn = list(independent_batches(data, batches=4, batch_size=4))
+    found = estimate_gradient(problem, model, drawn, kinked)
+    rows = torch.stack([gradient(model, kinked, batch) for batch, _ in drawn])
+    products = rows @ rows.T
+    assert found.squared == pytest.approx(float(products.sum() - products.trace()) / 12, rel=1e-9)

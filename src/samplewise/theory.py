@@ -118,6 +118,14 @@ class FiniteSum:
         return gradient_of(self.penalty(x, tau, j), [x]).view_as(x)
 
 
+def uniform_below(count: int, generator: torch.Generator) -> int:
+    """A whole number drawn uniformly from 0 ... count - 1, each with its probability to ``count / 2^53``.
+
+    By the 53 bits of float64: the 24 of float32 would miss some numbers, or give some twice as often, beyond a million.
+    """
+    return int(torch.rand((), dtype=torch.float64, generator=generator) * count)
+
+
 def sgd(
     gradient: Callable[[Tensor, Tensor], Tensor],
     start: Tensor,
@@ -126,21 +134,28 @@ def sgd(
     step: float,
     iterations: int,
     generator: torch.Generator,
+    within: Callable[[Tensor], object] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """SGD with a constant step: an output drawn uniformly from ``z^0 ... z^(T-1)`` (Theorem 2), and the last ``z^T``.
 
     ``gradient(z, j)`` of a sample number j ``(1,)``, drawn uniformly from 0 ... N-1, is an unbiased estimate of the
-    full gradient; the ``step`` of the theorem is 1 / (rho L).
+    full gradient; the ``step`` of the theorem is 1 / (rho L). An iterate that is not finite, or of which ``within``
+    says that it lies outside the set C, is an error: beyond C no L is known.
     """
     if not (step > 0 and iterations >= 1 and samples >= 1):
         raise ConfigurationError(f"expected step > 0, iterations and samples >= 1, got {step}, {iterations}, {samples}")
+    chosen = uniform_below(iterations, generator)
     z = output = start.detach().clone()
-    for t in range(iterations):
-        # Replaced with probability 1/(t+1), the output is uniform on z^0 ... z^t at every moment (Vitter's reservoir).
-        if torch.rand((), generator=generator) * (t + 1) < 1:
+    for t in range(iterations + 1):
+        if not z.isfinite().all() or not (within is None or within(z)):
+            raise ConfigurationError(
+                f"expected every iterate in the set C on which L holds, got {z.flatten()[:4].tolist()} ... after {t} "
+                f"steps of size {step:g}: give L for a larger set, which makes the steps smaller"
+            )
+        if t == chosen:
             output = z
-        j = torch.randint(samples, (1,), generator=generator)
-        z = z - step * gradient(z, j)
+        if t < iterations:
+            z = z - step * gradient(z, torch.randint(samples, (1,), generator=generator))
     return output, z
 
 
@@ -151,9 +166,11 @@ class Constants:
     growth: float
     """rho of the strong growth condition."""
     smoothness: float
-    """L of the penalty function."""
+    """L of the penalty function on the set C."""
     lowest: float
     """P*, or any lower bound of it."""
+    within: Callable[[Tensor], object] | None = None
+    """Whether a point lies in C, such as ``lambda x: x.norm() <= 5``; if not given, C is the whole space."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +202,8 @@ def sequential_penalty(
 
     Round k runs :func:`sgd` for T_k steps from where round k-1 ended. If ``constants``, a function of tau, gives the
     right rho and L, ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for;
-    ``docs/theory.md`` has an example.
+    ``docs/theory.md`` has an example. Constants that the iterates refute are an error: a P* above a value met, an
+    iterate outside C, a gradient that changed by more than L allows.
     """
     if len(taus) != len(epsilons) or not taus:
         raise ConfigurationError(f"expected as many taus as epsilons, got {len(taus)} and {len(epsilons)}")
@@ -196,17 +214,52 @@ def sequential_penalty(
     x = x0.detach()
     rounds = []
     for k, (tau, epsilon) in enumerate(zip(taus, epsilons, strict=True)):
-        known = constants(tau)
-        gap = max(0.0, float(problem.penalty(x, tau)) - known.lowest)
+        known, slope = constants(tau), problem.gradient(x, tau)
+        gap = _gap(problem, tau, known, x, slope)
         steps = iteration_bound(growth=known.growth, smoothness=known.smoothness, gap=gap, epsilon=epsilon)
-        x, _ = sgd(
+        output, last = sgd(
             lambda z, j, tau=tau: problem.gradient(z, tau, j),  # type: ignore[misc]  # mypy types no lambda defaults
             x,
             samples=problem.samples,
             step=1 / (known.growth * known.smoothness),
             iterations=steps,
             generator=generator,
+            within=known.within,
         )
+        for met in (last, output):
+            found = problem.gradient(met, tau)
+            _gap(problem, tau, known, met, found)
+            _check_smoothness(known.smoothness, x, slope, met, found)
+        x = output
         violation = torch.relu(problem.g(x, torch.arange(problem.samples))).max()
-        rounds.append(TheoremRound(k, tau, epsilon, steps, float(problem.gradient(x, tau).norm()), float(violation), x))
+        rounds.append(TheoremRound(k, tau, epsilon, steps, float(found.norm()), float(violation), x))
     return rounds
+
+
+ROUNDING = 100  # in units of the last place: sums of many terms were compared
+
+
+def _gap(problem: FiniteSum, tau: float, known: Constants, x: Tensor, slope: Tensor) -> float:
+    """``P_tau(x) - P*``, or an error if that cannot be: a step of 1 / L would lower P by ``||slope||^2 / (2 L)``."""
+    value = float(problem.penalty(x, tau))
+    least = 0.0 if known.within else float(slope.square().sum()) / (2 * known.smoothness)  # the step may lead out of C
+    rounding = ROUNDING * torch.finfo(x.dtype).eps * (abs(value) + abs(known.lowest) + least)
+    if value - known.lowest < least - rounding:
+        raise ConfigurationError(
+            f"expected P* <= P(x) - ||grad P(x)||^2 / (2 L) = {value - least:g} at a point met with tau = {tau:g}, got "
+            f"P* = {known.lowest:g}, where P(x) = {value:g}: P* is too high (any lower bound of the objective will "
+            f"do), or L = {known.smoothness:g} too small"
+        )
+    return max(0.0, value - known.lowest)
+
+
+def _check_smoothness(constant: float, x: Tensor, at_x: Tensor, y: Tensor, at_y: Tensor) -> None:
+    """Raise if the gradient changed by more from x to y than L allows on any convex set that holds both."""
+    change, distance = float((at_y - at_x).norm()), float((y - x).norm())
+    rounding = ROUNDING * torch.finfo(x.dtype).eps * float(at_x.norm() + at_y.norm())
+    if change > constant * distance + rounding:
+        raise ConfigurationError(
+            f"expected ||grad P(x) - grad P(y)|| <= L ||x - y|| with L = {constant:g}, got {change / distance:.3g} "
+            "times ||x - y|| for two iterates: L is too small, or they left the set C on which it holds. Give L for a "
+            "larger set"
+        )
