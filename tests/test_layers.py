@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"measures", "unseen"},
     {"constraints", "penalties", "schedules"},
     {"methods", "problem", "samples"},
-    {"audit", "certificate", "theory", "stopping", "gradients"},
+    {"audit", "certificate", "theory", "stopping", "forecast", "gradients"},
     {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},
     {"studies", "cli"},

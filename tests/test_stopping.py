@@ -1,4 +1,5 @@
 import itertools
+import statistics
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from samplewise import (
 )
 from samplewise.errors import ConfigurationError
 from samplewise.stopping import (
+    GradientEstimate,
     GradientRule,
     estimate_gradient,
     independent_batches,
@@ -363,3 +365,29 @@ def test_a_smooth_penalty_and_a_large_network_need_no_more_memory(monkeypatch: p
     rows = torch.stack([gradient(model, kinked, batch) for batch, _ in drawn])
     products = rows @ rows.T
     assert found.squared == pytest.approx(float(products.sum() - products.trace()) / 12, rel=1e-9)
+
+
+def of_gradients(rows: Tensor) -> GradientEstimate:
+    """The estimate from given gradients of batches, ``(A, n)``: those of a model that multiplies by its weights."""
+    model = nn.Linear(rows.shape[1], 1, bias=False)
+    problem = Problem(lambda model, batch: (model(batch).squeeze(1), {}), [])
+    batches = [(row.unsqueeze(0), torch.tensor([0])) for row in rows]
+    return estimate_gradient(problem, model, batches, Unconstrained())
+
+
+def test_growth_by_its_definition() -> None:
+    estimate = of_gradients(torch.tensor([[1.0, 1.0], [1.0, -1.0]] * 8))
+    assert estimate.growth == pytest.approx(1 + estimate.noise / estimate.squared)
+    assert of_gradients(torch.tensor([[1.0, 0.0], [-1.0, 0.0]] * 8)).growth is None
+    assert of_gradients(torch.ones(3, 2)).growth is None, "fewer than four batches do not say how sure they are"
+
+
+def test_noise_is_rarely_taken_for_a_gradient_and_a_gradient_rarely_for_noise() -> None:
+    noise = torch.randn(200, 16, 50, generator=torch.Generator().manual_seed(0))
+    heard = [of_gradients(batches).growth is not None for batches in noise]
+    assert sum(heard) / 200 < 0.07
+    # ||grad||^2 of a tenth of the noise: rho = 11.
+    growths = [of_gradients(batches + 0.1**0.5).growth for batches in noise]
+    found = [growth for growth in growths if growth is not None]
+    assert len(found) > 190
+    assert 9 < statistics.median(found) < 13

@@ -76,6 +76,16 @@ class GradientEstimate:
         """The root of ``squared``, zero where that is negative."""
         return math.sqrt(max(0.0, self.squared))
 
+    @property
+    def growth(self) -> float | None:
+        """The rho of Definition 5 for batches, ``1 + noise / squared``; None where a gradient is nothing but noise.
+
+        If ``||grad P_tau||`` is zero, ``squared`` scatters by ``error / sqrt(batches - 1)``: ``error`` is that of the
+        pairs that share no batch, ``squared`` the mean over all.
+        """
+        heard = self.squared > 2 * self.error / math.sqrt(self.batches - 1)
+        return 1 + self.noise / self.squared if heard else None
+
 
 def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, method: Method) -> GradientEstimate:
     """Unbiased estimate of ``||grad P_tau||^2`` from independent batches, in eval mode.

@@ -13,8 +13,9 @@ import samplewise as sw
 from samplewise.audit import violation_rate_upper
 from samplewise.cli.report import read_reports
 from samplewise.errors import DataError
-from samplewise.report.fits import keep_certificate, read_curves
-from samplewise.report.run import Multipliers, RunReport
+from samplewise.report.charts import Look, curve_charts
+from samplewise.report.fits import NOISE, keep_certificate, read_curves
+from samplewise.report.run import USEFUL, Multipliers, RunReport
 from small import BOUND, make_data, make_problem
 from small_fit import small_fit
 
@@ -99,6 +100,27 @@ def test_a_folder_as_fit_is_described_to_leave_it_is_read(tmp_path: Path) -> Non
     (tmp_path / "audit.safetensors").unlink()  # a copy of the results without the values of every sample
     plain = read_one(tmp_path)
     assert (plain.distributions, plain.multipliers, plain.splits) == ((), (), run.splits)
+
+
+def test_what_is_foreseen_and_a_gradient_of_noise_are_notes(tmp_path: Path) -> None:
+    asked = {"samples": 3, "constraints": ["AtMost(error, 0.5)"], "method": {"type": "FixedPenalty"}, "model": {}}
+    (tmp_path / "run.json").write_text(json.dumps({"asked": asked, "provenance": {}}))
+    row = {"tau/error": 1.0, "forecast/error/worst": 0.1, "forecast/error/tau": 20.0, "forecast/error/rounds": 5}
+
+    def notes_and_batches(batches: list[float | None]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+        rows = [{"epoch": k, "gradient/growth": b, "gradient/useful_batch": b, **row} for k, b in enumerate(batches, 1)]
+        (tmp_path / "history.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+        run = read_one(tmp_path)
+        (curve,) = (curve for curve in run.curves if curve.title == USEFUL)
+        assert any("noise is as large" in chart.caption for chart in curve_charts([run], Look([run])))
+        return run.notes, curve.values
+
+    told = "error: a worst violation of 0.1 needs tau of about 20, some 5 rounds."
+    assert notes_and_batches([None, 2.0, 3.0, None, 5.0, 6.0, 7.0, 8.0]) == (
+        (told,),
+        (None, 2.0, 3.0, None, 5.0, 6.0, 7.0, 8.0),
+    )
+    assert notes_and_batches([2.0] * 6 + [None] * 3)[0] == (told, NOISE)
 
 
 def test_a_certificate_put_beside_the_run_is_shown_with_its_multipliers(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from samplewise.certificate import Certificate
 from samplewise.data.records import SettingsFile, decoding, from_plain, read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, RecordError
+from samplewise.forecast import in_words
 from samplewise.history import History
 from samplewise.report.run import (
     TRAINING,
+    USEFUL,
     Audited,
     Certified,
     Curve,
@@ -31,6 +33,10 @@ from samplewise.report.run import (
 from samplewise.training.folder import AUDIT, IDENTITY, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
+NOISE = (
+    "When last looked at, the gradient could not be told from the noise of its batches: strong growth, which Theorem 2 "
+    "asks for, is not seen. A larger batch or a smaller learning rate may go further."
+)
 CERTIFICATE = "certificate.json"
 FORMAT = "samplewise-audit-2"
 MULTIPLIERS = "multipliers"
@@ -63,7 +69,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             raise DataError(f"{folder}: the run has not ended an epoch yet; make the report later")
         # Each constraint has its tau.
         names = dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/"))
-        curves = tuple(read_curves(rows, list(names)))
+        curves, notes = tuple(read_curves(rows, list(names))), tuple(read_notes(rows, list(names)))
     with decoding(identity, "a run of fit"):
         asked = stored["asked"]
         run = RunReport(
@@ -75,6 +81,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             selected="not audited yet",
             splits=(),
             curves=curves,
+            notes=notes,
             multipliers=read_multipliers(folder),
             certificate=read_certificate(folder),
             settings={**asked, "epochs so far": len(rows), "model": _size(asked["model"])},
@@ -231,6 +238,8 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
             if not any(_curve(rows, column)[1]) or (one_tau and rest != constraints[0]):
                 continue  # nothing was enforced, or the same is shown already
             title, shown = "τ" if one_tau else f"τ: {rest}", ""
+        elif column == "gradient/useful_batch":
+            title, shown = USEFUL, ""
         elif rest == "objective" or (rest == "satisfied" and several):
             title = CURVES[rest] + (" by all" if rest == "satisfied" else "")
         elif constraint in constraints and what in CURVES:
@@ -238,6 +247,16 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
         else:
             continue
         yield Curve(title, shown, *_curve(rows, column))
+
+
+def read_notes(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -> Iterator[str]:
+    """What the last epochs of a history say of those to come."""
+    for name in constraints:
+        if foreseen := in_words(name, rows[-1]):
+            yield f"{foreseen}."
+    looks = [row["gradient/growth"] for row in rows if "gradient/growth" in row]
+    if looks and not any(looks[-3:]):
+        yield NOISE
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[tuple[float, ...], Numbers]:

@@ -15,15 +15,17 @@ from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.certificate.conflict import Conflict, find_conflict
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
+from samplewise.forecast import forecast_row
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, in_order, mix
 from samplewise.training.folder import Best, RunFolder
+from samplewise.training.growth import growth_row, look_at_gradient
 from samplewise.training.position import Position, Selection, Status, better, terminate
 from samplewise.training.request import Request
-from samplewise.training.step import Stepper, epoch_order, plan_epoch
+from samplewise.training.step import Stepper, epoch_order, plan_epoch, seed_device
 from samplewise.training.watch import Watch
 
 
@@ -116,7 +118,7 @@ class Training:
         self.watch.start_epoch(len(plan), position.step)
         for number, step in enumerate(left, position.step + 1):
             # Dropout and the like depend on the position in the run alone, so a resumed run draws the same.
-            _seed(mix(asked.seed, "step", position.epoch, number - 1, rank), self.stepper.device)
+            seed_device(mix(asked.seed, "step", position.epoch, number - 1, rank), self.stepper.device)
             self.stepper.step(method, step, batches)
             if asked.scheduled_by == "step":
                 self._schedule()
@@ -135,8 +137,10 @@ class Training:
         if warming:
             summary = self._warmup.step()
         else:
+            row |= look_at_gradient(asked, self.stepper, self.position)
             summary = asked.method.step() if self._round_ends(row) else asked.method.summary()
         row |= round_row(summary)
+        row |= {} if warming else forecast_row(asked.method, [*self.history.rows, row])
         row["lr"] = asked.optimizer.param_groups[0]["lr"]
         if asked.scheduled_by == "epoch":
             self._schedule()
@@ -183,6 +187,8 @@ class Training:
         ends = bool(distributed.from_first_(torch.tensor(float(verdict.done), device=self.stepper.device)))
         row["gradient/epsilon"] = verdict.epsilon
         row["gradient/norm"] = None if verdict.estimate is None else verdict.estimate.norm
+        if verdict.estimate is not None:
+            row |= growth_row(verdict.estimate, rule.batch_size, asked)
         self.position = replace(self.position, round_epochs=0 if ends else epochs)
         return ends
 
@@ -279,10 +285,3 @@ class Training:
             self.streaks.load_state_dict(state["streaks"], asked.splits[asked.select_on].source.length)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"is of another version of this library: {error!r}") from error
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed the device's generator and the CPU's; torch.manual_seed visits every backend and costs a millisecond."""
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)

@@ -119,7 +119,8 @@ def fit(
 
     Returns:
         The selected model, the status, the history and the audits of the last epoch. In the history ``running/...`` is
-        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
+        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name;
+        ``forecast/...`` says how far tau has to go, ``gradient/...`` how noisy a batch is.
     """
     request = Request(**locals())  # every argument by its name
     fabric = fabric or single_device()

@@ -135,11 +135,11 @@ class Stepper:
     @property
     def model_to_audit(self) -> nn.Module:
         """The model to evaluate alone, without the other processes where it is whole in this one."""
-        return self.wrapped if self._sharded else self.raw_model
+        return self.wrapped if self.sharded else self.raw_model
 
     def share_buffers(self) -> None:
         """Give all processes the first one's running statistics, where each has a model of its own."""
-        if not self._sharded:
+        if not self.sharded:
             distributed.share_buffers_(self.raw_model)
 
     def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
@@ -177,7 +177,7 @@ class Stepper:
 
     def state(self) -> dict[str, Any]:
         """State of model, optimiser and auxiliary step, whole, wherever its parts are."""
-        if self._sharded:
+        if self.sharded:
             from torch.distributed.checkpoint.state_dict import get_state_dict
 
             model, optimizer = get_state_dict(self.wrapped, self.raw_optimizer, options=_gathered())
@@ -190,7 +190,7 @@ class Stepper:
     def load(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state` gave, or say that it is another's."""
         try:
-            if self._sharded:
+            if self.sharded:
                 from torch.distributed.checkpoint.state_dict import set_state_dict
 
                 states = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
@@ -207,11 +207,19 @@ class Stepper:
             raise CheckpointError(f"the checkpoint does not fit this model and optimiser: {error}") from error
 
     @property
-    def _sharded(self) -> bool:
+    def sharded(self) -> bool:
+        """Whether each process holds but a part of the model."""
         from lightning_fabric.strategies.fsdp import FSDPStrategy
         from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
         return isinstance(self.fabric.strategy, FSDPStrategy | ModelParallelStrategy)
+
+
+def seed_device(seed: int, device: torch.device) -> None:
+    """Seed the device's generator and the CPU's; torch.manual_seed visits every backend and costs a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def _check_moments(optimizer: torch.optim.Optimizer) -> None:

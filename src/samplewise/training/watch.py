@@ -11,6 +11,7 @@ from torch import nn
 
 from samplewise import distributed
 from samplewise.audit import Audit
+from samplewise.forecast import in_words
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -60,6 +61,7 @@ class Watch:
             shares = ", ".join(f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in constraints) or "-"
             note = f"objective {row['running/objective']:.4g}, satisfied: {shares}"
             self._bar.update(self._epochs, advance=1, note=note)
+            self._bar.update(self._steps, note="; ".join(filter(None, (in_words(name, row) for name in constraints))))
 
     def audited(self, audits: Mapping[str, Audit], epoch: int) -> None:
         """The distribution of each measure, to the loggers that can show it."""

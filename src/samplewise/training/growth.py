@@ -1,0 +1,51 @@
+"""The growth constant of a run while it trains: how much noise a batch's gradient holds beside the gradient itself."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from samplewise import distributed
+from samplewise.errors import MeasureError
+from samplewise.samples import mix
+from samplewise.stopping import GradientEstimate, estimate_gradient, independent_batches
+from samplewise.training.position import Position
+from samplewise.training.request import Request
+from samplewise.training.step import Stepper, seed_device
+
+EVERY = 4000  # steps between looks, each of which takes as long as eight; the last one comes after a quarter of them
+LARGE = 2**24  # weights; a look holds three vectors of them
+
+
+def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> dict[str, Any]:
+    """What independent batches say at the end of an epoch, if it is time to look, as numbers by name."""
+    steps = position.steps
+    last = position.epoch + 1 == asked.last_epoch and steps >= EVERY // 4
+    due = last or steps // EVERY > (steps - position.step) // EVERY
+    large = sum(weight.numel() for weight in asked.model.parameters()) > LARGE
+    # A round's rule looks itself; beside another network's steps the loss is not the method's alone.
+    if not due or large or stepper.sharded or asked.round_rule is not None or asked.auxiliary is not None:
+        return {}
+    stepper.share_buffers()
+    # Half of what a process takes at once: this needs no more memory than a step, even in full precision.
+    size = -(-asked.size // (2 * asked.accumulate * distributed.world_size()))
+    seed = mix(asked.seed, "growth", position.epoch)
+    drawn = independent_batches(asked.feed, batches=16, batch_size=size, seed=seed)
+    seed_device(seed, stepper.device)
+    # A look must not end a run: not every model or measure has a gradient as it ships; cuDNN's recurrent ones have not.
+    with contextlib.suppress(MeasureError, RuntimeError):
+        return growth_row(estimate_gradient(asked.problem, stepper.model_to_audit, drawn, asked.method), size, asked)
+    return {}
+
+
+def growth_row(estimate: GradientEstimate, size: int, asked: Request) -> dict[str, Any]:
+    """The growth constant of training batches, and the batch size at which it would be two.
+
+    ``size`` is that of the batches estimated from. None where they hold nothing but noise; nothing if they hold none.
+    """
+    share, growth = size / asked.feed.source.length, estimate.growth
+    if share >= 1 or not estimate.noise > 0:
+        return {}
+    # A batch that repeats no sample is the less noisy, the more of the data set it is.
+    useful = None if growth is None else size * (growth - 1) / (1 - share)
+    return {"gradient/growth": None if useful is None else 1 + useful / asked.size, "gradient/useful_batch": useful}
