@@ -1,21 +1,24 @@
-"""``minimize`` beside scipy's SLSQP and trust-constr on the standard problems of the tests.
+"""``minimize`` beside scipy: the standard problems of the tests, and a linear program in 1,000 variables.
 
     python benchmarks/minimize_vs_scipy.py
 
-All get the same functions and the same gradients, by autograd.
+On the standard problems all get the same functions and the same gradients, by autograd, and take turns on each. In the
+linear program SLSQP gets its gradients as arrays that are ready.
 """
 
 import math
+import random
 import sys
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, begin, keep, options, table
+from common import ROOT, begin, keep, options, quartiles, ratios, table, take_turns, timed
 from numpy.typing import NDArray
 from scipy import optimize
 
@@ -29,6 +32,8 @@ Array = NDArray[np.float64]
 METHODS = {"sequential-penalty": PenaltyRounds(), "augmented-lagrangian": LagrangianRounds()}
 SOLVERS = (*METHODS, "SLSQP", "trust-constr")
 ACTIVE = 1e-5
+BOUNDS = "bounds and an equality"
+INEQUALITIES = "inequalities alone"
 
 
 @dataclass(frozen=True)
@@ -177,15 +182,56 @@ def run(problem: NonlinearProblem, solver: str) -> Row:
     return Row(problem.name, len(x), solver, fun, problem.fun, error, feasibility, kkt, evaluations, seconds, solved)
 
 
-def page(rows: list[Row]) -> list[str]:
+def linear_program(form: str, n: int, seed: int) -> dict[str, Callable[[int], float]]:
+    """Arms that find the least ``cost . x`` over the simplex in one of its forms, checked, and return their seconds."""
+    cost, ones, even = np.random.default_rng(seed).normal(size=n), np.ones((1, n)), np.full(n, 1.0 / n)
+    weights, bounds = torch.from_numpy(cost), (0.0, np.inf)
+    equality = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: ones}
+    given: dict[str, Any] = {"bounds": bounds, "equalities": lambda x: x.sum() - 1}
+    to_scipy: dict[str, Any] = {"bounds": optimize.Bounds(*bounds), "constraints": [equality]}
+    if form == INEQUALITIES:
+        rows = np.concatenate([np.eye(n), ones, -ones])
+        side = np.concatenate([np.zeros(n), [-1.0, 1.0]])
+        given = {"constraints": [lambda x: -x, lambda x: x.sum() - 1, lambda x: 1 - x.sum()]}
+        to_scipy = {"constraints": [{"type": "ineq", "fun": lambda x: rows @ x + side, "jac": lambda x: rows}]}
+
+    def ours(_: int, *, method: str) -> None:
+        found = minimize(lambda x: weights @ x, torch.from_numpy(even), method=METHODS[method], **given)
+        if abs(found.fun - cost.min()) > 1e-6:
+            raise RuntimeError(f"{method} is wrong: {found.fun} instead of {cost.min()}")
+
+    def slsqp(_: int) -> None:
+        solve: Callable[..., Any] = optimize.minimize
+        solve(lambda x: (cost @ x, cost), even, jac=True, method="SLSQP", options={"maxiter": 1000}, **to_scipy)
+
+    return {method: timed(partial(ours, method=method)) for method in METHODS} | {"SLSQP": timed(slsqp)}
+
+
+def linear_programs(n: int, turns: int, seed: int) -> list[dict[str, Any]]:
+    rows = []
+    for form in (BOUNDS, INEQUALITIES):
+        seconds = take_turns(linear_program(form, n, seed), turns)
+        for method in METHODS:
+            median = {"seconds": float(np.median(seconds[method])), "slsqp": float(np.median(seconds["SLSQP"]))}
+            rows.append(
+                {"variables": n, "form": form, "solver": method, **median, **ratios(seconds[method], seconds["SLSQP"])}
+            )
+            print(rows[-1], flush=True)
+    return rows
+
+
+def page(rows: list[Row], programs: list[dict[str, Any]]) -> list[str]:
     summary = []
+    of_slsqp = {row.problem: row.seconds for row in rows if row.solver == "SLSQP"}
     for solver in SOLVERS:
         own = [row for row in rows if row.solver == solver]
         good = [row for row in own if row.solved]
         worst = max((row.kkt for row in good), default=math.nan)
         middle = float(np.median([row.evaluations for row in own]))
         seconds = sum(row.seconds for row in own)
-        summary.append((solver, f"{len(good)} of {len(own)}", f"{worst:.1e}", f"{middle:.0f}", f"{seconds:.1f}"))
+        ratio = float(np.median([row.seconds / of_slsqp[row.problem] for row in own]))
+        counts = (f"{len(good)} of {len(own)}", f"{worst:.1e}", f"{middle:.0f}", f"{seconds:.1f}", f"{ratio:.1f}")
+        summary.append((solver, *counts))
     each = [
         (
             row.problem,
@@ -198,7 +244,27 @@ def page(rows: list[Row]) -> list[str]:
         for row in rows
     ]
     return [
-        *table(["solver", "solved", "worst KKT where solved", "median evaluations", "seconds in all"], summary),
+        *table(
+            ["solver", "solved", "worst KKT where solved", "median evaluations", "seconds in all", "median of SLSQP's"],
+            summary,
+        ),
+        "",
+        "The last column: the median over the problems of the seconds, divided by SLSQP's on the same problem.",
+        "",
+        f"A linear program over the simplex in {programs[0]['variables']} variables, in two forms, with SLSQP in turn:",
+        "",
+        *table(
+            ["form", "solver", "seconds", "SLSQP's", "ratio", "quartiles"],
+            [
+                (
+                    row["form"],
+                    row["solver"],
+                    *(f"{row[key]:.2f}" for key in ("seconds", "slsqp", "ratio")),
+                    quartiles(row),
+                )
+                for row in programs
+            ],
+        ),
         "",
         "Solved: relative error in f and feasibility both at most 1e-6. Evaluations count the points at which all "
         "functions were evaluated; derivatives there, for `minimize` second ones too, count no more.",
@@ -208,15 +274,19 @@ def page(rows: list[Row]) -> list[str]:
 
 
 def main() -> None:
-    parser = options(__doc__)
+    parser = options(__doc__, turns=4, variables=1000)
     parser.add_argument("--problems", nargs="*", help="only these")
     chosen = begin(parser)
-    rows = []
+    for solver in SOLVERS:
+        run(PROBLEMS[0], solver)  # what is loaded at the first call counts for none
+    rows: list[Row] = []
     for problem in (p for p in PROBLEMS if not chosen.problems or p.name in chosen.problems):
-        for solver in SOLVERS:
-            rows.append(run(problem, solver))
-            print(rows[-1], flush=True)
-    keep(__file__, chosen, {"rows": [vars(row) for row in rows]}, page(rows))
+        found = {solver: run(problem, solver) for solver in random.sample(SOLVERS, len(SOLVERS))}
+        rows += [found[solver] for solver in SOLVERS]
+        print(*rows[-len(SOLVERS) :], sep="\n", flush=True)
+    programs = linear_programs(chosen.variables, chosen.turns, chosen.seed)
+    content = {"rows": [vars(row) for row in rows], "linear_programs": programs}
+    keep(__file__, chosen, content, page(rows, programs))
 
 
 if __name__ == "__main__":

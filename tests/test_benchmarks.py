@@ -18,7 +18,7 @@ SMALL = {
     "epoch": "--samples 600 --repeats 2",
     "hidden_step": "--turns 2 --large-turns 2",
     "jobs_or_threads": "--epochs 1 --repeats 2",
-    "minimize_vs_scipy": "--problems hs1",
+    "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
     "prepare_speed": "--data {pictures} --size 32 --limit 4 --repeats 2 --large 2 --times 2",
     "step": "--repeats 2 --steps 2",
     "stopping_rule": "--epochs 1",

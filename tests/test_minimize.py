@@ -1,5 +1,7 @@
 import math
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor
 from nonlinear_problems import PROBLEMS, NonlinearProblem
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.methods import SequentialPenalty
-from samplewise.minimize import LagrangianRounds, MinimizeStatus, PenaltyRounds, minimize
+from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
 from samplewise.minimize.loop import Rounds
 from samplewise.schedules import Constant, Geometric, Schedule
 
@@ -42,7 +44,9 @@ def test_standard_problems_are_solved(problem: NonlinearProblem, method: Rounds)
         for side, absent in zip(problem.bounds, (-math.inf, math.inf), strict=True)
     )
     assert bool(((x >= lower) & (x <= upper)).all())
-    assert lagrangian_gradient(problem, result.x, result.multipliers) <= 1e-6 * max(1.0, result.kkt.gradient)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(problem.f(x), x)
+    assert lagrangian_gradient(problem, result.x, result.multipliers) <= 1e-6 * max(1.0, float(gradient.abs().max()))
 
 
 def lagrangian_gradient(problem: NonlinearProblem, x: Tensor, multipliers: Any) -> float:
@@ -93,6 +97,111 @@ def test_random_convex_programs_agree_with_slsqp(method: Rounds, seed: int) -> N
     )
     assert result.success
     np.testing.assert_allclose(result.x.numpy(), reference.x, atol=1e-5)
+
+
+@both_methods
+@pytest.mark.parametrize("x0", [0.0, 2.0])
+def test_a_small_constraint_is_kept_as_well_as_a_large_one(method: Rounds, x0: float) -> None:
+    # x = 2 violates 1e-8 (x - 1) <= 0 by 1e-8 only.
+    result = minimize(lambda x: (x - 2).square().sum(), [x0], constraints=[lambda x: 1e-8 * (x - 1)], method=method)
+    assert result.success
+    assert result.x.item() == pytest.approx(1.0, abs=1e-8)
+    assert result.multipliers.constraints[0].item() == pytest.approx(2e8)
+
+
+def times(unit: float, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return unit * function(x)
+
+
+@both_methods
+@given(
+    name=st.sampled_from(["hs71", "hs73", "hs53", "hs113"]),
+    exponents=st.tuples(st.integers(-8, 8), st.integers(-8, 8), st.integers(-8, 8)),
+)
+@settings(max_examples=15)
+def test_units_of_the_functions_do_not_matter(method: Rounds, name: str, exponents: tuple[int, int, int]) -> None:
+    problem = next(problem for problem in PROBLEMS if problem.name == name)
+    unit_f, unit_g, unit_h = (10.0**exponent for exponent in exponents)
+
+    def solve(of_f: float, of_g: float, of_h: float) -> MinimizeResult:
+        return minimize(
+            lambda x: of_f * problem.f(x),
+            problem.x0,
+            constraints=[partial(times, of_g, g) for g in problem.constraints],
+            equalities=[partial(times, of_h, h) for h in problem.equalities],
+            bounds=problem.bounds,
+            method=method,
+        )
+
+    plain, other = solve(1.0, 1.0, 1.0), solve(unit_f, unit_g, unit_h)
+    assert plain.status is other.status is MinimizeStatus.CONVERGED
+    torch.testing.assert_close(other.x, plain.x, rtol=1e-7, atol=1e-7)
+    close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
+    for changed, multiplier in zip(other.multipliers.constraints, plain.multipliers.constraints, strict=True):
+        close(changed * unit_g / unit_f, multiplier)
+    for changed, multiplier in zip(other.multipliers.equalities, plain.multipliers.equalities, strict=True):
+        close(changed * unit_h / unit_f, multiplier)
+    close(other.multipliers.lower / unit_f, plain.multipliers.lower)
+    close(other.multipliers.upper / unit_f, plain.multipliers.upper)
+
+
+def test_a_start_with_a_huge_gradient_does_not_loosen_the_tolerance() -> None:
+    # At x0 the gradient is e^30: in its units, e^12 - 1 would be no violation.
+    result = minimize(lambda x: -x.sum(), [30.0], constraints=[lambda x: torch.exp(x) - 1])
+    assert not result.success or result.x.item() == pytest.approx(0.0, abs=1e-7)
+
+
+@both_methods
+def test_functions_whose_derivative_is_constant_by_pieces(method: Rounds) -> None:
+    # The least sum of |x_i| with x_1 >= 1/2 and x_2 <= -1/4; both multipliers are one.
+    side = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    edge = torch.tensor([0.5, 0.25], dtype=torch.float64)
+    result = minimize(lambda x: x.abs().sum(), [3.0, -2.0], constraints=[lambda x: side * x + edge], method=method)
+    assert result.success
+    torch.testing.assert_close(result.x, -side * edge)
+    torch.testing.assert_close(result.multipliers.constraints[0], torch.ones(2, dtype=torch.float64))
+
+
+@both_methods
+@pytest.mark.parametrize("form", ["bounds", "inequalities", "two inequalities"])
+def test_a_linear_program_over_the_simplex_is_exact_and_quick(method: Rounds, form: str) -> None:
+    n = 1000
+    cost = torch.from_numpy(np.random.default_rng(0).normal(size=n))
+    forms: dict[str, dict[str, Any]] = {
+        "bounds": {"bounds": (0.0, None), "equalities": lambda x: x.sum() - 1},
+        "inequalities": {"constraints": lambda x: -x, "equalities": lambda x: x.sum() - 1},
+        "two inequalities": {"constraints": [lambda x: -x, lambda x: x.sum() - 1, lambda x: 1 - x.sum()]},
+    }
+    began = time.process_time()
+    result = minimize(lambda x: cost @ x, torch.full((n,), 1 / n), method=method, **forms[form])
+    assert time.process_time() - began < 20  # seconds; about one on a machine with nothing else to do
+    assert result.success
+    assert result.fun == pytest.approx(float(cost.min()), abs=1e-9)
+    assert result.evaluations < 3000
+
+
+@both_methods
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=5)
+def test_degenerate_vertices_have_multipliers_that_prove_them(method: Rounds, seed: int) -> None:
+    # A vertex of the assignments has n entries that are not zero and 2 n - 1 independent equalities.
+    n = 12
+    cost = np.random.default_rng(seed).random((n, n))
+    known = cost[optimize.linear_sum_assignment(cost)].sum()
+    weights = torch.from_numpy(cost)
+    result = minimize(
+        lambda x: (weights * x).sum(),
+        torch.full((n, n), 1 / n),
+        equalities=[lambda x: x.sum(0) - 1, lambda x: x.sum(1) - 1],
+        bounds=(0.0, None),
+        method=method,
+    )
+    assert result.success
+    assert result.fun == pytest.approx(known, abs=1e-7)
+    columns, rows = result.multipliers.equalities
+    # Duality: the prices are feasible for the dual problem and worth as much as the assignment.
+    assert float((weights + columns[None, :] + rows[:, None]).min()) >= -1e-7
+    assert -float(columns.sum() + rows.sum()) == pytest.approx(known, abs=1e-6)
 
 
 def test_rounds_follow_the_schedule_and_the_falling_accuracy() -> None:
@@ -147,7 +256,8 @@ def test_the_multiplier_is_tau_times_the_violation_without_newton() -> None:
     assert result.x.item() == pytest.approx(104 / 102, abs=1e-8)
     assert result.multipliers.constraints[0].item() == pytest.approx(200 / 102, abs=1e-6)
     assert result.kkt.feasibility == pytest.approx(2 / 102, abs=1e-8)
-    assert result.kkt.complementarity == pytest.approx(200 / 102 * 2 / 102, abs=1e-6)
+    # In units of the objective's gradient, which is the multiplier here.
+    assert result.kkt.complementarity == pytest.approx(2 / 102, abs=1e-6)
 
 
 def two_discs(x: Tensor) -> Tensor:

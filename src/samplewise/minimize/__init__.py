@@ -62,11 +62,12 @@ def minimize(
         equalities: functions of any shape, satisfied where every entry is 0.
         bounds: ``(lower, upper)``, each a number, values of the shape of ``x0``, or None.
         method: :class:`PenaltyRounds` or :class:`LagrangianRounds`, which hold tau_k, eps_k and how many rounds.
-        tolerance: on each KKT residual (:meth:`Kkt.within`).
+        tolerance: on each KKT residual; they are free of the functions' units (:class:`Kkt`).
         max_inner: how many L-BFGS-B iterations at most in one round.
         newton: whether to try Newton's method; without it feasibility comes from tau alone.
-        scale: whether to divide each function by the largest entry of its gradient at x0 where that is above one; tau
-            and epsilon refer to the scaled functions, everything in the result to the functions as given.
+        scale: whether to divide each function by the largest entry of its gradient near x0, so that its unit does not
+            matter; tau, epsilon and the violations in the history refer to the scaled functions, the multipliers to
+            the functions as given.
 
     Example:
         >>> import torch

@@ -17,6 +17,10 @@ OUTSIDE = 200  # points outside the functions' domain in one round before it is 
 NEWTON_STEPS = 40
 PATIENCE = 6  # Newton steps without a smaller residual before giving up
 EXACT = 1e-14  # relative to the size of the gradient: no step can do better in float64
+SHIFT = 1e-11  # on the diagonal of Newton's system, so that it can be solved where gradients depend on each other
+REFINEMENTS = 3
+LARGE = 300  # equations from which on their zeros are worth using
+SPARSE = 0.1  # the share of entries that are not zero up to which they are
 
 
 class BottomlessError(Exception):
@@ -37,7 +41,7 @@ def descend(
     def merit(x: Array) -> tuple[float, Array]:
         nonlocal lowest, outside
         value, gradient = subproblem(program.at(x))
-        if value < BOTTOM or np.abs(x).max() > far:
+        if value < BOTTOM or (value < lowest and np.abs(x).max() > far):
             raise BottomlessError
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             # Outside the functions' domain: high enough that the line search turns back, not so high as to stop it.
@@ -64,89 +68,118 @@ def descend(
 def restore(program: Program, starts: Sequence[Point], tolerance: float, max_inner: int) -> tuple[Point, bool]:
     """Minimise the squared violation from each point in turn, up to the first that leads to a feasible one.
 
-    Returns that point, or the least-violated one, and whether that is stationary for the squared violation.
+    Returns that point, or the least-violated one in the functions' own units, and whether that is stationary for the
+    squared violation.
     """
-    own = 1.0 / program.c_scale
+
+    def least(at: Point, weights: Array) -> Point:
+        with suppress(BottomlessError):  # where the violation falls for ever, where it began must do
+            violation = partial(Point.squared_violation, weights=weights)
+            return descend(program, violation, at, 1e-3 * tolerance, max_inner)
+        return at
+
+    even = np.ones_like(program.c_scale)
+    own = program.c_scale.min() / program.c_scale
     ends: list[Point] = []
     for at in starts:
-        for weights in (np.ones_like(own), own):  # the first is easier, the second is what is asked for
-            with suppress(BottomlessError):  # where the violation falls for ever, where it began must do
-                violation = partial(Point.squared_violation, weights=weights)
-                at = descend(program, violation, at, 1e-3 * tolerance, max_inner)
-            if program.violation(at) <= tolerance:
-                return at, False
-        ends.append(at)
-    least = min(ends, key=program.violation)
-    slope = program.projected(least.x, least.squared_violation(own)[1])
-    size = float(np.abs(least.jacobian * own[:, None]).max())
-    return least, slope <= 1e-6 * program.violation(least) * max(1.0, size)
+        ends.append(least(at, even))
+        if program.violation(ends[-1]) <= tolerance:
+            return ends[-1], False
+    found = least(min(ends, key=program.violation), own)
+    slope = program.projected(found.x, found.squared_violation(own)[1])
+    worst = float(np.abs(own * program.positive(found.c)).max())
+    return found, slope <= 1e-6 * worst * float((own * program.sizes(found)[1:]).max())
 
 
 class Iterate:
-    """The KKT conditions of the scaled problem at one primal-dual point, where bounds are inequalities.
-
-    ``multipliers`` are those of g and h, then of the lower and of the upper bounds.
-    """
+    """The KKT conditions of the scaled problem at one primal-dual point; ``multipliers`` are those of g and h."""
 
     def __init__(self, program: Program, at: Point, multipliers: Array) -> None:
         self.program, self.at, self.multipliers = program, at, multipliers
-        self.c = np.concatenate([at.c, program.lower - at.x, at.x - program.upper])
-        inequality = np.append(program.inequality, np.ones(2 * len(at.x), dtype=bool))
-        self.active = ~inequality | (multipliers + self.c > 0)
+        self.slope = at.lagrangian(multipliers)
+        self.active = ~program.inequality | (multipliers + at.c > 0)
         """Equalities and, as the primal-dual guess, multipliers that outweigh their slack."""
-        self.estimate = program.positive(multipliers[: len(at.c)])
-        """Multipliers of g and h."""
-        identity = np.eye(len(at.x))
-        jacobian = np.concatenate([at.jacobian, -identity, identity])
-        self.rows = jacobian[self.active]
-        """The gradients of what is active."""
-        slack = np.where(inequality, np.minimum(multipliers, -self.c), self.c)
-        self.residual = float(np.abs(np.append(at.gradient + multipliers @ jacobian, slack)).max())
-        """Largest entry of ``(grad L, min(lambda, -g), h)``, which is zero exactly at a KKT point."""
+        self.lower = (at.x - self.slope < program.lower) | (program.lower == program.upper)
+        """Variables on their lower bound, by the same guess."""
+        self.upper = (at.x - self.slope > program.upper) & ~self.lower
+        self.free = ~(self.lower | self.upper)
+        slack = np.where(program.inequality, np.minimum(multipliers, -at.c), at.c)
+        self.residual = max(program.projected(at.x, self.slope), float(np.abs(slack).max(initial=0.0)))
+        """Largest entry of ``(x - project(x - grad L), min(lambda, -g), h)``, which is zero exactly at a KKT point."""
+
+    @cached_property
+    def estimate(self) -> Array:
+        return self.program.positive(self.multipliers)
 
     @cached_property
     def hessian(self) -> Array:
-        return self.at.hessian(self.estimate)
+        """Of the Lagrangian, the rows of the free variables."""
+        return self.at.hessian(self.estimate, self.free)
 
     def step(self) -> "Iterate":
-        n, p = len(self.at.x), len(self.rows)
-        system = np.block([[self.hessian, self.rows.T], [self.rows, np.zeros((p, p))]])
-        # Least squares: with dependent gradients the multipliers are not unique, and the smallest will do.
-        found = np.linalg.lstsq(system, -np.append(self.at.gradient, self.c[self.active]), rcond=1e-13)[0]
-        multipliers = np.zeros_like(self.multipliers)
-        multipliers[self.active] = found[n:]
-        return Iterate(self.program, self.program.at(self.at.x + found[:n]), multipliers)
+        """The solution of the KKT equations with what is active held there.
+
+        Where there are many multipliers, as at a degenerate vertex, those near to the present ones.
+        """
+        x, free, rows = self.at.x, self.free, self.at.jacobian[self.active]
+        end, multipliers = self.on_bounds(), np.where(self.active, self.multipliers, 0.0)
+        move = np.where(free, 0.0, end - x)
+        slope = self.at.lagrangian(multipliers)[free] + self.hessian @ move
+        found = solved(self.hessian[:, free], rows[:, free], -np.append(slope, self.at.c[self.active] + rows @ move))
+        end[free] = x[free] + found[: free.sum()]
+        multipliers[self.active] += found[free.sum() :]
+        return Iterate(self.program, self.program.at(end), multipliers)
 
     def on_bounds(self) -> Array:
         """The point within the bounds, and exactly on those that are active."""
-        lower, upper = self.active[len(self.at.c) :].reshape(2, -1)
-        x = np.where(lower, self.program.lower, self.program.project(self.at.x))
-        return np.where(upper, self.program.upper, x)
+        x = np.where(self.lower, self.program.lower, self.program.project(self.at.x))
+        return np.where(self.upper, self.program.upper, x)
 
     def curvature(self) -> tuple[float, Array]:
         """The Lagrangian's smallest curvature in the null space of what is active, and its direction."""
-        flat = 0.0, np.zeros_like(self.at.x)
-        if not np.isfinite(self.hessian).all():
-            return flat
-        _, values, right = np.linalg.svd(self.rows, full_matrices=True)
+        hessian, direction = self.hessian[:, self.free], np.zeros_like(self.at.x)
+        if not (np.isfinite(hessian).all() and hessian.any()):
+            return 0.0, direction
+        _, values, right = np.linalg.svd(self.at.jacobian[self.active][:, self.free], full_matrices=True)
         basis = right[int((values > 1e-10 * max(1.0, values.max(initial=0.0))).sum()) :].T
         if not basis.shape[1]:
-            return flat
-        eigenvalues, vectors = np.linalg.eigh(basis.T @ self.hessian @ basis)
-        return float(eigenvalues[0]) / max(1.0, float(np.abs(self.hessian).max())), basis @ vectors[:, 0]
+            return 0.0, direction
+        eigenvalues, vectors = np.linalg.eigh(basis.T @ hessian @ basis)
+        direction[self.free] = basis @ vectors[:, 0]
+        return float(eigenvalues[0]) / max(1.0, float(np.abs(hessian).max())), direction
+
+
+def solved(hessian: Array, rows: Array, right: Array) -> Array:
+    """The solution of ``[[hessian, rows^T], [rows, 0]]``, or one of them where the rows depend on each other."""
+    from scipy import linalg, sparse  # here, so that importing the library stays quick
+
+    n, p = len(hessian), len(rows)
+    system = np.block([[hessian, rows.T], [rows, np.zeros((p, p))]])
+    if not np.isfinite(system).all():
+        raise np.linalg.LinAlgError("a derivative is not finite")
+    shifted = system + np.diag(np.repeat([SHIFT, -SHIFT], [n, p]))
+    if n + p > LARGE and np.count_nonzero(system) < SPARSE * system.size:
+        solve: Callable[[Array], Array] = sparse.linalg.splu(sparse.csc_array(shifted)).solve
+    else:
+        solve = partial(linalg.lu_solve, linalg.lu_factor(shifted))
+    found = np.zeros(n + p)
+    for _ in range(REFINEMENTS):  # which take the shift out again
+        found += solve(right - system @ found)
+    return found
 
 
 def polish(program: Program, at: Point, multipliers: Array) -> Iterate | None:
     """Newton's method on ``grad L = 0, min(lambda, -g) = 0, h = 0``, or None where it meets no number.
 
     The step solves the KKT equations with the constraints whose multiplier outweighs their slack held active (the
-    primal-dual active set method of Hintermueller, Ito and Kunisch, 2002). Near a point with a strict solution it
-    converges quadratically; whether the result is one is for the caller to check.
+    primal-dual active set method of Hintermueller, Ito and Kunisch, 2002); variables on active bounds drop out. Of many
+    multipliers it takes those near to the present ones (stabilised SQP; Wright, 1998). Near a point with a strict
+    solution it converges quadratically; whether the result is one is for the caller to check.
     """
-    best = now = Iterate(program, at, np.concatenate([multipliers, *program.of_bounds(at, multipliers)]))
+    best = now = Iterate(program, at, multipliers)
     exact = EXACT * max(1.0, float(np.abs(at.gradient).max()))
     since = 0
-    with suppress(np.linalg.LinAlgError):
+    with suppress(np.linalg.LinAlgError, RuntimeError):  # RuntimeError: how SuperLU says that a matrix is singular
         for _ in range(NEWTON_STEPS):
             now = now.step()
             best, since = (now, 0) if now.residual < best.residual else (best, since + 1)

@@ -50,7 +50,7 @@ class MinimizeRound:
     """eps_k: the accuracy asked of the subproblem, as the largest entry of its projected gradient."""
     fun: float
     violation: float
-    """Largest of ``max(0, g_i)`` and ``|h_i|``."""
+    """Largest of ``max(0, g_i)`` and ``|h_i|``, scaled."""
     gradient: float
     """Largest entry of the subproblem's projected gradient where the inner solver stopped."""
     evaluations: int
@@ -177,7 +177,7 @@ class Loop:
             tau=now.tau,
             epsilon=epsilon,
             fun=at.fun,
-            violation=kkt.feasibility,
+            violation=self.program.violation(at),
             gradient=self.program.projected(at.x, subproblem(at)[1]),
             evaluations=self.program.evaluations,
         )
@@ -187,7 +187,7 @@ class Loop:
     def _polished(self, now: Position) -> Position | None:
         """Where Newton's method leads, if to the minimum this round approximates and not to some other KKT point."""
         at, scale = now.at, self.program.f_scale
-        if np.abs(self.program.positive(at.c)).max(initial=0.0) > NEARLY_FEASIBLE:
+        if self.program.violation(at) > NEARLY_FEASIBLE:
             return None
         found = polish(self.program, at, now.estimate)
         if found is None:

@@ -1,8 +1,10 @@
 """The user's functions of a tensor as one checked, counted, scaled program over flat float64 vectors."""
 
+import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ from samplewise.gradients import gradient_of
 
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
+MANY = 200  # gradients from which on they are vectorised: the first time that costs as much as thousands one by one
+CHUNK = 256  # gradients computed at once
+NEAR = 0.1  # how far from a point, relative to its size, is near it
 
 
 @dataclass(frozen=True)
@@ -33,25 +38,22 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class Kkt:
-    """Residuals of the KKT conditions (Definition 1), in the functions' own units."""
+    """Residuals of the KKT conditions (Definition 1), free of the functions' units.
+
+    The unit of each function is its size, the largest entry of its gradient near x: a function that is multiplied by a
+    number has the same residuals.
+    """
 
     stationarity: float
     """Largest entry of ``x - project(x - grad L)``, the gradient of the Lagrangian where no bound is met."""
     feasibility: float
-    """Largest of ``max(0, g_i)`` and ``|h_i|``; bounds are never left."""
+    """Largest of ``max(0, g_i)`` and ``|h_i|``: to first order, how far x is from where they hold."""
     complementarity: float
-    """Largest ``|lambda_i g_i|``."""
-    gradient: float
-    """Largest entry of the objective's gradient: what the stationarity is to be compared with."""
-    largest_multiplier: float
+    """Largest ``|lambda_i g_i|``, divided by the largest multiplier where that is above one."""
 
     def within(self, tolerance: float) -> bool:
-        """Whether every residual is below ``tolerance``, relative to the size of what it is the residual of."""
-        return (
-            self.stationarity / max(1.0, self.gradient) <= tolerance
-            and self.feasibility <= tolerance
-            and self.complementarity <= tolerance * max(1.0, self.largest_multiplier)
-        )
+        """Whether every residual is at most ``tolerance``."""
+        return max(self.stationarity, self.feasibility, self.complementarity) <= tolerance
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,15 +81,19 @@ class Point:
         """The gradients of g and h, one row each."""
         return self._slopes(self.constraints)
 
-    def lagrangian(self, multipliers: Array) -> Array:
-        """The gradient of ``f + multipliers . c``."""
-        return self.gradient + multipliers @ self.jacobian
+    @cached_property
+    def sizes(self) -> Array:
+        """Largest entry of each gradient, of f, then of g and h."""
+        return np.append(np.abs(self.gradient).max(), np.abs(self.jacobian).max(axis=1, initial=0.0))
 
-    def hessian(self, multipliers: Array) -> Array:
-        """The Hessian of ``f + multipliers . c``, shape ``(n, n)``."""
-        total = self.objective + self.constraints @ self._tensor(multipliers)
-        hessian = self._slopes(gradient_of(total, [self.leaf], create_graph=True))
-        return np.asarray(0.5 * (hessian + hessian.T))
+    def lagrangian(self, multipliers: Array) -> Array:
+        """The gradient of ``f + multipliers . c``, by one product with the Jacobian, which is not formed."""
+        return self._slope(self._sum(multipliers))
+
+    def hessian(self, multipliers: Array, variables: Array) -> Array:
+        """Rows of the Hessian of ``f + multipliers . c``, those of the ``variables``, ``(k, n)``."""
+        slope = gradient_of(self._sum(multipliers), [self.leaf], create_graph=True)
+        return self._slopes(slope[torch.from_numpy(variables)])
 
     def penalised(self, multipliers: Array, tau: float) -> tuple[float, Array]:
         """``f + tau/2 sum (c + multipliers/tau)_+^2`` and its gradient.
@@ -104,12 +110,23 @@ class Point:
         total = first + 0.5 * tau * torch.where(self.inequality, torch.relu(c), c).square().sum()
         return float(total.detach()), self._slope(total)
 
+    def _sum(self, multipliers: Array) -> Tensor:
+        return self.objective + self.constraints @ self._tensor(multipliers)
+
     def _slope(self, output: Tensor) -> Array:
         return _array(gradient_of(output, [self.leaf], retain_graph=True))
 
     def _slopes(self, outputs: Tensor) -> Array:
         """The gradient of each output, one row each."""
-        # One backward pass for each row: works with every function autograd knows, which vectorised ones do not.
+        if not outputs.requires_grad:
+            return np.zeros((len(outputs), len(self.x)))
+        if len(outputs) > MANY:
+            # What cannot be vectorised, such as a function with its own backward pass, goes on below.
+            with contextlib.suppress(RuntimeError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of operations that are vectorised by a loop
+                each = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device).split(CHUNK)
+                slopes = partial(torch.autograd.grad, outputs, self.leaf, retain_graph=True, is_grads_batched=True)
+                return np.concatenate([_array(slopes(rows, materialize_grads=True)[0]) for rows in each])
         return np.reshape([self._slope(output) for output in outputs], (-1, len(self.x)))
 
     def _tensor(self, array: Array) -> Tensor:
@@ -117,7 +134,7 @@ class Point:
 
 
 class Program:
-    """The arguments of :func:`minimize` as one problem, with each function divided by its scale if ``scaled``.
+    """The arguments of :func:`minimize` as one problem, with each function divided by its size at x0 if ``scaled``.
 
     Errors call g and h by their names; ``x0``, float64 and within the bounds, gives the shape, the device and the point
     where everything is checked.
@@ -143,12 +160,11 @@ class Program:
         self.inequality = np.arange(sum(self._sizes)) < sum(self._sizes[: len(constraints)])
         """Which entries of the constraints are inequalities."""
         self.f_scale, self.c_scale = 1.0, np.ones(len(self.inequality))
-        x = _array(x0.flatten())
+        self.start = self.at(_array(x0.flatten()))
         if scaled:
-            at = self.at(x)
-            self.f_scale = 1.0 / max(1.0, float(np.abs(at.gradient).max()))
-            self.c_scale = 1.0 / np.maximum(1.0, np.abs(at.jacobian).max(axis=1, initial=0.0))
-        self.start = self.at(x)
+            self.f_scale, *c_scale = 1.0 / self.sizes(self.start)
+            self.c_scale = np.array(c_scale)
+            self.start = self.at(self.start.x)
 
     def at(self, x: Array) -> Point:
         """The functions at ``x``: the one place where they are evaluated and counted."""
@@ -166,8 +182,19 @@ class Program:
         return np.where(self.inequality, np.maximum(values, 0.0), values)
 
     def violation(self, at: Point) -> float:
-        """Largest of ``max(0, g_i)`` and ``|h_i|``, in their own units."""
-        return float(np.abs(self.positive(at.c / self.c_scale)).max(initial=0.0))
+        """Largest of ``max(0, g_i)`` and ``|h_i|``, scaled."""
+        return float(np.abs(self.positive(at.c)).max(initial=0.0))
+
+    def sizes(self, at: Point) -> Array:
+        """Largest entry of each gradient, of f, then of g and h, at a point or at one near it; one where both vanish.
+
+        Not at the point alone: an objective without active constraints has no gradient at its minimum.
+        """
+        step = NEAR * (1.0 + np.abs(at.x)) * np.random.default_rng(0).uniform(-1.0, 1.0, len(at.x))
+        step = np.where((at.x + step < self.lower) | (at.x + step > self.upper), -step, step)
+        near = self.at(self.project(at.x + step)).sizes
+        sizes = np.maximum(at.sizes, np.where(np.isfinite(near), near, 0.0))
+        return np.where(sizes > 0, sizes, 1.0)
 
     def project(self, x: Array) -> Array:
         return np.clip(x, self.lower, self.upper)
@@ -184,12 +211,13 @@ class Program:
 
     def kkt(self, at: Point, multipliers: Array) -> Kkt:
         """The residuals with multipliers of the scaled g and h."""
+        f_size, *c_sizes = self.sizes(at)
+        c, charged = at.c / c_sizes, np.abs(multipliers * at.c / f_size)
+        largest = float(np.abs(multipliers * c_sizes / f_size).max(initial=1.0))
         return Kkt(
-            stationarity=self.projected(at.x, at.lagrangian(multipliers) / self.f_scale),
-            feasibility=self.violation(at),
-            complementarity=float(np.abs((multipliers * at.c)[self.inequality]).max(initial=0.0)) / self.f_scale,
-            gradient=float(np.abs(at.gradient).max()) / self.f_scale,
-            largest_multiplier=float(np.abs(multipliers * self.c_scale).max(initial=0.0)) / self.f_scale,
+            stationarity=self.projected(at.x, at.lagrangian(multipliers) / f_size),
+            feasibility=float(np.abs(self.positive(c)).max(initial=0.0)),
+            complementarity=float(charged[self.inequality].max(initial=0.0)) / largest,
         )
 
     def own_units(self, at: Point, multipliers: Array) -> Multipliers:
@@ -202,7 +230,7 @@ class Program:
 
 
 def _array(tensor: Tensor) -> Array:
-    return tensor.detach().cpu().numpy()
+    return tensor.numpy(force=True)  # which also fills in the zeros that autograd leaves out, as behind abs
 
 
 def _checked_shape(name: str, function: Function, x0: Tensor) -> torch.Size:
