@@ -23,9 +23,8 @@ from torch.nn import functional
 import samplewise as sw
 from samplewise.measures import psnr
 from samplewise.training.step import MicroBatch, Stepper
-from samplewise.watermark.adversary import Adversary, Discriminator
-from samplewise.watermark.networks.hidden import Hidden, channels_last
-from samplewise.watermark.pipeline import MarkedBatch
+from samplewise.watermark.networks.hidden import Discriminator, Hidden, channels_last
+from samplewise.watermark.pipeline import Adversary, MarkedBatch
 
 BITS = 200
 FLOOR = 40.0

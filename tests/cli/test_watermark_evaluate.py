@@ -12,9 +12,8 @@ from samplewise.audit import violation_rate_upper
 from samplewise.cli.outcome import run
 from samplewise.cli.watermark_evaluate import EPILOG, evaluate
 from samplewise.data.pictures import Store, prepare
-from samplewise.watermark.judging.runs import read_trained
 from samplewise.watermark.recipe import Recipe
-from samplewise.watermark.training import train
+from samplewise.watermark.training import read_trained, train
 
 RECIPE = Recipe(
     network="swift",

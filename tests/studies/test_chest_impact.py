@@ -13,9 +13,9 @@ from samplewise.errors import DataError
 from samplewise.studies.chest.densenet import Classifier
 from samplewise.studies.chest.impact import Impact, Originals, Seen, judge_originals, judge_run, look_at
 from samplewise.studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
-from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.networks import Network, Swift
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
+from samplewise.watermark.training import Run
 from small_chest import make_store
 
 

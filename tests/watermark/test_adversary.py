@@ -18,9 +18,8 @@ from samplewise.errors import CheckpointError
 from samplewise.measures import psnr
 from samplewise.samples import mix, source_of
 from samplewise.training.step import epoch_order
-from samplewise.watermark.adversary import Adversary, Discriminator
-from samplewise.watermark.networks.hidden import Hidden
-from samplewise.watermark.pipeline import MarkedBatch
+from samplewise.watermark.networks.hidden import Discriminator, Hidden
+from samplewise.watermark.pipeline import Adversary, MarkedBatch
 
 BITS, SAMPLES, BATCH = 4, 10, 4  # the last step of an epoch has two samples
 FLOOR, TAU, WEIGHT = 30.0, 0.1, 0.5  # a weight at which the discriminator matters

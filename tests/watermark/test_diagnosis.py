@@ -13,10 +13,9 @@ from natural_images import natural_image
 from samplewise.audit import audit
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import ConfigurationError
-from samplewise.watermark.judging.runs import read_trained
 from samplewise.watermark.pipeline import DIAGNOSIS, Pipeline
 from samplewise.watermark.recipe import SWIFT
-from samplewise.watermark.training import make_network, train
+from samplewise.watermark.training import make_network, read_trained, train
 
 SMALL = replace(SWIFT, bits=4, size=32, floor=30.0, batch_size=4, steps_per_round=20, message_rounds=1, rounds=6)
 

@@ -8,7 +8,7 @@ import pytest
 
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.payload import Key, read_key
-from samplewise.watermark.payload.key import mask, permutation
+from samplewise.watermark.payload.message import mask, permutation
 
 SECRET = "correct horse battery"
 

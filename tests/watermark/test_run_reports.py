@@ -14,11 +14,10 @@ from samplewise.errors import DataError
 from samplewise.report.page import make_page
 from samplewise.watermark.judging import measure, summarise
 from samplewise.watermark.judging.output import Judged, write_judged, write_report
-from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.noise import parse_attacks
 from samplewise.watermark.recipe import Recipe
 from samplewise.watermark.run_reports import read_evaluation, read_training
-from samplewise.watermark.training import RECIPE_FILE
+from samplewise.watermark.training import RECIPE_FILE, Run
 from small_fit import small_fit
 
 FLOOR = 25.0

@@ -14,10 +14,10 @@ from samplewise.watermark.figures.charts import published_median
 from samplewise.watermark.figures.pictures import chosen_images
 from samplewise.watermark.judging import Measured, measure, summarise
 from samplewise.watermark.judging.output import Judged, report_entry, table_rows, table_text
-from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.noise import parse_attacks
 from samplewise.watermark.pipeline import fixed_messages
 from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.training import Run
 
 HISTORY = """{"epoch": 1, "warmup": true, "tau/psnr": 0.0}
 {"epoch": 2, "tau/psnr": 0.1, "train/psnr": 30.5, "train/message_loss": 0.4, "train/psnr/satisfied": 0.5,

@@ -17,7 +17,7 @@ from samplewise.cli.watermark_evaluate import warn_of_other_split
 
 if TYPE_CHECKING:
     from samplewise.studies.chest.impact import Seen
-    from samplewise.watermark.judging.runs import Run
+    from samplewise.watermark.training import Run
 
 EPILOG = (
     "\b\nExample: samplewise chest impact --classifier runs/classifier --watermark runs/c30 --watermark runs/c40 "
@@ -58,7 +58,7 @@ def impact(
     from samplewise.studies.chest.impact import judge_originals, judge_run, look_at, look_once
     from samplewise.studies.chest.impact_output import column_of, draw_impact, table_text, write_table
     from samplewise.watermark.judging.output import open_output
-    from samplewise.watermark.judging.runs import read_trained
+    from samplewise.watermark.training import read_trained
 
     runs = read_trained(watermark)
     network = read_classifier(classifier)

@@ -16,8 +16,8 @@ from samplewise.errors import ConfigurationError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Listing, PictureData, Store
-    from samplewise.watermark.judging.runs import Run
     from samplewise.watermark.noise import Chain
+    from samplewise.watermark.training import Run
 
 EPILOG = (
     "\b\nExample: samplewise watermark evaluate runs/c40 --data xrays --out judged\n"
@@ -58,7 +58,7 @@ def evaluate(
     from samplewise.data.pictures import Store
     from samplewise.watermark.figures import write_figures
     from samplewise.watermark.judging import measure, output, summarise
-    from samplewise.watermark.judging.runs import read_trained
+    from samplewise.watermark.training import read_trained
 
     if part not in PARTS:
         raise ConfigurationError(

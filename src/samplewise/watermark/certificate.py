@@ -18,9 +18,7 @@ from samplewise import measures
 from samplewise.data.records import read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, did_you_mean
-from samplewise.watermark.formats import bands
-
-__all__ = ["Fidelity", "ImageCertificate", "certificate_path", "fidelity", "sha256"]
+from samplewise.watermark.formats import bands, naming
 
 FORMAT = "samplewise-watermark-certificate-1"
 MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
@@ -176,14 +174,12 @@ class ImageCertificate:
         """
         values = read_json(Path(path), "a certificate of a marked image", format=FORMAT, largest=MAX_FILE)
         told = values.pop("satisfied", None)
-        try:
+        with naming(Path(path)):
             inner = _build(Fidelity, values.get("fidelity"))
             certificate = _build(ImageCertificate, values | {"fidelity": inner})
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
-        if told is not certificate.satisfied:
-            raise DataError(f"{path}: expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
-        return certificate
+            if told is not certificate.satisfied:
+                raise DataError(f"expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
+            return certificate
 
 
 def _build(kind: type[Kind], values: Any) -> Kind:

@@ -18,8 +18,6 @@ from samplewise.watermark.certificate import ImageCertificate, certificate_path,
 from samplewise.watermark.formats import SUFFIXES, looks_like_image, suffix_format
 from samplewise.watermark.marking import FileMarker
 
-__all__ = ["FOLDER_FILE", "FileResult", "FolderSettings", "Status", "Task", "image_files", "mark_folder", "tasks"]
-
 
 @dataclass(frozen=True)
 class FolderSettings:
@@ -90,11 +88,7 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False) -> list[Task]:
-    """Where each file of ``source`` goes below ``target``: to the same name, but JPEG becomes PNG unless ``lossy``.
-
-    Raises:
-        ConfigurationError: one folder lies in the other, or two files would get one name.
-    """
+    """Where each file of ``source`` goes below ``target``: to the same name, but JPEG becomes PNG unless ``lossy``."""
     inner, outer = source.resolve(), target.resolve()
     if inner == outer or inner in outer.parents or outer in inner.parents:
         raise ConfigurationError(f"expected two folders apart, got {source} and {target}: one lies in the other")

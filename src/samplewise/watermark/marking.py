@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import ImageCertificate, certificate_path
-from samplewise.watermark.formats import ImageFile, check_free, naming, read
+from samplewise.watermark.formats import ImageFile, check_free, naming, read, target_format
 from samplewise.watermark.payload import Payload
 from samplewise.watermark.strength import checked_floor
 from samplewise.watermark.watermarker import Watermarker
-
-__all__ = ["FileMarker", "Region"]
 
 LOSSY_TRIES = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
@@ -34,15 +32,12 @@ RECTANGLE = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Where no pixel may change.
-
-    Args:
-        text: as it was given: a rectangle ``x,y,w,h``, or the file of
-        drawn: a mask, True inside, shape ``(H, W)``.
-    """
+    """Where no pixel may change."""
 
     text: str
+    """As it was given: a rectangle ``x,y,w,h``, or the file of a mask."""
     drawn: NDArray[np.bool_] | None = None
+    """The mask, True inside, shape ``(H, W)``."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -98,23 +93,18 @@ class _BelowFloor(RefusedError):
 
 @dataclass(frozen=True)
 class FileMarker:
-    """Marks files, all with the same message and floor.
-
-    Args:
-        marker: the network and the key.
-        payload: to hide.
-        floor: PSNR in dB that every written file keeps.
-        protect: where no pixel may change.
-        force: replace files that are there.
-        lossy: allow files that change the pixels (JPEG).
-    """
+    """Marks files, all with the same message and floor."""
 
     marker: Watermarker
+    """The network and the key."""
     payload: Payload
     floor: float
+    """PSNR in dB that every written file keeps."""
     protect: Region | None = None
     force: bool = False
+    """Replace files that are there."""
     lossy: bool = False
+    """Allow files that change the pixels (JPEG)."""
 
     def __post_init__(self) -> None:
         # What is wrong for every image is said before one is read.
@@ -136,7 +126,7 @@ class FileMarker:
         """
         image = read(source)
         self._check_names(source, target)
-        exact = image.target_format(target, lossy=self.lossy).exact
+        exact = target_format(image, target, lossy=self.lossy).exact
         if not exact and self.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
         with naming(source):
@@ -184,9 +174,7 @@ class FileMarker:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
         with naming(image.path):
             pixels, _ = self.marker.mark(image, self.payload, psnr=floor, protect=protected)
-        certified: list[ImageCertificate] = []
-
-        def check(written: ImageFile) -> None:
+        with image.writing(target, pixels, force=self.force, lossy=self.lossy) as written:
             found = self.marker.extract(written)
             if found.payload != self.payload:
                 raise RefusedError(
@@ -199,7 +187,4 @@ class FileMarker:
                 told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.floor:g}"
                 raise _BelowFloor(f"{image.path}: {told}: lower the floor, or write .png", reached)
             certificate.write(certificate_path(target))
-            certified.append(certificate)
-
-        image.write(target, pixels, force=self.force, lossy=self.lossy, check=check)
-        return certified[0]
+        return certificate

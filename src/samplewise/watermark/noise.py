@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
 from samplewise.watermark.operators import OPERATORS, Limits, Pixels, Step, shortest
 
-__all__ = ["STANDARD_ATTACKS", "Chain", "Noise", "parse_attack", "parse_attacks", "parse_chains", "parse_noise"]
-
 WEIGHTS = Limits(0.001, 1000)
 NUMBER = r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"  # leaves both dots of 0..1 alone
 STEP = re.compile(
@@ -37,16 +35,7 @@ class Chain:
     weight: float = 1.0
 
     def __call__(self, image: Pixels, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
-        """Attack an image.
-
-        Args:
-            image: grey ``(H, W)`` or RGB ``(H, W, 3)``; it is left as it is.
-            rng: source of everything random.
-            cover: the image before embedding, the same shape; only dropout needs it.
-
-        Returns:
-            The same shape.
-        """
+        """Attack an image, grey ``(H, W)`` or RGB ``(H, W, 3)``; only dropout needs its cover, as it was before."""
         if image.dtype != np.uint8 or image.ndim not in (2, 3) or image.shape[2:] not in ((), (3,)) or not image.size:
             raise DataError(f"expected an image of uint8 (H, W) or (H, W, 3), got {image.dtype} {image.shape}")
         if cover is not None and (cover.dtype != image.dtype or cover.shape != image.shape):
@@ -67,9 +56,6 @@ class Noise(nn.Module):
 
     All randomness is torch's default generator's: the same seed before a call gives the same noise. ``str`` gives the
     canonical spec, which :func:`parse_noise` reads back.
-
-    Args:
-        chains: the alternatives and their weights, at least one.
     """
 
     def __init__(self, chains: tuple[Chain, ...]) -> None:
@@ -77,15 +63,7 @@ class Noise(nn.Module):
         self.chains = chains
 
     def forward(self, images: Tensor, cover: Tensor) -> Tensor:
-        """Disturb images that carry a message.
-
-        Args:
-            images: grey or RGB in [0, 1], shape ``(B, 1 or 3, H, W)``.
-            cover: the images before embedding, the same shape.
-
-        Returns:
-            The same shape, clamped to [0, 1].
-        """
+        """Disturb images that carry a message, ``(B, 1 or 3, H, W)`` and in [0, 1] as their covers and the result."""
         if images.ndim != 4 or images.shape[1] not in (1, 3) or images.shape != cover.shape:
             raise DataError(
                 "expected images and their covers of one shape (B, 1 or 3, H, W), got "

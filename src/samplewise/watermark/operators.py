@@ -21,8 +21,6 @@ from torch.nn import functional
 
 from samplewise.errors import ConfigurationError, needed_for
 
-__all__ = ["OPERATORS", "Limits", "Operator", "Pixels", "Step", "shortest"]
-
 Pixels: TypeAlias = NDArray[np.uint8]
 """One stored image, ``(H, W)`` or ``(H, W, 3)``."""
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]

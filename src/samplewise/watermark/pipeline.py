@@ -1,21 +1,25 @@
-"""From a batch of images to the objective and the measures of the watermarking problem (paper, section V-B)."""
+"""From a batch of images to the objective and the measures of the watermarking problem (paper, section V-B).
+
+With an adversary, HiDDeN's discriminator takes a step of its own before each one of the network.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from samplewise import distributed
 from samplewise.constraints import AtLeast, AtMost, Constraint
+from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
 from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import parse_noise
 from samplewise.watermark.recipe import Recipe
-
-__all__ = ["CONSTRAINT", "DIAGNOSIS", "LEVELS", "MarkedBatch", "Pipeline", "fixed_messages", "written"]
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"
@@ -24,6 +28,8 @@ DIAGNOSIS_MARGIN = 0.25
 """Share of the bound on it that is kept free in training, for images not seen there."""
 LEVELS = 255
 """Steps between black and white in an 8-bit file."""
+COVER, MARKED = 1.0, 0.0
+"""What a discriminator should say."""
 
 
 class MarkedBatch(NamedTuple):
@@ -58,12 +64,8 @@ class Pipeline:
     """Embeds, ships and reads a batch, as a recipe says.
 
     In training every image gets a new message and noise lies on the way; otherwise an image's message is a function
-    of its number and nothing disturbs it.
-
-    Args:
-        recipe: how.
-        network: that is trained; a wrapper of it may be given later.
-        classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, that the mark should not disturb.
+    of its number and nothing disturbs it. The mark should not disturb the classifier, which is frozen and takes images
+    ``(B, C, H, W)`` to logits ``(B, m)``.
     """
 
     def __init__(self, recipe: Recipe, network: Network, classifier: nn.Module | None = None) -> None:
@@ -122,3 +124,71 @@ class Pipeline:
                 before = self.classifier(made.covers).sigmoid()
             measures[DIAGNOSIS] = (self.classifier(made.marked).sigmoid() - before).abs()
         return objective, measures
+
+
+class Adversary:
+    """The auxiliary step of ``fit`` that trains a discriminator and scores marked images with it (loss L_G).
+
+    In each step the discriminator sees the covers and the marked images, one batch after the other since it has batch
+    norm, and is updated. It then scores the marked images again, for the encoder. The encoder runs once. With
+    micro-batches the discriminator is updated after each of them.
+
+    Args:
+        embed: a function of the model and a batch, as the data set gives it, that returns the :class:`MarkedBatch`.
+        discriminator: where the images are; all processes begin with the first one's weights.
+        lr: learning rate of its Adam.
+    """
+
+    def __init__(
+        self, embed: Callable[[nn.Module, Any], MarkedBatch], *, discriminator: nn.Module, lr: float = 1e-4
+    ) -> None:
+        self.embed = embed
+        self.discriminator = discriminator
+        self.optimizer = torch.optim.Adam(discriminator.parameters(), lr=lr)
+        for parameter in discriminator.parameters():
+            distributed.from_first_(parameter.detach())
+
+    def step(self, model: nn.Module, batch: Any) -> MarkedBatch:
+        """Update the discriminator; returns the marked ``batch`` with its adversarial loss."""
+        made = self.embed(model, batch)
+        self._learn(made.covers, made.marked.detach())
+        return made._replace(adversarial=self._score(made.marked))
+
+    def _learn(self, covers: Tensor, marked: Tensor) -> None:
+        self.optimizer.zero_grad()
+        for images, label in ((covers, COVER), (marked, MARKED)):
+            loss = _cross_entropy(self.discriminator(images), label).mean()
+            torch.autograd.backward(loss)
+        if (processes := distributed.world_size()) > 1:
+            for parameter in self.discriminator.parameters():
+                if parameter.grad is not None:
+                    distributed.all_sum_(parameter.grad).div_(processes)
+        self.optimizer.step()
+
+    def _score(self, marked: Tensor) -> Tensor:
+        """How far each marked image is from passing for a cover, ``(B,)``, with a gradient for the encoder alone."""
+        self.discriminator.requires_grad_(False)
+        try:
+            return _cross_entropy(self.discriminator(marked), COVER)
+        finally:
+            self.discriminator.requires_grad_(True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The discriminator and its optimiser."""
+        return {"discriminator": dict(self.discriminator.state_dict()), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        try:
+            self.discriminator.load_state_dict(state["discriminator"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(
+                f"expected the state of this discriminator, got another's ({reason}): build it with the same channels "
+                "and width, or start a new run"
+            ) from error
+
+
+def _cross_entropy(logits: Tensor, label: float) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label), reduction="none")

@@ -9,8 +9,6 @@ from samplewise.errors import ConfigurationError, did_you_mean
 from samplewise.watermark.networks import NETWORKS
 from samplewise.watermark.noise import parse_noise
 
-__all__ = ["FOUND_OUT", "HIDDEN", "RECIPES", "SWIFT", "Recipe", "make_recipe"]
-
 LEAST = {
     1: "bits size width batch_size steps_per_round rounds every growth audit_images audit_every",
     0: "message_rounds margin image_loss adversarial seed",
@@ -145,12 +143,7 @@ FOUND_OUT = ("data", "classifier")
 
 
 def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:
-    """The recipe of a network, swift if none is named, changed by the fields that are given.
-
-    Args:
-        given: fields of :class:`Recipe`, the network's name among them or not.
-        source: file that they come from, to be named in errors.
-    """
+    """The recipe of a network, swift if none is named, with the fields ``given``; errors name their ``source``."""
     base = RECIPES.get(given.get("network", "swift"), SWIFT)
     try:
         return replace(base, **given)

@@ -19,8 +19,6 @@ from samplewise.watermark.judging.summary import at_least
 from samplewise.watermark.pipeline import CONSTRAINT
 from samplewise.watermark.training import RECIPE_FILE
 
-__all__ = ["read_evaluation", "read_training"]
-
 GAIN = 20  # changes are shown so many times over, around grey
 WAYS = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
 GALLERIES = {"psnr": "Lowest PSNR", "bit_error": "Most bit errors"}

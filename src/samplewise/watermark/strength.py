@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 from samplewise.errors import ConfigurationError, finite_number
 from samplewise.watermark.formats import StoredImage, bands
 
-__all__ = ["Strongest", "checked_floor", "highest_floor"]
-
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
 FLOOR_STEP = 0.5
 """dB between the floors that are tried where one is too high."""
 STRIDE = 4
 """Steps that are taken at once where none works yet."""
-CLOSE, ROUGHLY = 0.02, 0.1
-"""dB above the floor that are not worth another look, at last and while floors are tried."""
+CLOSE = 0.02
+"""dB above the floor that are not worth another look."""
 LOOKS = 24
-BAND, SAMPLE = 1 << 18, 1 << 16
-"""Values that are looked at at once, and for a first guess."""
+BAND = 1 << 18
+"""Values that are looked at at once."""
 
 
 def checked_floor(psnr: float) -> float:
@@ -63,45 +61,34 @@ class Strongest:
     limit: float
     """How many times the residual is taken at most."""
 
-    def pixels(self, floor: float, *, roughly: bool = False) -> NDArray[Any]:
+    def pixels(self, floor: float) -> NDArray[Any]:
         """The image with as much of the residual as keeps the PSNR of the stored integers at ``floor`` dB or above.
 
-        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured; roughly,
-        that is in fewer looks, it is a little weaker.
+        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured.
         """
-        close, narrow = (ROUGHLY, 1e-2) if roughly else (CLOSE, 1e-4)
-        if not self.residual.any():
+        rms = math.sqrt(np.vdot(self.residual, self.residual) / self.residual.size)
+        if rms == 0.0:
             return self.image.pixels
         low, high = 0.0, 2.0 * self.limit
-        strength = self._guess(floor)
+        # Were there neither rounding nor clipping, this would be it.
+        strength = min(self.peak / 10.0 ** (floor / 20.0) / rms, self.limit)
         for _ in range(LOOKS):
             squares = self._squares(strength)
             reached = 10.0 * math.log10(self.peak**2 * self.image.pixels.size / squares) if squares else None
             if reached is None or reached >= floor:
                 low = strength
-                if strength == self.limit or (reached is not None and reached - floor < close):
+                if strength == self.limit or (reached is not None and reached - floor < CLOSE):
                     break
             else:
                 high = strength
-            if high - low < narrow * high:
+            if high - low < 1e-4 * high:
                 break
-            # Were there no rounding, this would be it; if it leads outside of what is known, the middle.
+            # In proportion; if that leads outside of what is known, the middle.
             guess = strength * 10.0 ** ((reached - floor) / 20.0) * 0.9995 if reached is not None else 2.0 * strength
             strength = min(guess if low < guess < high else 0.5 * (low + high), self.limit)
         found = np.empty_like(self.image.pixels)
         self._squares(low, found)
         return found
-
-    def _guess(self, floor: float) -> float:
-        """The strength at which a sample of the residual, rounded and not clipped, has the floor."""
-        sample = self.residual.ravel()[:: -(-self.residual.size // SAMPLE)]
-        allowed = (self.peak / 10.0 ** (floor / 20.0)) ** 2
-        low, high = 0.0, self.limit
-        while high - low > 1e-4 * high:
-            middle = 0.5 * (low + high)
-            rounded = np.rint(np.float32(middle) * sample)
-            low, high = (middle, high) if np.vdot(rounded, rounded) <= allowed * sample.size else (low, middle)
-        return high if high == self.limit else low
 
     def _squares(self, strength: float, into: NDArray[Any] | None = None) -> int:
         """The sum of all squared differences at a strength; the pixels are written to ``into``, if given."""

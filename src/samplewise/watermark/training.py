@@ -1,7 +1,10 @@
-"""One training run: a recipe and pictures in, a folder with the trained network out."""
+"""One training run: a recipe and pictures in, a folder with the trained network out; and the folder read again."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +17,9 @@ from torch.utils.data import DataLoader, RandomSampler
 from samplewise import distributed
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.data.pictures import Store
-from samplewise.data.records import SettingsFile, toml_of
+from samplewise.data.records import SettingsFile, read_json, toml_of
 from samplewise.disk import alone, write_json, write_text
-from samplewise.errors import ConfigurationError, DataError
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
 from samplewise.provenance import provenance
 from samplewise.report.tensorboard import in_lines, pictures
@@ -24,9 +27,9 @@ from samplewise.samples import mix
 from samplewise.schedules import Geometric
 from samplewise.training import Solution, fit
 from samplewise.training.step import single_device
-from samplewise.watermark.adversary import Adversary, Discriminator
-from samplewise.watermark.networks import NETWORKS, Network, save_network
-from samplewise.watermark.pipeline import Pipeline
+from samplewise.watermark.networks import NETWORKS, Network, load_network, save_network
+from samplewise.watermark.networks.hidden import Discriminator
+from samplewise.watermark.pipeline import Adversary, Pipeline
 from samplewise.watermark.recipe import FOUND_OUT, Recipe
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
     from samplewise.problem import Problem
 
-__all__ = ["RECIPE_FILE", "RECIPE_TOML", "RESULT_FILE", "make_network", "open_run", "train"]
 
 Loader = DataLoader[tuple[torch.Tensor, torch.Tensor]]
 SHOWN, GAIN = 4, 20  # images side by side in a log, and how many times over their change is shown
@@ -105,7 +107,7 @@ def train(
             warmup_epochs=recipe.message_rounds,
             seed=recipe.seed,
             scheduler=(CosineAnnealingLR(optimizer, recipe.last_round * steps), "step") if recipe.anneal else None,
-            auxiliary=_adversary(pipeline) if recipe.adversarial else None,
+            auxiliary=_adversary(pipeline, fabric.device) if recipe.adversarial else None,
             audit_on=audited,
             audit_every=recipe.audit_every,
             target=0.0 if recipe.image_loss else 1.0,  # the baseline asks no image to keep a floor
@@ -129,12 +131,12 @@ def _method(recipe: Recipe, problem: Problem) -> Method:
     return SequentialPenalty(problem.constraints, schedule=schedule)
 
 
-def _adversary(pipeline: Pipeline) -> Adversary:
+def _adversary(pipeline: Pipeline, device: torch.device) -> Adversary:
     recipe, network = pipeline.recipe, pipeline.network
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "discriminator"))
         discriminator = Discriminator(channels=network.channels, width=network.width)
-    return Adversary(pipeline.embed, discriminator=discriminator, lr=recipe.rate)
+    return Adversary(pipeline.embed, discriminator=discriminator.to(device), lr=recipe.rate)
 
 
 def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int]:
@@ -180,3 +182,68 @@ def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store
             "provenance": provenance(seed=recipe.seed, device=str(weights[0].device)),
         },
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of training."""
+
+    folder: Path
+    name: str
+    """The folder's name, with a number where two are alike."""
+    label: str
+    """What it is, in a few words."""
+    recipe: Recipe
+    network: Network
+    result: dict[str, Any]
+    """How the training ended; empty if it was killed right before it could say so."""
+
+    @property
+    def split(self) -> dict[str, Any] | None:
+        """Rule and seed of the split that it was trained on, if the run says so."""
+        split = self.result.get("split")
+        return split if isinstance(split, dict) else None
+
+    @property
+    def split_seed(self) -> int:
+        """The seed to split a folder of pictures by, so that its test part was not trained on."""
+        return int((self.split or {}).get("seed", self.recipe.seed))
+
+
+def read_trained(folders: Sequence[Path]) -> list[Run]:
+    """Read finished runs; their names and labels differ from each other."""
+    runs = [_read(folder) for folder in folders]
+    labels = Counter(run.label for run in runs)
+    unique: dict[str, Run] = {}
+    for run in runs:
+        name, number = run.name, 1
+        while name in unique or (number > 1 and any(name == other.name for other in runs)):
+            number += 1
+            name = f"{run.name}-{number}"
+        label = run.label if labels[run.label] == 1 else f"{run.label} ({name})"
+        unique[name] = replace(run, name=name, label=label)
+    return list(unique.values())
+
+
+def _read(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected one made by samplewise watermark train")
+    recipe = RECIPE_FILE.read(folder)
+    path = folder / MODEL_FILE
+    if not path.exists():
+        raise DataError(
+            f"{folder}: its training is unfinished ({MODEL_FILE} is missing); go on with the command that began it "
+            "and --resume"
+        )
+    network = load_network(path)
+    if (network.bits, network.size) != (recipe.bits, recipe.size):
+        raise CheckpointError(
+            f"{path}: hides {network.bits} bits at size {network.size}, but the recipe beside it says {recipe.bits} "
+            f"bits at size {recipe.size}; train anew"
+        )
+    result = folder / RESULT_FILE
+    ended = read_json(result, "a result of watermark train") if result.exists() else {}
+    goal = f"MSE x {recipe.image_loss:g}" if recipe.image_loss else f"C = {recipe.floor:g} dB"
+    diagnosis = "" if recipe.diagnosis is None else f", diagnosis {recipe.diagnosis:g}"
+    label = f"{recipe.network}, {goal}{diagnosis}" + ("" if recipe.noise == "identity" else ", noise")
+    return Run(folder, folder.resolve().name, label, recipe, network, ended)

@@ -13,8 +13,6 @@ from samplewise.watermark.marking import Region
 from samplewise.watermark.payload import Extracted
 from samplewise.watermark.watermarker import Watermarker
 
-__all__ = ["Verification", "verify_files"]
-
 SLACK = {"psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
 """How far a certificate may be from what another processor finds: it rounds otherwise."""
 
@@ -51,12 +49,7 @@ def verify_files(
 ) -> Verification:
     """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it, if any.
 
-    Args:
-        marker: the network and the key.
-        original: the file before.
-        marked: the file after.
-        floor: PSNR in dB; that of the certificate if not given.
-        protect: where no pixel may have changed.
+    The floor, in dB, is that of the certificate if none is given; in ``protect`` no pixel may have changed.
 
     Raises:
         DataError: a file cannot be read, or the two are not the same kind of image.

@@ -14,8 +14,6 @@ from samplewise.errors import DataError
 from samplewise.watermark.formats import StoredImage, bands
 from samplewise.watermark.networks import Network
 
-__all__ = ["NetworkView"]
-
 TAIL = 0.5
 """Percent of the values at either end that a window leaves out: marking moves the extremes, and hardly these."""
 LEAST_SPAN = 32

@@ -20,8 +20,6 @@ from samplewise.watermark.payload import Codec, Extracted, Key, Payload
 from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
 from samplewise.watermark.view import NetworkView
 
-__all__ = ["Embedded", "Watermarker"]
-
 STRONGEST = 8.0
 """How many times its residual a network is given where the floor leaves room."""
 SEARCHED = 1 << 22, 1 << 23
@@ -70,13 +68,7 @@ class Watermarker:
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, key: Key | None = None) -> Self:
-        """Load trained weights.
-
-        Args:
-            path: a file of weights, or the folder that ``samplewise watermark train`` left; the shipped weights if not
-                given.
-            key: to read and write with.
-        """
+        """Load trained weights: a file, the folder that ``samplewise watermark train`` left, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("samplewise.watermark") / SHIPPED_FILE) as file:
                 return cls.load(file, key=key)
@@ -115,11 +107,7 @@ class Watermarker:
     def mark(
         self, image: StoredImage, message: Message, *, psnr: float, protect: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[Any], int]:
-        """The pixels of ``image`` with the message in them, at the floor and readable, or :class:`RefusedError`.
-
-        Returns:
-            The pixels, and how many bits are read wrong from them.
-        """
+        """The image's pixels with the message in them, and how many bits are read wrong, or :class:`RefusedError`."""
         floor = checked_floor(psnr)
         payload = Payload.of(message)
         bits = self.codec.encode(payload)
@@ -145,10 +133,10 @@ class Watermarker:
         errors, readable = read_back(pixels)
         if readable:
             return pixels, errors
-        advice, roughly = "try a lower floor", image.pixels.size > SEARCHED[0]
+        advice = "try a lower floor"
         if image.pixels.size <= SEARCHED[1]:
-            step = 4 * FLOOR_STEP if roughly else FLOOR_STEP
-            highest = highest_floor(lambda at: read_back(strongest.pixels(at, roughly=roughly))[1], floor, step=step)
+            step = FLOOR_STEP if image.pixels.size <= SEARCHED[0] else 4 * FLOOR_STEP
+            highest = highest_floor(lambda at: read_back(strongest.pixels(at))[1], floor, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
         raise RefusedError(
             f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB: "

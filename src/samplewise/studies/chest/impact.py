@@ -19,8 +19,8 @@ from samplewise.studies.chest.auroc import Array, Aurocs, Interval, enough, pati
 from samplewise.studies.chest.classifier import labels_of
 from samplewise.studies.chest.densenet import Classifier, probabilities
 from samplewise.watermark.judging.measure import Watch, as_images, as_pixels, mark
-from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.networks import Network
+from samplewise.watermark.training import Run
 
 __all__ = ["Difference", "Impact", "Originals", "Seen", "judge_originals", "judge_run", "look_at", "look_once"]
 

@@ -14,15 +14,14 @@ from samplewise.history import History, Row
 from samplewise.report.style import COLOURS, Line, bound_line, curve, histogram, legend_below, new_figure, save, series
 from samplewise.watermark.judging.measure import Column
 from samplewise.watermark.judging.output import Judged
-from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.noise import parse_attack
 from samplewise.watermark.pipeline import CONSTRAINT
 from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.training import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw_attacks", "draw_bit_errors", "draw_curves", "draw_lengths", "draw_psnr", "published_median"]
 
 WAY_COLOURS = {"grey": COLOURS["sequential"], "rgb": COLOURS["fixed"], "float": COLOURS["faint"]}
 WAY_NAMES = {"grey": "grey file", "rgb": "RGB file", "float": "floats, as in the paper"}

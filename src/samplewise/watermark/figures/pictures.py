@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-__all__ = ["chosen_images", "draw_comparison", "draw_pictures"]
 
 COMPARED = 4  # runs whose pictures fit beside each other
 LONGEST = 28  # characters of a name that fit beside a picture

@@ -7,13 +7,13 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-from samplewise.errors import DataError
+from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.formats.dicom import DICOM
-from samplewise.watermark.formats.raster import RASTERS
+from samplewise.watermark.formats.raster import RASTERS, RasterFormat
 from samplewise.watermark.formats.stored import Format, ImageFile, StoredImage, bands, check_free, naming, one_line
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "bands", "check_free", "looks_like_image"]
-__all__ += ["naming", "read", "suffix_format"]
+__all__ += ["naming", "read", "suffix_format", "target_format"]
 
 FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
 """A new one takes its entry in one of these modules and nothing else."""
@@ -46,6 +46,31 @@ def read(path: Path | str) -> ImageFile:
 def suffix_format(path: Path) -> Format | None:
     """The format that the name of a file tells of."""
     return next((each for each in FORMATS if path.suffix.lower() in each.suffixes), None)
+
+
+def target_format(image: ImageFile, path: Path, *, lossy: bool) -> Format:
+    """The format that an image gets under that name; one that cannot hold it is refused."""
+    named = suffix_format(path)
+    if image.format is DICOM:
+        if named not in (None, DICOM):
+            raise ConfigurationError(
+                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
+                "and of the values: choose a name that ends in .dcm"
+            )
+        return DICOM
+    if not isinstance(named, RasterFormat):
+        suffixes = ", ".join(suffix for each in RASTERS for suffix in each.suffixes)
+        raise ConfigurationError(f"{path}: expected a name that ends in {suffixes}, got {path.suffix!r}")
+    kind = named.name.upper()
+    if not named.exact and not lossy:
+        raise ConfigurationError(
+            f"{path}: {kind} changes the pixels, and with them the watermark; write .png, or allow it with lossy"
+        )
+    mode = "I;16" if image.bits > 8 else "L" if image.pixels.ndim == 2 else "RGB"
+    if mode + ("" if image.alpha is None else "A") not in named.modes:
+        what = "16 bits" if image.bits > 8 else "grey" if mode not in named.modes else "an alpha channel"
+        raise ConfigurationError(f"{path}: {kind} cannot hold {what}: write .png or .tif")
+    return named
 
 
 def looks_like_image(path: Path) -> bool:

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.errors import ConfigurationError, DataError, needed_for
-from samplewise.watermark.formats.raster import RASTERS
+from samplewise.errors import DataError, needed_for
 from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
-__all__ = ["DICOM"]
 
 DESCRIPTION = "Invisible watermark embedded by samplewise"
 DEFLATED = "1.2.840.10008.1.2.1.99"
@@ -70,15 +68,6 @@ class DicomFormat(Format):
 
     Names of such files are often UIDs.
     """
-
-    def target(self, image: ImageFile, path: Path, *, lossy: bool) -> Format:
-        """DICOM, whatever the name, unless that promises another format."""
-        if any(path.suffix.lower() in each.suffixes for each in RASTERS):
-            raise ConfigurationError(
-                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
-                "and of the values: choose a name that ends in .dcm"
-            )
-        return self
 
     def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
         from pydicom import DataElement

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError, needed_for
+from samplewise.errors import DataError, MissingPackageError, needed_for
 from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["RASTERS", "RasterFormat"]
 
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 LOSSLESS_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
@@ -87,23 +86,6 @@ class RasterFormat(Format):
         pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
         lossy = self.was_lossy(image, content)
         return ImageFile(pixels, 8 * pixels.itemsize, path, self, lossy, (*notes, *note), kept, alpha)
-
-    def target(self, image: ImageFile, path: Path, *, lossy: bool) -> RasterFormat:
-        """Any of Pillow's formats that holds the pixels."""
-        suffixes = {suffix: each for each in RASTERS for suffix in each.suffixes}
-        target = suffixes.get(path.suffix.lower())
-        if target is None:
-            raise ConfigurationError(f"{path}: expected a name that ends in {', '.join(suffixes)}, got {path.suffix!r}")
-        kind = target.name.upper()
-        if not target.exact and not lossy:
-            raise ConfigurationError(
-                f"{path}: {kind} changes the pixels, and with them the watermark; write .png, or allow it with lossy"
-            )
-        mode = "I;16" if image.bits > 8 else "L" if image.pixels.ndim == 2 else "RGB"
-        if mode + ("" if image.alpha is None else "A") not in target.modes:
-            what = "16 bits" if image.bits > 8 else "grey" if mode not in target.modes else "an alpha channel"
-            raise ConfigurationError(f"{path}: {kind} cannot hold {what}: write .png or .tif")
-        return target
 
     def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
         from PIL import Image

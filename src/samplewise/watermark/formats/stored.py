@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from samplewise.disk import atomic
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-
-__all__ = ["Format", "ImageFile", "Pixels", "StoredImage", "bands", "check_free", "check_scans", "check_size"]
-__all__ += ["naming", "one_line"]
 
 MAX_PIXELS = 1 << 26
 """Four times the largest mammogram."""
@@ -142,10 +139,6 @@ class Format(ABC):
         """Decode a file; whatever is wrong with it is a :class:`DataError`, without the file's name."""
 
     @abstractmethod
-    def target(self, image: ImageFile, path: Path, *, lossy: bool) -> Format:
-        """The format that an image of this one gets under that name; one that cannot hold it is refused."""
-
-    @abstractmethod
     def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
         """The whole file of this format with ``pixels`` and all else that it can keep of ``image``."""
 
@@ -166,38 +159,30 @@ class ImageFile(StoredImage):
     sha256: str = field(default="", kw_only=True)
     """Of the file as it was read."""
 
-    def target_format(self, path: Path, *, lossy: bool) -> Format:
-        """The format that a file of that name gets; names whose format cannot hold the image are refused."""
-        return self.format.target(self, path, lossy=lossy)
-
-    def write(
-        self,
-        path: Path | str,
-        pixels: Pixels,
-        *,
-        force: bool = False,
-        lossy: bool = False,
-        check: Callable[[ImageFile], None] | None = None,
-    ) -> None:
+    @contextmanager
+    def writing(
+        self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False
+    ) -> Iterator[ImageFile]:
         """Write ``pixels`` with everything else of this file; whole, checked by reading it back, or not at all.
+
+        What was read back from the disk is given before it takes its name: if the block fails, nothing is kept.
 
         Args:
             path: the file. Its suffix chooses the format, among those that can hold the image.
             pixels: of the same shape and type as :attr:`pixels`.
             force: replace a file that is there.
             lossy: allow a format that changes the pixels (JPEG).
-            check: called with what was read back, under a temporary name; whatever it raises, nothing is kept.
 
         Raises:
             ConfigurationError: the pixels do not fit, the file is there already, or the format does not fit.
             DataError: what is kept of a strange file cannot be written such that it reads back.
             OutputError: the disk does not take it.
         """
-        from samplewise.watermark.formats import read  # it imports this module
+        from samplewise.watermark.formats import read, target_format  # it imports this module
 
         path = Path(path)
         self._check(pixels)
-        target = self.target_format(path, lossy=lossy)
+        target = target_format(self, path, lossy=lossy)
         check_free(path, force=force)
         try:
             content = target.encode(self, pixels)
@@ -213,8 +198,12 @@ class ImageFile(StoredImage):
             if not whole:
                 raise DataError(f"{self.path}: does not read back as it is written to {path}; nothing was kept")
             check_free(path, force=force)  # somebody may have taken the name meanwhile
-            if check is not None:
-                check(found)
+            yield found
+
+    def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
+        """Do as :meth:`writing` says at once."""
+        with self.writing(path, pixels, force=force, lossy=lossy):
+            pass
 
     def _check(self, pixels: Pixels) -> None:
         own = self.pixels

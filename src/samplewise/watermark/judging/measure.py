@@ -31,8 +31,6 @@ from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import Chain
 from samplewise.watermark.pipeline import LEVELS, fixed_messages
 
-__all__ = ["Column", "Measured", "Pixels", "Watch", "as_images", "as_pixels", "mark", "measure"]
-
 Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -189,11 +187,7 @@ def measure(
 
 
 def mark(network: Network, images: Tensor, numbers: Tensor) -> Marked:
-    """Hide in grey images ``(B, 1, H, W)`` the messages of their numbers ``(B,)``, without a gradient.
-
-    Raises:
-        NotFiniteError: the network gives NaN or infinities, which no file holds.
-    """
+    """Hide in grey images ``(B, 1, H, W)`` the messages of their numbers ``(B,)``, without a gradient."""
     messages = fixed_messages(numbers, network.bits)
     covers = images.expand(-1, network.channels, -1, -1)
     with torch.no_grad():

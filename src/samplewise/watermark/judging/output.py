@@ -18,11 +18,8 @@ from samplewise.errors import ConfigurationError
 from samplewise.problem import evaluation_mode
 from samplewise.provenance import provenance
 from samplewise.watermark.judging.measure import Measured, Pixels, as_pixels, mark
-from samplewise.watermark.judging.runs import Run
 from samplewise.watermark.judging.summary import Summary
-
-__all__ = ["FORMATS", "REPORT", "Judged", "again", "aligned", "compared_on", "judged_on", "open_output"]
-__all__ += ["report_entry", "run_folder", "split_of", "table_rows", "table_text", "write_judged", "write_report"]
+from samplewise.watermark.training import Run
 
 FORMATS = ("samplewise-watermark-evaluation-1", "samplewise-watermark-evaluation-2")
 """The last is written. Before it, a baseline without a floor was given the one that its recipe names."""

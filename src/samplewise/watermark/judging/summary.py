@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from samplewise.unseen import violation_rate_upper
 from samplewise.watermark.judging.measure import Column, Measured
 
-__all__ = ["Summary", "at_least", "capacity", "share_of", "summarise"]
-
 Summary = dict[str, Any]
 Flags = NDArray[np.bool_]
 NAMED = 100

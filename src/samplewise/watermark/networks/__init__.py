@@ -42,11 +42,7 @@ def save_network(path: Path, network: Network) -> None:
 
 
 def load_network(path: Path) -> Network:
-    """Build the network that :func:`save_network` wrote, in eval mode.
-
-    Raises:
-        CheckpointError: the file is torn, foreign or of another version.
-    """
+    """Build the network that :func:`save_network` wrote, in eval mode."""
     state = load_state(path)
     if state.get("format") != FORMAT or state.get("network") not in list(NETWORKS):
         raise CheckpointError(f"{path}: is not a watermarking network of this version of the library")

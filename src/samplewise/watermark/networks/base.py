@@ -6,8 +6,6 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-__all__ = ["Channel", "Network"]
-
 Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """From what the encoder gave, and the covers, to the images that ship and those that arrive."""
 

@@ -1,5 +1,8 @@
 """HiDDeN (Zhu et al., 2018, arXiv 1807.09937) as the paper trains it, section V-B."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -7,8 +10,6 @@ from torch.nn import functional
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
 from samplewise.watermark.networks.base import Network
-
-__all__ = ["Hidden", "MessageConv2d", "average_pool", "block", "channels_last"]
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:
@@ -88,18 +89,16 @@ class Encoder(nn.Module):
         return drawn
 
 
-class Decoder(nn.Module):
-    """Seven blocks, one with a channel for each bit, their mean over the image, and a linear layer."""
+class Reader(nn.Module):
+    """A block of each width, their mean over the image, and a linear layer: the decoder, and the discriminator."""
 
-    def __init__(self, bits: int, channels: int, width: int) -> None:
+    def __init__(self, channels: int, widths: Sequence[int], outputs: int) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            block(channels, width), *(block(width, width) for _ in range(6)), block(width, bits)
-        )
-        self.linear = nn.Linear(bits, bits)
+        self.features = nn.Sequential(*(block(*pair) for pair in pairwise([channels, *widths])))
+        self.linear = nn.Linear(widths[-1], outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` to ``(B, L)``, trained towards zeros and ones."""
+        """Images ``(B, C, H, W)`` to ``(B, outputs)``."""
         read: Tensor = self.linear(average_pool(self.features(channels_last(images))))
         return read
 
@@ -109,12 +108,7 @@ class Hidden(Network):
 
     Batch norm is part of it: in training an image is normalised with its batch, in use with running statistics. So
     what is measured in training (PSNR, bit errors) is not what the network ships; audits, in eval mode, measure that.
-
-    Args:
-        bits: L, length of a message.
-        size: height and width of the images; any size can be computed.
-        channels: of an image. The paper turns X-rays into RGB.
-        width: channels of the layers.
+    It takes images of any size; the paper turns X-rays into RGB.
 
     Example:
         >>> import torch
@@ -131,7 +125,7 @@ class Hidden(Network):
                 f"expected bits, channels and width of at least 1, got bits={bits}, channels={channels}, width={width}"
             )
         self.encoder = Encoder(bits, channels, width)
-        self.decoder = Decoder(bits, channels, width)
+        self.decoder = Reader(channels, [width] * 7 + [bits], bits)
 
     def embed(self, images: Tensor, messages: Tensor) -> Tensor:
         marked: Tensor = self.encoder(images, messages.to(images.dtype))
@@ -145,3 +139,14 @@ class Hidden(Network):
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
         """Mean squared error between the decoder's output and the message, as published."""
         return mse(read + 0.5, messages.to(read.dtype))
+
+
+class Discriminator(Reader):
+    """What tells covers from marked images: three blocks, as published."""
+
+    def __init__(self, *, channels: int = 3, width: int = 64) -> None:
+        super().__init__(channels, [width] * 3, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images ``(B, C, H, W)`` to logits ``(B,)``; above zero means a cover."""
+        return super().forward(images).squeeze(1)

@@ -11,8 +11,6 @@ from torch.nn import functional
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.networks.base import Network
 
-__all__ = ["CELL", "Swift"]
-
 CELL = 8
 """Side of a cell in pixels: that of a JPEG block."""
 GROUPS = 8
@@ -132,6 +130,4 @@ def _by_bit(slots: int, bits: int) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def _owners(slots: int, bits: int) -> Tensor:
     """The bit that each slot carries."""
-    owners = torch.empty(slots, dtype=torch.int64)
-    owners[_by_bit(slots, bits)] = torch.arange(slots) % bits
-    return owners
+    return _by_bit(slots, bits).argsort() % bits  # to sort an order is to invert it

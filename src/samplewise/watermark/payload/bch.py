@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from samplewise.errors import ConfigurationError, needed_for
 
-__all__ = ["MAX_BITS", "BchCode", "nearest_codeword", "parity_bits"]
-
 # A primitive polynomial for each field GF(2^m) that a code of up to 2^m - 1 bits needs.
 PRIMITIVE = {3: 0xB, 4: 0x13, 5: 0x25, 6: 0x43, 7: 0x89, 8: 0x11D, 9: 0x211}
 MAX_BITS = (1 << max(PRIMITIVE)) - 1
@@ -105,15 +103,11 @@ class BchCode:
 
 
 def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
-    """The codeword that contradicts ``logits`` least, among those that up to two changes make.
+    """The codeword that contradicts ``logits (n,)`` least, among those that up to two changes make.
 
     Ordered statistics decoding of order 2 (Fossorier and Lin, 1995), near the best a linear code can do: the k most
     reliable independent bits determine a codeword. It and all that differ from it in one or two of these bits are
-    compared by the sum of magnitudes they contradict.
-
-    Args:
-        generator: rows that span the code, shape ``(k, n)``, of rank k.
-        logits: above zero reads as 1, shape ``(n,)``.
+    compared by the sum of magnitudes they contradict. The rows of ``generator (k, n)`` span the code.
     """
     order = np.argsort(-np.abs(logits), kind="stable")
     weight = np.abs(logits)[order]

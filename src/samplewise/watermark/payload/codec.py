@@ -10,10 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
-from samplewise.watermark.payload.key import Key, checksum_bits, mask, permutation
-from samplewise.watermark.payload.message import Extracted, Kind, Payload
-
-__all__ = ["Codec", "Layout", "layouts"]
+from samplewise.watermark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
 HEADER = 4  # bits: two of version, two of kind
 VERSION = 0
