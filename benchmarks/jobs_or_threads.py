@@ -17,19 +17,19 @@ import torch
 from common import begin, keep, options, ratios, take_turns, timed
 
 from samplewise.data import ImageData
-from samplewise.studies.mnist.jobs import Job, run_jobs
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.settings import StudySettings
+from samplewise.studies.mnist.study import Job, run_jobs
 
 
-def random_images() -> ImageData:
+def random_images() -> tuple[ImageData, None]:
     generator = torch.Generator().manual_seed(0)
 
     def part(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.randint(256, (samples, 28, 28), generator=generator, dtype=torch.uint8)
         return images, torch.randint(10, (samples,), generator=generator)
 
-    return ImageData.from_bytes("random", part(60_000), part(10_000))
+    return ImageData.from_bytes("random", part(60_000), part(10_000)), None
 
 
 def way(settings: StudySettings, jobs: list[Job], processes: int, threads: int) -> Callable[[int], float]:
@@ -43,7 +43,7 @@ def way(settings: StudySettings, jobs: list[Job], processes: int, threads: int) 
 def main() -> None:
     chosen = begin(options(__doc__, epochs=8, repeats=3))
     cores = os.cpu_count() or 1
-    settings = StudySettings.of(random_images(), epochs=chosen.epochs, warm_epochs=0)
+    settings = StudySettings.of(random_images()[0], epochs=chosen.epochs, warm_epochs=0)
     jobs = [Job(parse_row("penalty:100:1.01"), seed) for seed in range(cores)]
     arms = {"side_by_side": way(settings, jobs, cores, 1), "all_threads": way(settings, jobs, 1, cores)}
     seconds = take_turns(arms, chosen.repeats)

@@ -59,7 +59,8 @@ def run(name: str, *, rule: bool, falling: bool, epochs: int, seed: int) -> dict
         "tau": method.tau,
         "seconds": seconds,
         "stationarity": certificate.stationarity,
-        "relative": certificate.relative,
+        "feasibility": certificate.feasibility,
+        "complementarity": certificate.complementarity,
     }
     for split, part in (("train", data.train), ("test", data.test)):
         found = audit(problem, model, part)

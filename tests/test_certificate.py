@@ -419,10 +419,10 @@ def test_a_measure_that_can_be_differentiated_once_only_keeps_the_methods_multip
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             if torch.is_grad_enabled():
                 raise RuntimeError("derivative for once_backward is not implemented")
-            return 2 * ctx.saved_tensors[0] * gradients[0]
+            return gradients[0] * 2 * ctx.saved_tensors[0]
 
     def seen(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        size = Once.apply(model(batch[0]).squeeze(1))
+        size = Once.apply(model(batch[0]).squeeze(1))  # type: ignore[no-untyped-call]
         return size, {"size": size}
 
     torch.manual_seed(0)
@@ -677,9 +677,10 @@ def test_bad_input() -> None:
         certify(problem, model, samples(5), method_of("augmented"))
     with pytest.raises(ConfigurationError, match="expected subset as a whole number >= 1, got 0"):
         certify(problem, model, data, method, subset=0)
-    for name in ("active", "passes"):
-        with pytest.raises(ConfigurationError, match=f"expected {name} > 0, got 0"):
-            certify(problem, model, data, method, **{name: 0.0})
+    with pytest.raises(ConfigurationError, match="expected active > 0, got 0"):
+        certify(problem, model, data, method, active=0.0)
+    with pytest.raises(ConfigurationError, match="expected passes > 0, got 0"):
+        certify(problem, model, data, method, passes=0.0)
     with pytest.raises(ConfigurationError, match="no parameters that require gradients"):
         certify(problem, network().requires_grad_(False), data, method)
     data.tensors[0][5] = math.nan

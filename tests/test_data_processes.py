@@ -11,7 +11,7 @@ import torch
 from samplewise.data import ImageData, digits
 from samplewise.data.processes import QUEUED, side_by_side
 from samplewise.errors import ProcessLostError
-from samplewise.studies.mnist import jobs
+from samplewise.studies.mnist import study
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.settings import StudySettings, open_run
 
@@ -50,15 +50,15 @@ def test_a_process_that_is_killed_is_told_with_how_much_was_done(tmp_path: Path)
             next(results)
 
 
-def die_while_loading() -> ImageData:
+def die_while_loading() -> tuple[ImageData, None]:
     """As for want of memory."""
     os.kill(os.getpid(), signal.SIGKILL)
-    return digits()
+    return digits(), None
 
 
 def test_rows_that_did_not_fail_are_not_called_so_when_a_process_is_lost(tmp_path: Path) -> None:
     settings = StudySettings.of(digits(), theta=0.05, code=4, epochs=1, warm_epochs=0)
     open_run(tmp_path / "out", settings, resume=False)
-    todo = [jobs.Job(parse_row(name), 0) for name in ("fixed:10", "fixed:100")]
-    with pytest.raises(jobs.JobFailedError, match=r"ended from outside.* when 0 of 2 rows were complete\. Run again"):
-        jobs.run_jobs(todo, settings, tmp_path / "out", die_while_loading, threads=1)
+    todo = [study.Job(parse_row(name), 0) for name in ("fixed:10", "fixed:100")]
+    with pytest.raises(study.JobFailedError, match=r"ended from outside.* when 0 of 2 rows were complete\. Run again"):
+        study.run_jobs(todo, settings, tmp_path / "out", die_while_loading, threads=1)

@@ -175,16 +175,16 @@ def test_what_is_wrong_is_said_with_the_file(tmp_path: Path, text: str, complain
 
 @pytest.mark.parametrize("text", ["name = ", "\0", "x = 1\nx = 2", "a = " + "[" * 5000, "#" * (1 << 21)])
 def test_what_is_not_toml_is_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(DataError, match=r"recipe\.toml: is not TOML"):
+    with pytest.raises(DataError, match=r"recipe\.toml: cannot be read as TOML"):
         toml_values(written(tmp_path, text), Recipe)
 
 
 def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot be read: No such file"):
+    with pytest.raises(DataError, match=r"cannot be read as TOML: No such file"):
         toml_values(tmp_path / "none.toml", Recipe)
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "\xe4"')
-    with pytest.raises(DataError, match="is not TOML"):
+    with pytest.raises(DataError, match="cannot be read as TOML"):
         toml_values(path, Recipe)
 
 

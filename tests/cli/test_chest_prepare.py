@@ -124,7 +124,7 @@ def test_a_store_that_a_kill_left_is_begun_anew_with_a_line(
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "images.u8.unfinished").write_bytes(bytes(1000))
+    (out / "images.u8").write_bytes(bytes(1000))
     assert prepare(mixed, out) == 0
     assert "ended before its store was complete; beginning anew" in capsys.readouterr().err
     assert sorted(path.name for path in out.iterdir()) == ["images.u8", "index.json", "split.json"]

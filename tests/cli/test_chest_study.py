@@ -114,7 +114,7 @@ def test_a_classifier_says_what_it_reaches(folder: Path, capsys: pytest.CaptureF
     assert "add --resume" in error(capsys, *command, "--out", folder / "classifier")
     assert main([*command, "--out", str(folder / "classifier"), "--resume"]) == 0
     shown = capsys.readouterr().out
-    assert "Pleural_Thickening" in shown
+    assert "| Pleural Thickening " in shown
     assert "fewer than 30 positives: Atelectasis" in shown
 
 

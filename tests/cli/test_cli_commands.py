@@ -82,7 +82,7 @@ def test_device_flags_become_a_fabric() -> None:
 
 
 def test_a_source_can_hold_out_a_validation_part() -> None:
-    plain, held = Source("digits", "mnist")(), Source("digits", "mnist", 100)()
+    (plain, _), (held, _) = (Source("digits", "mnist", Devices(), held)() for held in (0, 100))
     assert len(plain.train) == len(held.train) + 100
     assert (plain.held_out, held.held_out, len(held.test)) == ("test", "validation", 100)
 

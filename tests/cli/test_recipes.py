@@ -36,7 +36,7 @@ def test_a_recipe_sets_what_options_do_not(tmp_path: Path) -> None:
         ('theta = "small"', "expected a finite number as theta, got 'small'"),
         ('latent = "tanh"', "latent"),
         ("theta = -1", "expected theta > 0"),
-        ("theta 1", "is not TOML"),
+        ("theta 1", "cannot be read as TOML"),
     ],
 )
 def test_a_recipe_that_cannot_be_right_is_one_line(

@@ -122,7 +122,7 @@ def test_images_that_were_trained_on_or_selected_the_network_are_told_apart(
     trained = tmp_path / "one"
     shutil.copytree(place / "one", trained)
     recipe = json.loads((trained / "recipe.json").read_text())
-    recipe["settings"]["data"] = Store.open(place / "store").index.fingerprint  # as the command of training does
+    recipe["settings"]["data"] = Store.open(place / "store").fingerprint  # as the command of training does
     (trained / "recipe.json").write_text(json.dumps(recipe))
     options = (trained, "--data", place / "store", "--attacks", "none", "--out", tmp_path / "out", "--psnr", 12)
     said = {
@@ -227,7 +227,7 @@ def test_a_run_is_warned_of_that_has_seen_the_images(
     shutil.copytree(place / "one", other)
     store = Store.open(place / "store")
     recipe = json.loads((other / "recipe.json").read_text())
-    recipe["settings"]["data"] = store.index.fingerprint
+    recipe["settings"]["data"] = store.fingerprint
     (other / "recipe.json").write_text(json.dumps(recipe))
     result = json.loads((other / "result.json").read_text())
     (other / "result.json").write_text(json.dumps({**result, "split": {"rule": "patients", "seed": 7}}))

@@ -98,7 +98,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
         ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
         ('network = "swft"', "recipe.toml: expected network as one of hidden, swift, got 'swft' Did you mean 'swift'?"),
         ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
-        ("rounds = ", "recipe.toml: is not TOML"),
+        ("rounds = ", "recipe.toml: cannot be read as TOML"),
     ):
         recipe.write_text(text)
         assert complaint in error(capsys, *data, "--recipe", str(recipe))

@@ -35,7 +35,7 @@ def whole(many: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
 def same(store: Store, other: Store) -> None:
     """Every byte but the versions, which are of this machine."""
     assert (store.folder / "images.u8").read_bytes() == (other.folder / "images.u8").read_bytes()
-    assert store.index == other.index
+    assert (store.folder / "index.json").read_bytes() == (other.folder / "index.json").read_bytes()
     assert store.split == other.split
     assert sorted(path.name for path in store.folder.iterdir()) == ["images.u8", "index.json", "split.json"]
 
@@ -44,10 +44,10 @@ def test_a_store_holds_the_pixels_in_the_order_of_the_names(many: Path, whole: S
     kept = [number for number in range(MANY) if number != 40]
     assert whole.names == tuple(f"{number:03d}.png" for number in kept)
     assert np.array_equal(whole.images, np.stack([noise(number) for number in kept]))
-    assert whole.index.bad == {"040.png": "not a PNG, JPEG, TIFF or BMP file"}
-    assert whole.index.converted == {"RGBA": 1}
-    assert {"python", "pillow", "samplewise"} <= set(whole.index.versions)
-    assert whole.index.fingerprint == find(many).fingerprint()
+    assert whole.bad == {"040.png": "not a PNG, JPEG, TIFF or BMP file"}
+    assert whole.converted == {"RGBA": 1}
+    assert {"python", "pillow", "samplewise"} <= set(whole.versions)
+    assert whole.fingerprint == find(many).fingerprint()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -79,7 +79,7 @@ def killed(many: Path, out: Path, when: str) -> None:
     if when == "decoding":
         prepare(many, out, size=8, workers=1, watch=lambda done, total: kill() if done > 40 else None)
     if when == "index":
-        module.Index.write = kill
+        module.Store.write_index = kill
     if when == "split":
         module.Split.write = kill
     prepare(many, out, size=8)
@@ -112,7 +112,7 @@ def test_an_error_leaves_nothing(many: Path, tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_kept_out(many: Path, tmp_path: Path) -> None:
-    path = tmp_path / "images.u8.unfinished"
+    path = tmp_path / "images.u8"
     with os.fdopen(lock(path, ""), "wb") as file:
         file.write(b"pixels of the first")
         file.flush()
@@ -158,7 +158,7 @@ def test_files_without_rows_count_as_bad(tmp_path: Path) -> None:
     folder = write_chest(tmp_path / "in", chest_names(60))
     save(folder / "images" / "00000099_000.png", noise(0))
     store = prepare(folder, tmp_path / "out", size=4)
-    assert store.index.bad == {"00000099_000.png": "no row in Data_Entry_2017_v2020.csv"}
+    assert store.bad == {"00000099_000.png": "no row in Data_Entry_2017_v2020.csv"}
     assert len(store) == 120
     save(folder / "images" / "00000099_001.png", noise(0))
     with pytest.raises(DataError, match="at least 2 of 122 pictures cannot be used"):

@@ -121,13 +121,13 @@ def parts(train: list[str], validation: list[str], test: list[str]) -> Callable[
     ("change", "complaint"),
     [
         (parts(["a0", "b0", "c0"], ["a1"], ["d0"]), "patient a is in train and, by a1, in validation"),
-        (parts(["a0", "a1", "b0"], ["c0"], []), "1 pictures are in no part: d0"),
-        (parts(["a0", "a1", "b0", "x"], ["c0"], ["d0"]), "1 names are not among the pictures: x"),
-        (parts(["a0", "a1", "a1", "b0"], ["c0"], ["d0"]), "1 names are there twice"),
+        (parts(["a0", "a1", "b0"], ["c0"], []), "1 are missing, not among the pictures or there twice: d0"),
+        (parts(["a0", "a1", "b0", "x"], ["c0"], ["d0"]), "1 are missing, not among the pictures or there twice: x"),
+        (parts(["a0", "a1", "a1", "b0"], ["c0"], ["d0"]), "1 are missing, not among the pictures or there twice: a1"),
         (lambda stored: {**stored, "format": "other"}, "is not a split of this version"),
         (lambda stored: [stored], "is not a split of this version"),
         (lambda stored: {key: stored[key] for key in stored if key != "test"}, "cannot be read as a split"),
-        (lambda stored: {**stored, "colour": 1}, "cannot be read as a split"),
+        (lambda stored: {**stored, "rule": "random"}, "cannot be read as a split"),
         (lambda stored: {**stored, "train": 7}, "cannot be read as a split"),
     ],
 )

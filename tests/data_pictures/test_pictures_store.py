@@ -108,12 +108,12 @@ def without(key: str) -> Callable[[dict[str, Any]], Any]:
     [
         (lambda index: {**index, "format": "samplewise-pictures-0"}, "is not a store of this version"),
         (lambda index: [index], "is not a store of this version"),
-        (without("patients"), r"cannot be read as a store: KeyError"),
+        (without("patients"), r"cannot be read as a store: TypeError.*patients"),
         (lambda index: {**index, "patients": index["patients"][:-1]}, "its parts do not belong together"),
         (lambda index: {**index, "findings": []}, "its parts do not belong together"),
         (lambda index: {**index, "names": index["names"][:1] * 24}, "its parts do not belong together"),
         (lambda index: {**index, "findings": ["Flu"] * 24}, r"unknown labels \['Flu'\]"),
-        (lambda index: {**index, "size": "8"}, r"cannot be read as a store: TypeError"),
+        (lambda index: {**index, "size": "8"}, r"cannot be read as a store: expected a whole number as size, got '8'"),
         (lambda index: {**index, "size": 0}, "its parts do not belong together"),
         (lambda index: {**index, "size": 9}, r"images.u8: expected 24 x 9 x 9 bytes, got 1536; prepare the store anew"),
     ],
@@ -132,7 +132,7 @@ def test_torn_files_are_refused(store: Store) -> None:
     with pytest.raises(CheckpointError, match="expected 24 x 8 x 8 bytes, got 1535"):
         Store.open(store.folder)
     images.unlink()
-    with pytest.raises(CheckpointError, match=r"images\.u8: cannot be read: No such file"):
+    with pytest.raises(CheckpointError, match=r"images\.u8: cannot be read as the pixels of a store: No such file"):
         Store.open(store.folder)
     index = store.folder / "index.json"
     index.write_bytes(index.read_bytes()[:100])

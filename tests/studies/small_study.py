@@ -39,7 +39,7 @@ def small_run(out: Path, *rows: str, seeds: tuple[int, ...] = (0,), name: str = 
     for row in rows:
         for seed in seeds:
             run_row(settings, data, parse_row(row), seed, out)
-    return read_results(out)
+    return read_results(out) if rows else []
 
 
 def killed_run(out: Path, row: str) -> None:

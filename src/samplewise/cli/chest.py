@@ -75,12 +75,12 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
         "size": store.size,
         "split": store.split.origin,
         "parts": parts,
-        "skipped": dict(store.index.bad),
-        "converted": dict(store.index.converted),
+        "skipped": dict(store.bad),
+        "converted": dict(store.converted),
         "table": listing.table.name if listing.table else None,
         "rows_without_file": len(listing.absent),
         "rows_without_file_first": list(listing.absent[:SHOWN]),
-        "fingerprint": store.index.fingerprint,
+        "fingerprint": store.fingerprint,
     }
 
 
@@ -172,25 +172,18 @@ def classifier(
 
 def _result_text(result: dict[str, Any]) -> str:
     from samplewise.studies.chest.auroc import FEWEST
+    from samplewise.studies.chest.for_report import score_table
+    from samplewise.watermark.judging.output import aligned
 
-    def interval(of: dict[str, float | None]) -> str:
-        return "    -" if of["value"] is None else f"{of['value']:.3f}  {of['low']:.3f} to {of['high']:.3f}"
-
-    test = result["test"]
-    found = {one["pathology"]: one for one in test["pathologies"]}
-    width = max(map(len, found))
-    lines = [
-        f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min",
-        f"{'test':<{width}}  positives  AUROC  95 % interval",
-        *(
-            f"{one['pathology']:<{width}}  {one['positives']:>9,}  {interval(one['auroc'])}"
-            for one in test["pathologies"]
-        ),
-        f"{'mean':<{width}}  {'':>9}  {interval(test['mean_auroc'])}",
-    ]
-    if test["left_out"]:
-        lines.append(f"not in the mean, with fewer than {FEWEST} positives: {', '.join(test['left_out'])}")
-    return "\n".join(lines)
+    table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
+    return "\n".join(
+        [
+            f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min",
+            table.title,
+            aligned([table.columns, *table.rows]),
+            *([f"not in the mean, with fewer than {FEWEST} positives: {', '.join(left_out)}"] if left_out else []),
+        ]
+    )
 
 
 app.command(epilog=chest_impact.EPILOG)(chest_impact.impact)

@@ -70,7 +70,7 @@ def impact(
     weights = fingerprint_of(network)
     if not resume:
         shutil.rmtree(out / SEEN, ignore_errors=True)
-    about = {"classifier": weights, "pictures": pictures.index.fingerprint, "split": str(pictures.split.origin)}
+    about = {"classifier": weights, "pictures": pictures.fingerprint, "split": str(pictures.split.origin)}
     once = partial(look_once, out / SEEN, about)
     network.to(device)
 
@@ -102,7 +102,7 @@ def impact(
             run.name: {"folder": run.folder.as_posix(), "recipe": asdict(run.recipe), "training": run.result}
             for run in runs
         },
-        "store": {"folder": store.as_posix(), "fingerprint": pictures.index.fingerprint},
+        "store": {"folder": store.as_posix(), "fingerprint": pictures.fingerprint},
         "fewest": fewest,
         "resamples": resamples,
         "provenance": provenance(seed=seed, device=str(device)),

@@ -11,12 +11,14 @@ import typer
 from samplewise.cli import options
 from samplewise.cli.outcome import begin, emit, note
 from samplewise.cli.progress import progress
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from samplewise.data import ImageData
-    from samplewise.studies.mnist.jobs import Job
     from samplewise.studies.mnist.settings import StudySettings
+    from samplewise.studies.mnist.study import Job
 
 EPILOG = (
     "\b\nExample: samplewise mnist --data download --rows all --out runs/mnist\n"
@@ -27,15 +29,16 @@ EPILOG = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where the images come from; calling it loads them, so that it can be handed to another process."""
+    """Where the images come from, and where to train on them: what every process of the study makes for itself."""
 
     place: str
     """A folder, ``download`` or ``digits``."""
     dataset: str
+    devices: options.Devices
     validation: int = 0
 
-    def __call__(self) -> ImageData:
-        """Load the images."""
+    def __call__(self) -> tuple[ImageData, Fabric]:
+        """Load the images and make the Fabric, which is not launched yet."""
         from samplewise import data
 
         if self.place == "digits":
@@ -46,7 +49,7 @@ class Source:
                 with progress("downloading", unit="bytes") as tell:
                     folder = data.download(known, report=lambda name, done, total: tell(done, total, name))
             images = data.load_folder(folder, known)
-        return images.with_validation(self.validation) if self.validation else images
+        return images.with_validation(self.validation) if self.validation else images, self.devices()
 
 
 def mnist(
@@ -95,9 +98,8 @@ def mnist(
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")
     from samplewise.studies.mnist.comparison import write_all
-    from samplewise.studies.mnist.jobs import JobFailedError, run_here, run_jobs
-    from samplewise.studies.mnist.results import read_results
     from samplewise.studies.mnist.settings import MADE, StudySettings, open_run
+    from samplewise.studies.mnist.study import JobFailedError, run_jobs, run_row
 
     failed: JobFailedError | None = None
     if not table_only:
@@ -105,9 +107,9 @@ def mnist(
         if data is None:
             raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
         place = options.Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
-        source = Source(data, dataset, validation)
+        source = Source(data, dataset, place, validation)
         chosen = options.given_settings(recipe, StudySettings, MADE, theta=theta, code=code, epochs=epochs)
-        images = source()
+        images, fabric = source()
 
         def begin_run(first: bool) -> StudySettings:
             settings = StudySettings.of(images, **chosen)
@@ -117,8 +119,9 @@ def mnist(
             return settings
 
         if place.several:
-            fabric = place()
-            run_here(todo, options.launch(fabric, begin_run), out, images, fabric, tensorboard=tensorboard)
+            settings = options.launch(fabric, begin_run)
+            for job in todo:
+                run_row(settings, images, job.row, job.seed, out, fabric=fabric, progress=None, tensorboard=tensorboard)
             fabric.barrier()
             if fabric.global_rank > 0:
                 return  # the first process alone writes the table
@@ -139,15 +142,15 @@ def mnist(
                         source,
                         processes=processes,
                         threads=threads,
-                        fabric=place,
                         watch=watch,
                         tensorboard=tensorboard,
                     )
                 except JobFailedError as error:
                     failed = error  # the rows that did come to their end still get their table
-    if failed is not None and not read_results(out):
-        raise failed
-    table, missing = write_all(out)
+    try:
+        table, missing = write_all(out)
+    except DataError as error:
+        raise failed or error from None
     if missing:
         note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
@@ -156,8 +159,8 @@ def mnist(
 
 
 def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list[Job]:
-    from samplewise.studies.mnist.jobs import Job
     from samplewise.studies.mnist.rows import GROUPS, parse_row
+    from samplewise.studies.mnist.study import Job
 
     if group is not None and group not in GROUPS:
         raise ConfigurationError(f"expected --rows as one of {', '.join(GROUPS)}, got {group!r}; for one row: --row")

@@ -80,10 +80,12 @@ def train(
     """
     begin(f"watermark train: opening {data}")
     from samplewise.report.tensorboard import to_tensorboard
-    from samplewise.studies.chest.classifier import fingerprint, read_classifier
+    from samplewise.studies.chest.classifier import read_classifier
+    from samplewise.studies.chest.densenet import fingerprint_of
     from samplewise.watermark.recipe import FOUND_OUT, Recipe, make_recipe
     from samplewise.watermark.training import make_network, train
 
+    diagnoser = None if classifier is None else read_classifier(classifier)
     given = options.given_settings(
         recipe,
         Recipe,
@@ -95,7 +97,7 @@ def train(
         noise=noise,
         image_loss=image_loss,
         diagnosis=diagnosis,
-        classifier=None if classifier is None else fingerprint(classifier),
+        classifier=None if diagnoser is None else fingerprint_of(diagnoser),
         seed=seed,
     )
     wanted = make_recipe(given, recipe)
@@ -106,14 +108,7 @@ def train(
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
     with to_tensorboard(fabric, out / "fit" if tensorboard else None):
         wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
-        solution = train(
-            store,
-            wanted,
-            out,
-            classifier=None if classifier is None else read_classifier(classifier),
-            resume=True,
-            fabric=fabric,
-        )
+        solution = train(store, wanted, out, classifier=diagnoser, resume=True, fabric=fabric)
     if fabric.global_rank > 0:
         return
     error = solution.audits["validation"].means["bit_error"]
@@ -148,7 +143,7 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
     from samplewise.watermark.training import open_run
 
     source = watermark_evaluate.open_source(data)
-    found = source.index.fingerprint if isinstance(source, Store) else source.fingerprint()
+    found = source.fingerprint if isinstance(source, Store) else source.fingerprint()
     recipe = replace(recipe, data=found)
     if first:
         open_run(out, recipe, resume=resume)

@@ -145,6 +145,6 @@ def warn_of_other_split(run: Run, pictures: PictureData, part: str) -> None:
     from samplewise.watermark.judging.output import split_of
 
     store = pictures.store
-    same = store.index.fingerprint == run.recipe.data
+    same = store.fingerprint == run.recipe.data
     if part != "train" and same and run.split is not None and run.split != split_of(store):
         note(f"{run.name}: was trained with another split of these images, so it has seen some that it is judged on")

@@ -7,7 +7,6 @@ import io
 import math
 import os
 import struct
-import sys
 import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
@@ -20,8 +19,8 @@ import torch
 from torch import Tensor
 
 from samplewise.data.images import ImageData
-from samplewise.disk import atomic
-from samplewise.errors import ConfigurationError, DataError, OutputError, did_you_mean
+from samplewise.disk import atomic, ensure_writable
+from samplewise.errors import ConfigurationError, DataError, did_you_mean
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 """Training images and labels, test images and labels; published with .gz behind."""
@@ -203,15 +202,8 @@ def _take(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: i
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept, by the custom of the operating system."""
-    home = Path.home()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = home / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
-    return Path(base) / "samplewise"
+    """Where downloads are kept: where PyTorch keeps its own, on every system."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samplewise"
 
 
 def download(
@@ -231,10 +223,7 @@ def download(
     if not data.mirrors:
         raise ConfigurationError(f"{data.name!r} data cannot be downloaded: give its folder")
     target = Path(folder) if folder is not None else cache_folder() / data.name
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from error
+    ensure_writable(target)
     for name in FILES:
         path = _find(target, name)
         with suppress(DataError):  # torn or corrupted: fetched again

@@ -1,15 +1,19 @@
 """Records on disk: JSON read with one error, settings that people write as TOML, and what a folder is a run of."""
 
+import csv
+import io
 import json
 import math
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
+
+from safetensors import SafetensorError
 
 from samplewise import disk
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, RecordError, SamplewiseError, did_you_mean
@@ -18,6 +22,7 @@ T = TypeVar("T")
 MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
 NONE = "none"
 """How None is written, which TOML has no word for."""
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text in quotes"}
 
 
@@ -31,8 +36,8 @@ def decoding(path: Path, what: str) -> Iterator[None]:
         yield
     except SamplewiseError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
+    except (*UNREADABLE, SafetensorError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         if isinstance(error, AttributeError | LookupError | TypeError):  # whose words alone say little
             why = f"{type(error).__name__}: {error}"
         raise RecordError(f"{path}: cannot be read as {what}: {why or error}") from error
@@ -63,6 +68,15 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
     return value
 
 
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of the same columns, at least one, whole or not at all."""
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    disk.write_text(path, lines.getvalue())
+
+
 def from_plain(kind: type[T], stored: Mapping[str, Any], **more: Any) -> T:
     """The dataclass ``kind`` of what JSON says of its fields, each of the field's type, and of what is given beside."""
     hints = typing.get_type_hints(kind)
@@ -83,16 +97,12 @@ def toml_values(path: Path, kind: type[Any], *, apart: Collection[str] = ()) -> 
         DataError: the file cannot be read or is not TOML.
         ConfigurationError: it has an unknown key or a value of another type.
     """
-    try:
+    with decoding(path, "TOML"):
         with path.open("rb") as file:
             content = file.read(MAX_TOML + 1)
         if len(content) > MAX_TOML:
             raise ValueError(f"expected at most {MAX_TOML:,} bytes")
         stored = tomllib.loads(content.decode("utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is not TOML: {error}") from error
     known = [field.name for field in fields(kind) if field.name not in apart and field.init]
     if unknown := [name for name in stored if name not in known]:
         raise ConfigurationError(
@@ -122,6 +132,10 @@ def _value(value: Any, hint: Any, name: str) -> Any:
         if isinstance(value, list):
             return tuple(_value(entry, arguments[0], name) for entry in value)
         raise ValueError(f"expected a list as {name}, got {value!r}")
+    elif origin is Mapping:
+        if isinstance(value, dict):
+            return {key: _value(entry, arguments[1], f"{name}/{key}") for key, entry in value.items()}
+        raise ValueError(f"expected an object as {name}, got {value!r}")
     elif hint is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     elif hint in (bool, int, str) and type(value) is hint:
@@ -173,6 +187,12 @@ class SettingsFile(Generic[T]):
     format: str
     kind: type[T]
     what: str
+
+    def belongs_to(self, folder: Path) -> bool:
+        """Whether ``folder`` is that of such a run, of whichever version."""
+        path = folder / self.name
+        named = str(read_json(path, "a run").get("format")) if path.exists() else ""
+        return named.startswith(self.format.rstrip("0123456789"))
 
     def read(self, folder: Path) -> T:
         """The settings of the run in ``folder``."""

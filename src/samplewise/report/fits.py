@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from samplewise.certificate import Certificate
 from samplewise.data.records import SettingsFile, decoding, from_plain, read_json
 from samplewise.disk import write_json
-from samplewise.errors import DataError, RecordError
+from samplewise.errors import DataError
 from samplewise.forecast import in_words
 from samplewise.history import History
 from samplewise.report.run import (
@@ -100,18 +100,13 @@ def read_fit_within(
         settings_file: what the command keeps its settings in.
         key: what the report calls them.
     """
-    path = folder / settings_file.name
-    if not path.exists():
+    if not settings_file.belongs_to(folder):
         return None
-    stored = read_json(path, "a run")
-    if stored.get("format") != settings_file.format:
-        return None
+    settings = asdict(settings_file.read(folder))
     found = read_fit(folder / "fit")
     if found is None:
         raise DataError(f"{folder}: its training has not begun yet; make the report later")
     (run,) = found
-    with decoding(path, f"a run of {settings_file.what}"):
-        settings = dict(stored["settings"])
     named = replace(run, name=folder.resolve().name, folder=str(folder), settings={key: settings, **run.settings})
     return named, settings
 
@@ -178,13 +173,10 @@ def _distributions(
 
 def _read_values(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
     """What stands under ``prefix/`` among the values of every sample, as ``fit`` keeps them beside its audit."""
-    try:
-        with decoding(path, "the values of an audit"), safe_open(path, framework="np") as file:
-            start = f"{prefix}/"
-            names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 - not a dictionary
-            return {name.removeprefix(start): file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise RecordError(f"{path}: cannot be read as the values of an audit: {error}") from error
+    with decoding(path, "the values of an audit"), safe_open(path, framework="np") as file:
+        start = f"{prefix}/"
+        names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 - not a dictionary
+        return {name.removeprefix(start): file.get_tensor(name) for name in names}
 
 
 def _method(described: Mapping[str, Any]) -> str:

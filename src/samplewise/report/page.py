@@ -7,7 +7,6 @@ import gzip
 import io
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +60,6 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         asked=runs[0] if words.same_problem(runs) else None,
         charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
         made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
-        style=_own("page.css"),
-        script=_own("page.js"),
         plotly=_packed_plotly(),
     )
 
@@ -183,7 +180,3 @@ def _environment() -> Environment:
 def _harmless(value: Any) -> Any:
     """Texts as :func:`samplewise.errors.printable` has them; our own style, script and charts are marked as safe."""
     return printable(value) if type(value) is str else value
-
-
-def _own(name: str) -> str:
-    return resources.files("samplewise.report").joinpath(name).read_text(encoding="utf-8")

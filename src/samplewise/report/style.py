@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise import disk
-from samplewise.errors import ConfigurationError, install
+from samplewise.errors import needed_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,10 +96,8 @@ SMALL = 6.5  # points; names inside a plot
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the common style; figures are made and saved inside, and nothing global is left changed."""
-    try:
+    with needed_for("a figure", "plots"):
         import matplotlib as mpl
-    except ImportError as error:
-        raise ConfigurationError(f"figures need matplotlib; {install('plots')}") from error
     with mpl.rc_context(RC):
         yield
 

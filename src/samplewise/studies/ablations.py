@@ -18,11 +18,10 @@ from samplewise.measures import mse
 from samplewise.provenance import provenance
 from samplewise.samples import mix
 from samplewise.watermark.judging import measure
+from samplewise.watermark.judging.output import aligned
 from samplewise.watermark.networks.swift import CELL, STRENGTH, Swift
 from samplewise.watermark.recipe import SWIFT, Recipe
 from samplewise.watermark.training import train
-
-__all__ = ["ABLATIONS", "Ablation", "run"]
 
 
 class ConstantMap(Swift):
@@ -88,7 +87,7 @@ ABLATIONS: dict[str, Ablation] = {
 def run(store: Store, base: Recipe, name: str, folder: Path) -> dict[str, Any]:
     """Train one ablation and say what it came to on the validation pictures, in eval mode, as 8-bit files."""
     ablation = ABLATIONS[name]
-    recipe = replace(base, data=store.index.fingerprint, **ablation.changes)
+    recipe = replace(base, data=store.fingerprint, **ablation.changes)
     if not recipe.message_rounds:
         recipe = replace(recipe, rounds=base.last_round)  # as long as the others
     with torch.random.fork_rng(devices=[]):
@@ -114,24 +113,23 @@ def run(store: Store, base: Recipe, name: str, folder: Path) -> dict[str, Any]:
 
 
 def _table(found: list[dict[str, Any]], recipe: Recipe) -> str:
-    lines = [
-        f"# Ablations: {recipe.bits} bits at {recipe.size} x {recipe.size}, floor {recipe.floor:g} dB, "
-        f"{recipe.last_round * (recipe.steps_per_round or 0)} steps",
-        "",
-        "Validation pictures at the end of training, written as 8-bit files by the network in eval mode. The share in "
-        "training is what the method saw in the last round, with the network in training mode and its margin; over the "
-        "second half, the least and the most that audits between the rounds saw in eval mode.",
-        "",
-        "| Change | Hypothesis | Bit error | PSNR, mean | Share at the floor | In training | Over the second half |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    heads = "Change|Hypothesis|Bit error|PSNR, mean|Share at the floor|In training|Over the second half"
+    rows = [heads.split("|")]
     for each in found:
         low, high = each["satisfied_range_of_second_half"]
-        lines.append(
-            f"| {each['name']} | {each['hypothesis']} | {each['bit_error']:.4f} | {each['psnr_mean']:.2f} | "
-            f"{each['satisfied']:.3f} | {each['running_satisfied']:.3f} | {low:.3f} to {high:.3f} |"
-        )
-    return "\n".join(lines) + "\n"
+        numbers = ("{bit_error:.4f}", "{psnr_mean:.2f}", "{satisfied:.3f}", "{running_satisfied:.3f}")
+        said = (number.format(**each) for number in numbers)
+        rows.append([each["name"], each["hypothesis"], *said, f"{low:.3f} to {high:.3f}"])
+    return f"""\
+# Ablations: {recipe.bits} bits at {recipe.size} x {recipe.size}, floor {recipe.floor:g} dB, \
+{recipe.last_round * (recipe.steps_per_round or 0)} steps
+
+Validation pictures at the end of training, written as 8-bit files by the network in eval mode. The share in training \
+is what the method saw in the last round, with the network in training mode and its margin; over the second half, the \
+least and the most that audits between the rounds saw in eval mode.
+
+{aligned(rows)}
+"""
 
 
 def main() -> None:

@@ -21,8 +21,6 @@ from samplewise.studies.mnist.settings import StudySettings, write_settings
 from samplewise.studies.mnist.study import run_row
 from samplewise.unseen import violation_rate_upper
 
-__all__ = ["ROWS", "run_demo"]
-
 MARK = "demo.json"
 REPORT = "report.html"
 THETA, CODE, EPOCHS, BATCH = 0.02, 10, 100, 64

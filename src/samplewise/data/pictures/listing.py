@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from samplewise.data.records import decoding
 from samplewise.errors import DataError, did_you_mean
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff")
@@ -134,10 +135,8 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _length(path: Path) -> int:
-    try:
+    with decoding(path, "a picture"):
         return path.stat().st_size
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}; mend or remove it") from error
 
 
 def _labelled(root: Path, paths: list[Path], table: Path) -> Listing:
@@ -172,22 +171,19 @@ def read_rows(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Patient and findings in the official CSV, by picture name without its suffix."""
     rows: dict[str, tuple[str, tuple[str, ...]]] = {}
     unknown: Counter[str] = Counter()
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = [column for column in (NAME, FINDINGS, PATIENT) if column not in (reader.fieldnames or ())]
-            if missing:
-                raise DataError(f"{path}: the columns {', '.join(missing)} are missing; is this the official CSV?")
-            for row in reader:
-                name, cell, patient = ((row[column] or "").strip() for column in (NAME, FINDINGS, PATIENT))
-                stem = name.rpartition(".")[0] or name  # Path would take most of the time here
-                findings = [label.strip() for label in cell.split("|")]
-                if wrong := "a second row for this picture" if stem in rows else _wrong(stem, patient, findings):
-                    raise DataError(f"{path}, line {reader.line_num} ({name}): {wrong}; mend the row or remove it")
-                unknown.update({*findings}.difference(PATHOLOGIES, [NO_FINDING]))
-                rows[stem] = patient.zfill(8), tuple(finding for finding in findings if finding != NO_FINDING)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as a CSV file: {error}") from error
+    with decoding(path, "a CSV file"), path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        missing = [column for column in (NAME, FINDINGS, PATIENT) if column not in (reader.fieldnames or ())]
+        if missing:
+            raise DataError(f"{path}: the columns {', '.join(missing)} are missing; is this the official CSV?")
+        for row in reader:
+            name, cell, patient = ((row[column] or "").strip() for column in (NAME, FINDINGS, PATIENT))
+            stem = name.rpartition(".")[0] or name  # Path would take most of the time here
+            findings = [label.strip() for label in cell.split("|")]
+            if wrong := "a second row for this picture" if stem in rows else _wrong(stem, patient, findings):
+                raise DataError(f"{path}, line {reader.line_num} ({name}): {wrong}; mend the row or remove it")
+            unknown.update({*findings}.difference(PATHOLOGIES, [NO_FINDING]))
+            rows[stem] = patient.zfill(8), tuple(finding for finding in findings if finding != NO_FINDING)
     if unknown:
         ranked = sorted(unknown, key=lambda label: (-unknown[label], label))
         listed = some(f"{label!r} (rows: {unknown[label]:,})" for label in ranked)
@@ -211,10 +207,8 @@ def _wrong(stem: str, patient: str, findings: list[str]) -> str | None:
 
 def read_list(path: Path) -> frozenset[str]:
     """The names in one of the official lists, one on each line, without their suffixes."""
-    try:
+    with decoding(path, "a list of names"):
         lines = path.read_text(encoding="utf-8-sig").split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as a list of names: {error}") from error
     if not lines:
         raise DataError(f"{path}: is empty; expected a file name on each line")
     return frozenset(Path(line).stem for line in lines)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO, get_args
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from samplewise.data.pictures.decode import decode, need_pillow
 from samplewise.data.pictures.listing import LISTS, Listing, PictureFile, find, find_above, read_list, some
 from samplewise.data.pictures.split import Rule, Split
-from samplewise.data.pictures.store import IMAGES, INDEX, SPLIT, UNFINISHED, Index, Store
+from samplewise.data.pictures.store import IMAGES, INDEX, SPLIT, Store
 from samplewise.data.processes import cores
 from samplewise.disk import PARTIAL, clear_partial, ensure_writable, lock
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
@@ -28,7 +29,7 @@ BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written
 
 Watch = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
-LEFT = (UNFINISHED, IMAGES, SPLIT, f"{PARTIAL}*")
+LEFT = (IMAGES, SPLIT, f"{PARTIAL}*")
 """What a kill can leave."""
 Divide = Callable[[Sequence[str], Sequence[str]], Split | None]
 
@@ -70,7 +71,9 @@ def prepare(
     out = Path(out)
     bad = dict.fromkeys(listing.unlisted, f"no row in {listing.table.name}" if listing.table else "")
     _refuse_bad(listing, bad)
-    divide = _splitter(listing, split, seed)
+    divide = partial(_divide, listing, split, seed)
+    # Tried before the work, so that it does not fail for want of a file after it.
+    divide([picture.name for picture in listing.pictures], [picture.patient for picture in listing.pictures])
     if (out / INDEX).exists():
         return _finished(out, listing, size, divide, resume=resume)
     if out.exists() and not is_unfinished(out) and (not out.is_dir() or any(out.iterdir())):
@@ -88,7 +91,8 @@ def prepare(
         names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
         if (parts := divide(names, patients)) is not None:
             parts.write(out / SPLIT)
-        index = Index(
+        store = Store(
+            out,
             size=size,
             fingerprint=listing.fingerprint(),
             names=names,
@@ -98,7 +102,7 @@ def prepare(
             converted=converted,
             versions={**versions(), "pillow": metadata.version("pillow")},
         )
-    index.write(out)  # last: with it the store is complete
+    store.write_index()  # last: with it the store is complete
     return Store.open(out)
 
 
@@ -110,13 +114,12 @@ def is_unfinished(out: Path) -> bool:
 
 @contextmanager
 def _unfinished(out: Path) -> Iterator[BinaryIO]:
-    """The file that pixels go to, held by one process; at the end it takes its name, after an error nothing stays."""
-    path = out / UNFINISHED
+    """The file that pixels go to, held by one process; after an error nothing stays."""
+    path = out / IMAGES
     held = lock(path, f"{out}: another process is preparing this store; wait for it or end it")
     with os.fdopen(held, "wb") as images:  # closing it lifts the lock
         clear_partial(out)
-        for left in (path for pattern in LEFT for path in out.glob(pattern) if path.name != UNFINISHED):
-            left.unlink()
+        (out / SPLIT).unlink(missing_ok=True)
         images.truncate(0)
         try:
             yield images
@@ -127,7 +130,6 @@ def _unfinished(out: Path) -> Iterator[BinaryIO]:
             with suppress(PermissionError):  # Windows keeps open files
                 path.unlink()
             raise
-    path.replace(out / IMAGES)
 
 
 def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
@@ -141,11 +143,10 @@ def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
         )
 
 
-def _splitter(listing: Listing, rule: str, seed: int) -> Divide:
-    """What will split the pictures, tried before the work, so that it does not fail for want of a file after it."""
+def _divide(listing: Listing, rule: str, seed: int, names: Sequence[str], patients: Sequence[str]) -> Split | None:
+    """The split of pictures of the listing, where there are patients enough: to judge a network none is needed."""
     if rule == "patients":
-        # Of one or two patients there is no split, and to judge a network none is needed.
-        return lambda names, patients: Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
+        return Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
     if rule not in get_args(Rule):
         raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {rule!r}")
     paths = [find_above(listing.root, name) for name in LISTS]
@@ -153,18 +154,13 @@ def _splitter(listing: Listing, rule: str, seed: int) -> Divide:
     if missing:
         raise DataError(f"{listing.root}: {' and '.join(missing)} not found there or in the two folders above")
     train_val, test = (read_list(path) for path in paths if path is not None)
-
-    def official(names: Sequence[str], patients: Sequence[str]) -> Split:
-        return Split.official(names, patients, train_val=train_val, test=test, seed=seed)
-
-    official([p.name for p in listing.pictures], [p.patient for p in listing.pictures])
-    return official
+    return Split.official(names, patients, train_val=train_val, test=test, seed=seed)
 
 
 def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume: bool) -> Store:
     """The store that is there already, if it is the one that was asked for."""
     store = Store.open(out)
-    if store.size != size or store.index.fingerprint != listing.fingerprint():
+    if store.size != size or store.fingerprint != listing.fingerprint():
         which = f"of size {store.size}, not {size}" if store.size != size else "of other pictures"
         raise CheckpointError(f"{out}: holds a store {which}; choose another folder")
     if not resume:

@@ -1,12 +1,13 @@
 """Train, validation and test parts that no patient is shared between."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from samplewise.data.pictures.listing import some
-from samplewise.data.records import decoding, read_json
+from samplewise.data.records import decoding, from_plain, read_json
 from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import mix
@@ -48,12 +49,7 @@ class Split:
         """Draw 15 % of the patients for validation and for test each; the rest is for training.
 
         The result depends on the set of patients and the seed, not on the order of the files. Each part has at least
-        one patient, so three are needed.
-
-        Args:
-            names: of all pictures.
-            patients: whose each of them is.
-            seed: of the draw.
+        one patient, so three are needed. ``patients`` says whose each of the pictures ``names`` is.
         """
         drawn = _shuffled(patients, seed)
         if len(drawn) < 3:
@@ -75,12 +71,7 @@ class Split:
     ) -> Self:
         """Take the test part from the official list, and draw patients of the other list for validation.
 
-        Args:
-            names: of all pictures; the lists may hold more.
-            patients: whose each of them is.
-            train_val: names of the first list, without suffixes.
-            test: names of the second list, without suffixes.
-            seed: of the draw.
+        The lists have names without suffixes, and may hold more than the pictures ``names``.
         """
         known = {Path(name).stem: patient for name, patient in zip(names, patients, strict=True)}
         if nowhere := sorted(known.keys() - {*train_val, *test}):
@@ -110,32 +101,25 @@ class Split:
     def read(cls, path: Path | str, names: Sequence[str], patients: Sequence[str]) -> Self:
         """Read what :meth:`write` wrote, and check it against the pictures it is for.
 
-        Args:
-            path: the file.
-            names: of all pictures.
-            patients: whose each of them is.
-
         Raises:
             CheckpointError: not such a file, or not of these pictures, or a patient is on two sides.
         """
         path = Path(path)
         stored = read_json(path, "a split", format=FORMAT)
         with decoding(path, "a split"):
-            train, validation, test = (tuple(stored.pop(part)) for part in PARTS)
-            split = cls(train, validation, test, **stored)
-            listed = {*train, *validation, *test}
+            split = from_plain(cls, stored)
+            placed = Counter(split.train + split.validation + split.test)
         owner = dict(zip(names, patients, strict=True))
-        if unknown := sorted(listed - owner.keys()):
-            raise CheckpointError(f"{path}: {len(unknown):,} names are not among the pictures: {some(unknown)}")
-        if missing := sorted(owner.keys() - listed):
-            raise CheckpointError(f"{path}: {len(missing):,} pictures are in no part: {some(missing)}")
+        if wrong := sorted(name for name in {*placed, *owner} if placed[name] != 1 or name not in owner):
+            raise CheckpointError(
+                f"{path}: expected every picture in one part; {len(wrong):,} are missing, not among the pictures or "
+                f"there twice: {some(wrong)}"
+            )
         side: dict[str, Part] = {}
         for part in PARTS:
             for name in split.part(part):
                 if (other := side.setdefault(owner[name], part)) != part:
                     raise CheckpointError(f"{path}: patient {owner[name]} is in {other} and, by {name}, in {part}")
-        if twice := len(train) + len(validation) + len(test) - len(listed):
-            raise CheckpointError(f"{path}: {twice:,} names are there twice")
         return split
 
 

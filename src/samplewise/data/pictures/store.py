@@ -1,8 +1,9 @@
 """Prepared pictures on disk, memory-mapped, and the data sets that are parts of them."""
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
@@ -15,20 +16,20 @@ from torch.utils.data import Dataset
 
 from samplewise.data.pictures.listing import PATHOLOGIES, some
 from samplewise.data.pictures.split import PARTS, Part, Split
-from samplewise.data.records import decoding, read_json
+from samplewise.data.records import decoding, from_plain, read_json
 from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, DataError
 
 FORMAT = "samplewise-pictures-1"
 INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"
-UNFINISHED = "images.u8.unfinished"
-"""Holds the pixels while a store is being made."""
+"""The index is written last: without it, a store is unfinished."""
 
 
-@dataclass(frozen=True)
-class Index:
-    """What a store holds beside the pixels."""
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Pictures of one size, ready to train on; made by :func:`prepare` and opened by :meth:`open`."""
 
+    folder: Path
     size: int
     """Height and width of every picture."""
     fingerprint: str
@@ -43,52 +44,12 @@ class Index:
     """How many files of each mode other than 8-bit grey were turned into it."""
     versions: Mapping[str, str]
 
-    def write(self, folder: Path) -> None:
-        """Write it as JSON, whole or not at all: with this file a store is complete."""
-        findings = None if self.findings is None else ["|".join(names) for names in self.findings]
-        write_json(folder / INDEX, {"format": FORMAT, **vars(self), "findings": findings})
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read what :meth:`write` wrote."""
-        path = folder / INDEX
-        if not path.exists():
-            if (folder / UNFINISHED).exists() or (folder / IMAGES).exists():
-                raise CheckpointError(f"{folder}: the store is unfinished; prepare it again")
-            raise DataError(f"{folder}: is not a store of pictures ({INDEX} is missing); prepare one first")
-        stored = read_json(path, "a store", format=FORMAT)
-        with decoding(path, "a store"):
-            cells = stored["findings"]
-            index = cls(
-                operator.index(stored["size"]),
-                str(stored["fingerprint"]),
-                tuple(map(str, stored["names"])),
-                tuple(map(str, stored["patients"])),
-                None if cells is None else tuple(tuple(cell.split("|")) if cell else () for cell in cells),
-                *(dict(stored[name]) for name in ("bad", "converted", "versions")),
-            )
-            columns = (index.names, set(index.names), index.patients, index.names if cells is None else cells)
-            if len(set(map(len, columns))) > 1 or index.size < 1:
-                raise ValueError("its parts do not belong together")
-            if unknown := {name for names in index.findings or () for name in names} - set(PATHOLOGIES):
-                raise ValueError(f"unknown labels {sorted(unknown)}")
-        return index
-
-
-class Store:
-    """Pictures of one size, ready to train on; made by :func:`prepare` and opened by :meth:`open`.
-
-    Args:
-        folder: where it is.
-        index: what it holds.
-        images: the pixels, uint8 of shape ``(N, H, W)``, mapped and not read.
-    """
-
-    def __init__(self, folder: Path, index: Index, images: NDArray[np.uint8]) -> None:
-        self.folder = folder
-        self.index = index
-        self.images = images
-        self.size, self.names, self.patients = index.size, index.names, index.patients
+    def write_index(self) -> None:
+        """Write all but the pixels as JSON, whole or not at all: with this file a store is complete."""
+        stored = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "folder"}
+        if self.findings is not None:
+            stored["findings"] = ["|".join(names) for names in self.findings]
+        write_json(self.folder / INDEX, {"format": FORMAT, **stored})
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
@@ -99,18 +60,34 @@ class Store:
             CheckpointError: it is unfinished, torn, damaged or foreign.
         """
         folder = Path(folder)
-        index = Index.read(folder)
-        shape = (len(index.names), index.size, index.size)
-        path = folder / IMAGES
-        try:
-            length = path.stat().st_size
-            if length != np.prod(shape, dtype=np.int64):
-                raise CheckpointError(
-                    f"{path}: expected {' x '.join(map(str, shape))} bytes, got {length}; prepare the store anew"
-                )
-            return cls(folder, index, np.memmap(path, np.uint8, "r", shape=shape))
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+        path = folder / INDEX
+        if not path.exists():
+            if (folder / IMAGES).exists():
+                raise CheckpointError(f"{folder}: the store is unfinished; prepare it again")
+            raise DataError(f"{folder}: is not a store of pictures ({INDEX} is missing); prepare one first")
+        stored = read_json(path, "a store", format=FORMAT)
+        with decoding(path, "a store"):
+            if (cells := stored["findings"]) is not None:
+                stored["findings"] = [cell.split("|") if cell else [] for cell in cells]
+            store = from_plain(cls, stored, folder=folder)
+            columns = (store.names, set(store.names), store.patients, store.names if cells is None else cells)
+            if len(set(map(len, columns))) > 1 or store.size < 1:
+                raise ValueError("its parts do not belong together")
+            if unknown := {name for names in store.findings or () for name in names} - set(PATHOLOGIES):
+                raise ValueError(f"unknown labels {sorted(unknown)}")
+        pixels, shape = folder / IMAGES, (len(store), store.size, store.size)
+        with decoding(pixels, "the pixels of a store"):
+            length = pixels.stat().st_size
+        if length != math.prod(shape):
+            raise CheckpointError(
+                f"{pixels}: expected {' x '.join(map(str, shape))} bytes, got {length}; prepare the store anew"
+            )
+        return store
+
+    @cached_property
+    def images(self) -> NDArray[np.uint8]:
+        """The pixels, uint8 of shape ``(N, H, W)``, mapped and not read."""
+        return np.memmap(self.folder / IMAGES, np.uint8, "r", shape=(len(self), self.size, self.size))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).open, (self.folder,)  # another process maps the file itself; pixels are never sent
@@ -121,9 +98,9 @@ class Store:
     @cached_property
     def labels(self) -> NDArray[np.uint8] | None:
         """Zeros and ones of shape ``(N, 14)``, or None for pictures without labels."""
-        if self.index.findings is None:
+        if self.findings is None:
             return None
-        return np.array([[name in names for name in PATHOLOGIES] for names in self.index.findings], np.uint8)
+        return np.array([[name in names for name in PATHOLOGIES] for names in self.findings], np.uint8)
 
     @cached_property
     def rows(self) -> Mapping[str, int]:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from samplewise.data.pictures import PATHOLOGIES
 
-__all__ = ["FEWEST", "Array", "Aurocs", "Interval", "enough", "operating_points", "patient_weights", "resampled_auroc"]
-
 Array: TypeAlias = NDArray[np.float64]
 FEWEST = 30
 """Positives that a pathology must have for its AUROC to count in a mean, where nothing else is asked for."""

@@ -26,7 +26,6 @@ from samplewise.samples import mix
 from samplewise.studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from samplewise.studies.chest.densenet import (
     Classifier,
-    fingerprint_of,
     load_classifier,
     load_pretrained,
     probabilities,
@@ -36,10 +35,6 @@ from samplewise.training import Solution, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-__all__ = ["MADE", "SCORES_FILE", "SETTINGS_FILE", "ClassifierSettings", "check_unseen", "classification"]
-__all__ += ["fingerprint", "labels_of", "make_augmentation", "open_run", "positive_weight", "read_classifier"]
-__all__ += ["train_classifier"]
 
 SCORES_FILE = "result.json"
 RESAMPLES = 2000
@@ -87,11 +82,11 @@ class ClassifierSettings:
 
     def of(self, store: Store, weights: Path | None) -> ClassifierSettings:
         """The same for these pictures and this file of weights."""
-        try:
-            digest = "" if weights is None else hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
-        except OSError as error:
-            raise DataError(f"{weights}: cannot be read: {error.strerror or error}") from error
-        return replace(self, data=store.index.fingerprint, weights=digest)
+        if weights is None:
+            return replace(self, data=store.fingerprint, weights="")
+        with decoding(weights, "weights of DenseNet-121"):
+            digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16]
+        return replace(self, data=store.fingerprint, weights=digest)
 
 
 SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", ClassifierSettings, "classifier training")
@@ -222,16 +217,11 @@ def check_unseen(folder: Path, store: Store) -> None:
     path = folder / SCORES_FILE
     with decoding(path, "a result of chest classifier"):
         split = read_json(path, "a result of chest classifier")["pictures"]["split"]
-    if SETTINGS_FILE.read(folder).data != store.index.fingerprint or split != store.split.origin:
+    if SETTINGS_FILE.read(folder).data != store.fingerprint or split != store.split.origin:
         raise DataError(
             f"{store.folder}: holds other pictures than {folder} was trained on, or splits them otherwise, so its test "
             "part may be known to the classifier; give the store of its training, or one of another size"
         )
-
-
-def fingerprint(folder: Path) -> str:
-    """A short hash of the weights of a finished run's classifier."""
-    return fingerprint_of(read_classifier(folder))
 
 
 def _finish(

@@ -12,12 +12,11 @@ from torch.nn import functional
 
 from samplewise.checkpoint import load_state, save_state
 from samplewise.data.pictures import PATHOLOGIES, PictureData
+from samplewise.data.records import decoding
 from samplewise.errors import CheckpointError, DataError, needed_for
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
 from samplewise.studies.chest.auroc import Array
-
-__all__ = ["Classifier", "fingerprint_of", "load_classifier", "load_pretrained", "probabilities", "save_classifier"]
 
 FORMAT = "samplewise-classifier-1"
 MEAN, DEVIATION = 0.449, 0.226  # of ImageNet's pixels over all channels, which published weights expect
@@ -121,11 +120,9 @@ def load_classifier(path: Path) -> Classifier:
     state = load_state(path)
     if state.get("format") != FORMAT or state.get("labels") != list(PATHOLOGIES):
         raise CheckpointError(f"{path}: is not a classifier of this version of the library")
-    try:
+    with decoding(path, "a classifier"):
         classifier = Classifier(int(state["size"]))
         classifier.load_state_dict(state["model"])
-    except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise CheckpointError(f"{path}: does not fit the classifier: {' '.join(str(error).split())}") from error
     return classifier.eval().requires_grad_(False)
 
 

@@ -11,8 +11,6 @@ from samplewise.report.run import RunReport, Table
 from samplewise.report.words import count
 from samplewise.studies.chest.classifier import SCORES_FILE, SETTINGS_FILE
 
-__all__ = ["read_classifier_training"]
-
 PROBLEM = "Find 14 pathologies in chest X-rays"
 
 
@@ -30,10 +28,11 @@ def _scores(path: Path) -> list[Table]:
     """AUROC by pathology, a table for each part that was judged."""
     result = read_json(path, "a result of chest classifier")
     with decoding(path, "a result of chest classifier"):
-        return [_table(part, result[part]) for part in ("test", "validation")]
+        return [score_table(part, result[part]) for part in ("test", "validation")]
 
 
-def _table(part: str, found: Mapping[str, Any]) -> Table:
+def score_table(part: str, found: Mapping[str, Any]) -> Table:
+    """AUROC by pathology on one part, as a result of the classifier has it."""
     rows = [(one["pathology"].replace("_", " "), count(one["positives"]), one["auroc"]) for one in found["pathologies"]]
     rows.append(("mean of those with enough positives", "", found["mean_auroc"]))
     return Table(

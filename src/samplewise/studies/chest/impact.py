@@ -22,8 +22,6 @@ from samplewise.watermark.judging.measure import Watch, as_images, as_pixels, ma
 from samplewise.watermark.networks import Network
 from samplewise.watermark.training import Run
 
-__all__ = ["Difference", "Impact", "Originals", "Seen", "judge_originals", "judge_run", "look_at", "look_once"]
-
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 Seen = Mapping[str, Array]
 """Of marked images as written ``probabilities`` ``(n, 14)``, ``psnr`` in dB ``(n,)`` and ``bit_error`` ``(n,)``."""

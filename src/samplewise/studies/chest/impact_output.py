@@ -1,7 +1,5 @@
 """Table II beside the paper's, the files of a comparison (Markdown, CSV and JSON), and its figure."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from samplewise.data.pictures import PATHOLOGIES
+from samplewise.data.records import write_csv
 from samplewise.disk import write_json, write_text
 from samplewise.report.style import COLOURS, legend_below, new_figure, save, series, styled
 from samplewise.studies.chest.auroc import Interval
 from samplewise.studies.chest.impact import Impact, Originals
 from samplewise.watermark.judging.output import aligned
 from samplewise.watermark.recipe import Recipe
-
-__all__ = ["TABLE_TWO", "PaperRow", "column_of", "draw_impact", "mean", "table_text", "write_table"]
 
 FORMAT = "samplewise-chest-impact-1"
 SUMMARY = ("PSNR mean", "min", "floor met", "BER", "mean \\|Δ AUROC\\|", "significant", "flipped", "mean \\|Δp\\|")
@@ -87,18 +84,18 @@ def table_text(originals: Originals, impacts: Sequence[Impact], paper: Mapping[s
 
 
 def _differences(originals: Originals, impacts: Sequence[Impact], paper: Mapping[str, str]) -> list[list[str]]:
-    head, means = ["", "positives", "AUROC", "paper"], ["mean", "", _plain(originals.aurocs.mean(originals.counts))]
+    head, means = ["", "positives", "AUROC", "paper"], ["mean", "", _shown(originals.aurocs.mean(originals.counts))]
     means.append(f"{mean('base'):.3f}")
     positives = originals.labels.sum(0)
     rows = [
-        [name, str(positives[k]), _plain(auroc), f"{TABLE_TWO[name].base:.3f}"]
+        [name, str(positives[k]), _shown(auroc), f"{TABLE_TWO[name].base:.3f}"]
         for k, (name, auroc) in enumerate(zip(PATHOLOGIES, originals.aurocs.intervals, strict=True))
     ]
     for one in impacts:
         head.append(one.label)
-        means.append(_signed(one.mean))
+        means.append(_difference(one.mean))
         for row, difference in zip(rows, one.differences, strict=True):
-            row.append(_signed(difference.auroc))
+            row.append(_difference(difference.auroc))
         if one.name in paper:
             head.append("paper")
             means.append(f"{mean(paper[one.name]):+.3f}")
@@ -130,14 +127,13 @@ def _summaries(impacts: Sequence[Impact]) -> list[list[str]]:
     return rows
 
 
-def _plain(interval: Interval) -> str:
-    return "-" if math.isnan(interval.value) else f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+def _shown(interval: Interval, style: str = ".3f", star: str = "") -> str:
+    value, low, high = (format(each, style) for each in (interval.value, interval.low, interval.high))
+    return "-" if math.isnan(interval.value) else f"{value}{star} [{low}, {high}]"
 
 
-def _signed(interval: Interval) -> str:
-    star = "*" if interval.significant else ""
-    shown = f"{interval.value:+.4f}{star} [{interval.low:+.4f}, {interval.high:+.4f}]"
-    return "-" if math.isnan(interval.value) else shown
+def _difference(interval: Interval) -> str:
+    return _shown(interval, "+.4f", "*" if interval.significant else "")
 
 
 def write_table(
@@ -163,11 +159,7 @@ def write_table(
         for one in impacts
         for score, difference in zip(scores, one.differences, strict=True)
     ]
-    lines = io.StringIO()
-    writer = csv.DictWriter(lines, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(out / "table.csv", lines.getvalue())
+    write_csv(out / "table.csv", rows)
     judged = zip(scores, originals.counts.tolist(), originals.thresholds.tolist(), strict=True)
     report = {
         "format": FORMAT,

@@ -1,7 +1,5 @@
 """The study's table: ours, the paper's and the difference, at the selected and at the last epoch."""
 
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from samplewise import disk
-from samplewise.errors import DataError
+from samplewise.data.records import write_csv
 from samplewise.provenance import provenance
 from samplewise.studies.mnist.figures import write_figures
 from samplewise.studies.mnist.results import Result, read_results
 from samplewise.studies.mnist.rows import Naming
 from samplewise.studies.mnist.settings import StudySettings, read_settings
 from samplewise.studies.mnist.table_one import COLUMNS, TABLE_ONE, Column
-
-__all__ = ["Cell", "Comparison", "Entry", "beaten", "make_comparison", "write_all"]
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
@@ -88,15 +84,16 @@ class Comparison:
     def write(self, out: Path) -> None:
         """Write ``table.json``, ``table.csv`` and ``table.md``."""
         disk.write_json(out / "table.json", {**self.to_dict(), "provenance": provenance()})
-        lines = io.StringIO()
-        writer = csv.writer(lines)
-        writer.writerow(["row", "epoch", "seeds", "split", "metric", "ours", "spread", "paper", "difference"])
-        for entry in self.rows:
-            for split, cells in entry.cells.items():
-                for name, cell in cells.items():
-                    values = cell.mean, cell.spread, cell.paper, cell.difference
-                    writer.writerow([entry.name, entry.epoch, len(entry.seeds), split, name, *values])
-        disk.write_text(out / "table.csv", lines.getvalue())
+        numbers = [
+            {
+                **{"row": entry.name, "epoch": entry.epoch, "seeds": len(entry.seeds), "split": split, "metric": name},
+                **{"ours": cell.mean, "spread": cell.spread, "paper": cell.paper, "difference": cell.difference},
+            }
+            for entry in self.rows
+            for split, cells in entry.cells.items()
+            for name, cell in cells.items()
+        ]
+        write_csv(out / "table.csv", numbers)
         disk.write_text(out / "table.md", self.text() + "\n")
 
     def text(self) -> str:
@@ -225,8 +222,6 @@ def write_all(out: Path) -> tuple[Comparison, list[str]]:
     """
     settings = read_settings(out)
     found = read_results(out)
-    if not found:
-        raise DataError(f"{out}: no row is complete yet; go on with --resume")
     table = make_comparison(settings, found)
     table.write(out)
     return table, write_figures(out / "figures", settings, found)

@@ -11,16 +11,8 @@ from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
 from samplewise.problem import Problem
 
-__all__ = ["CONSTRAINT", "DigitNetwork", "Latent", "check_latent", "study_problem"]
-
 Latent = Literal["linear", "relu"]
 CONSTRAINT = "reconstruction"
-
-
-def check_latent(latent: str) -> None:
-    """Refuse an activation that there is not."""
-    if latent not in get_args(Latent):
-        raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {latent!r}")
 
 
 class DigitNetwork(nn.Module):
@@ -38,7 +30,8 @@ class DigitNetwork(nn.Module):
         self, *, pixels: int = 784, classes: int = 10, hidden: int = 256, code: int = 20, latent: Latent = "linear"
     ) -> None:
         super().__init__()
-        check_latent(latent)
+        if latent not in get_args(Latent):
+            raise ConfigurationError(f"expected latent as one of {', '.join(get_args(Latent))}, got {latent!r}")
         activation = [nn.ReLU()] if latent == "relu" else []
         self.encoder = nn.Sequential(nn.Linear(pixels, hidden), nn.ReLU(), nn.Linear(hidden, code), *activation)
         self.classifier = nn.Linear(code, classes)

@@ -33,16 +33,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["best", "draw_pictures", "write_figures"]
-
 ACCURACY_LOSS = 0.025
 """How much training accuracy, against the best of all rows, the "best" row of a family may give up."""
 MANY = 5000  # samples from which on narrow bins are smooth
 LONG_NAME = 40  # letters from which on a name takes a line of the legend for itself
 SIZES = {"ours": 9.0}
 """Points of a marker, where they are not 5."""
-WIDTH, LEFT = 7.0, 0.9  # inches: of the figure of pictures, and of the names at its left
-SIZE, HEADING, CAPTION = 0.6, 0.3, 0.2  # inches: of a line of pictures, a heading, the numbers under a line
+LINE = 0.85  # inches of a line of pictures
+KEPT = ("original", "reconstruction", "error")
 
 
 def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
@@ -192,46 +190,34 @@ def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled:
 
 def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
     """The first held-out images as each row reconstructs them, then each row's worst."""
-    from matplotlib.figure import Figure
-
     split = settings.held_out
-    kept = [(result, result.examples()) for result in shown]
-    heading = f"First of the {split} set and the error (MSE) of each reconstruction, bold beyond the bound"
+    kept = [(naming.kind(result.row), naming.label(result.row), result.examples()) for result in shown]
     # A heading where a new block begins, the name of the line, its pictures (K, D), and the error of each, if any.
-    strips: list[tuple[str, str, Tensor, Tensor | None]] = [
-        (heading, "original", kept[0][1][f"{split}/first/original"], None)
-    ]
+    strips: list[tuple[str, str, Tensor, Tensor | None]] = []
     for which in ("first", "worst"):
-        for result, examples in kept:
-            redrawn, missed = (examples[f"{split}/{which}/{what}"] for what in ("reconstruction", "error"))
-            if which == "worst":
-                heading = f"Worst of the {split} set for {naming.label(result.row)}"
-                strips.append((heading, "original", examples[f"{split}/worst/original"], None))
-            strips.append(("", naming.kind(result.row), redrawn, missed))
-    heights = [SIZE + HEADING * bool(heading) + CAPTION * (errors is not None) for heading, _, _, errors in strips]
-    figure = Figure(figsize=(WIDTH, sum(heights)))
-    # One pair of axes, measured in inches from the lower left: a pair for each picture would take seconds.
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    end = sum(heights)
-    for (heading, name, pictures, errors), height in zip(strips, heights, strict=True):
-        top, end = end, end - height
-        if heading:
-            axes.text(0.07, top - HEADING / 2, heading, va="center", weight="bold", fontsize=8.5)
-            top -= HEADING
-        axes.text(0.07, top - SIZE / 2, name, va="center", fontsize=8)
-        for column, picture in enumerate(pictures):
-            centre = LEFT + (column + 0.5) * (WIDTH - LEFT) / len(pictures)
-            place = (centre - 0.46 * SIZE, centre + 0.46 * SIZE, top - 0.96 * SIZE, top - 0.04 * SIZE)
-            grey = picture.reshape(settings.shape).numpy()
-            axes.imshow(grey, cmap="gray_r", vmin=0, vmax=255, interpolation="nearest", aspect="auto", extent=place)
-            if errors is not None:
-                _caption(axes, centre, top - SIZE - 0.3 * CAPTION, float(errors[column]), settings.theta)
-    axes.set_xlim(0, WIDTH)
-    axes.set_ylim(0, sum(heights))
+        for place, (kind, label, examples) in enumerate(kept):
+            original, redrawn, missed = (examples[f"{split}/{which}/{what}"] for what in KEPT)
+            if which == "first" and not place:
+                heading = f"First of the {split} set, with the error (MSE) of each, bold beyond the bound"
+                strips.append((heading, "original", original, None))
+            elif which == "worst":
+                strips.append((f"Worst of the {split} set for {label}", "original", original, None))
+            strips.append(("", kind, redrawn, missed))
+    figure, lines = new_figure(len(strips), 1, height=LINE * len(strips))
+    height, width = settings.shape
+    for axes, (heading, name, pictures, errors) in zip(lines, strips, strict=True):
+        # One image for a line: axes for each picture would take seconds.
+        line = pictures.view(-1, height, width).permute(1, 0, 2).reshape(height, -1)
+        axes.imshow(line.numpy(), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
+        axes.set_title(heading, loc="left", weight="bold")
+        axes.set_ylabel(name, rotation=0, ha="right", va="center")
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.set_yticks([])
+        said = [] if errors is None else errors.tolist()
+        labels = axes.set_xticks(width * (np.arange(len(said)) + 0.5) - 0.5, [f"{error:.4f}" for error in said])
+        for tick, error in zip(labels, said, strict=True):
+            tick.label1.set_fontweight("bold" if error > settings.theta else "normal")
+            tick.label1.set_color(COLOURS["bound" if error > settings.theta else "classification"])
+        axes.tick_params(length=0)
     return save(figure, folder, "reconstructions")
-
-
-def _caption(axes: Axes, x: float, y: float, error: float, theta: float) -> None:
-    colour, weight = (COLOURS["bound"], "bold") if error > theta else (COLOURS["classification"], "normal")
-    axes.text(x, y, f"{error:.4f}", ha="center", va="center", fontsize=6.5, color=colour, weight=weight)

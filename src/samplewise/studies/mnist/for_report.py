@@ -9,30 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from samplewise.data.records import decoding, read_json
-from samplewise.errors import DataError
+from samplewise.data.records import decoding
 from samplewise.report.fits import read_certificate, read_curves, read_multipliers
 from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport
 from samplewise.studies.mnist.digit_network import CONSTRAINT
 from samplewise.studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
 from samplewise.studies.mnist.rows import Naming
-from samplewise.studies.mnist.settings import FORMAT, RUN_FILE, StudySettings, read_settings
-
-__all__ = ["read_study"]
+from samplewise.studies.mnist.settings import SETTINGS, StudySettings
 
 MERGED = 4  # bins of the study's files in one bar: they are narrow enough for 60,000 samples
 
 
 def read_study(folder: Path) -> Sequence[RunReport] | None:
     """Every complete row of the study in a folder; None if the folder is of another kind."""
-    path = folder / RUN_FILE
-    if not path.exists():
+    if not SETTINGS.belongs_to(folder):
         return None
-    if not str(read_json(path, "a run").get("format", "")).startswith(FORMAT.rstrip("0123456789")):
-        return None
-    settings, found = read_settings(folder), read_results(folder)
-    if not found:
-        raise DataError(f"{folder}: no row is complete yet; go on with --resume")
+    settings, found = SETTINGS.read(folder), read_results(folder)
     naming = Naming(result.row for result in found)
     several = len({result.seed for result in found}) > 1
     return [

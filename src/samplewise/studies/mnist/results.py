@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -19,8 +18,6 @@ from samplewise.report.run import Distribution
 from samplewise.studies.mnist.digit_network import CONSTRAINT
 from samplewise.studies.mnist.rows import Row, parse_row
 from samplewise.studies.mnist.table_one import TABLE_ONE, numbers_of
-
-__all__ = ["ERRORS", "EXAMPLES", "FIT", "RESULT", "Result", "read_results", "write_row"]
 
 FIT = "fit"
 """The folder of fit's run below the row's."""
@@ -93,15 +90,15 @@ class Result:
 
     def examples(self) -> dict[str, Tensor]:
         """Originals and reconstructions as bytes, with the samples' numbers and errors, by ``split/which/what``."""
-        try:
+        with decoding(self.folder / EXAMPLES, "pictures of a row"):
             return load_file(self.folder / EXAMPLES)
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"{self.folder / EXAMPLES}: cannot be read: {error}") from error
 
 
 def read_results(out: Path) -> list[Result]:
     """All complete rows of the run in ``out``: those of the paper in its order, the others by name; each by seed."""
     found = [_read(path) for path in (out / "rows").glob(f"*/seed-*/{RESULT}")]
+    if not found:
+        raise DataError(f"{out}: no row is complete yet; go on with --resume")
     order = {name: place for place, name in enumerate(TABLE_ONE)}
     return sorted(found, key=lambda each: (order.get(each.row.name, len(order)), each.row.name, each.seed))
 

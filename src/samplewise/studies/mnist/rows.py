@@ -2,9 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, did_you_mean
@@ -12,8 +11,6 @@ from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Sequen
 from samplewise.penalties import Linear, Quadratic
 from samplewise.schedules import Geometric
 from samplewise.studies.mnist.table_one import TABLE_ONE
-
-__all__ = ["GRAMMAR", "GROUPS", "OURS", "Naming", "Options", "Row", "make_method", "parse_row"]
 
 GRAMMAR = (
     "classification | fixed:LAMBDA | penalty:TAU0:GAMMA | quadratic:TAU0:GAMMA | auglag:TAU0:GAMMA:STEP | ours, each "
@@ -24,13 +21,11 @@ GRAMMAR = (
 OURS = "penalty:100:1.01,lr=cosine,decay=1e-4,margin=0.0015"
 """The recommended recipe, which the row ``ours`` stands for."""
 
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "all": tuple(TABLE_ONE),
-        "fixed": tuple(name for name in TABLE_ONE if name.startswith("fixed")),
-        "sequential": tuple(name for name in TABLE_ONE if name.startswith("penalty")),
-    }
-)
+GROUPS = {
+    "all": tuple(TABLE_ONE),
+    "fixed": tuple(name for name in TABLE_ONE if name.startswith("fixed")),
+    "sequential": tuple(name for name in TABLE_ONE if name.startswith("penalty")),
+}
 """What ``--rows`` takes; ``all`` is the paper's Table I."""
 
 GAMMA = "\N{GREEK SMALL LETTER GAMMA}"
@@ -95,15 +90,13 @@ class Row:
         return self.kind if self.kind in ("classification", "fixed") else "sequential"
 
 
-KINDS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "classification": ("Classification only", ()),
-        "fixed": ("Fixed (λ = {})", ("LAMBDA",)),
-        "penalty": (f"Penalty (τ₀ = {{}}, {GAMMA} = {{}})", ("TAU0", "GAMMA")),
-        "quadratic": (f"Quadratic penalty (τ₀ = {{}}, {GAMMA} = {{}})", ("TAU0", "GAMMA")),
-        "auglag": (f"Augmented Lagrangian (τ₀ = {{}}, {GAMMA} = {{}}, step = {{}})", ("TAU0", "GAMMA", "STEP")),
-    }
-)
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "classification": ("Classification only", ()),
+    "fixed": ("Fixed (λ = {})", ("LAMBDA",)),
+    "penalty": (f"Penalty (τ₀ = {{}}, {GAMMA} = {{}})", ("TAU0", "GAMMA")),
+    "quadratic": (f"Quadratic penalty (τ₀ = {{}}, {GAMMA} = {{}})", ("TAU0", "GAMMA")),
+    "auglag": (f"Augmented Lagrangian (τ₀ = {{}}, {GAMMA} = {{}}, step = {{}})", ("TAU0", "GAMMA", "STEP")),
+}
 """Of each kind of row what the paper's table calls it, and the numbers that it takes."""
 
 

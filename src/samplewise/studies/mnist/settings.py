@@ -8,15 +8,11 @@ from typing import Any, Self
 from samplewise.data import ImageData
 from samplewise.data.records import SettingsFile
 from samplewise.errors import ConfigurationError
-from samplewise.studies.mnist.digit_network import DigitNetwork, Latent, check_latent
+from samplewise.studies.mnist.digit_network import DigitNetwork, Latent
 from samplewise.studies.mnist.rows import Row
 
-__all__ = ["MADE", "RUN_FILE", "StudySettings", "open_run", "read_settings", "row_folder", "write_settings"]
-
-RUN_FILE = "run.json"
 MADE = ("data", "fingerprint", "pixels", "height", "classes", "held_out")
 """Settings that follow from the data, and that nobody chooses."""
-FORMAT = "samplewise-mnist-1"
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,6 @@ class StudySettings:
     def __post_init__(self) -> None:
         if not self.theta > 0:
             raise ConfigurationError(f"expected theta > 0, got {self.theta}: no reconstruction has a smaller error")
-        check_latent(self.latent)
         for name, least in (("hidden", 1), ("code", 1), ("epochs", 1), ("batch_size", 1), ("warm_epochs", 0)):
             if getattr(self, name) < least:
                 raise ConfigurationError(f"expected {name.replace('_', ' ')} >= {least}, got {getattr(self, name)}")
@@ -79,7 +74,7 @@ class StudySettings:
         )
 
 
-SETTINGS = SettingsFile(RUN_FILE, FORMAT, StudySettings, "this study")
+SETTINGS = SettingsFile("run.json", "samplewise-mnist-1", StudySettings, "this study")
 read_settings, write_settings, open_run = SETTINGS.read, SETTINGS.write, SETTINGS.open
 
 

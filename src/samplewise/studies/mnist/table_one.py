@@ -6,8 +6,6 @@ from typing import Any
 
 from samplewise.studies.mnist.digit_network import CONSTRAINT
 
-__all__ = ["COLUMNS", "TABLE_ONE", "Column", "numbers_of"]
-
 
 @dataclass(frozen=True)
 class Column:

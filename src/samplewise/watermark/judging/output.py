@@ -149,8 +149,8 @@ def judged_on(run: Run, store: Store) -> dict[str, Any]:
     """The pictures that a run is judged on, and whether it was trained on a part of them, by the same split."""
     return {
         "folder": store.folder.as_posix(),
-        "fingerprint": store.index.fingerprint,
-        "trained_on_these": run.recipe.data == store.index.fingerprint,
+        "fingerprint": store.fingerprint,
+        "trained_on_these": run.recipe.data == store.fingerprint,
         "pictures": len(store),
         "split": split_of(store),
         "split_as_trained": None if run.split is None else run.split == split_of(store),
