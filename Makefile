@@ -43,6 +43,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 ifdef XRAYS
 	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)
+	$(BIN)/python benchmarks/first_tau.py --data $(XRAYS)/images
 	$(BIN)/python benchmarks/watermark_peers.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_scale.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)

@@ -16,6 +16,7 @@ SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"common"
 SMALL = {
     "certify_cost": "--samples 300 --memory-samples 100 200",
     "epoch": "--samples 600 --repeats 2",
+    "first_tau": "--data {pictures} --images 4 --size 32",
     "hidden_step": "--turns 2 --large-turns 2",
     "jobs_or_threads": "--epochs 1 --repeats 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",

@@ -419,7 +419,7 @@ def test_a_measure_that_can_be_differentiated_once_only_keeps_the_methods_multip
         def backward(ctx: Any, *gradients: Tensor) -> Tensor:
             if torch.is_grad_enabled():
                 raise RuntimeError("derivative for once_backward is not implemented")
-            return gradients[0] * 2 * ctx.saved_tensors[0]
+            return gradients[0].mul(2 * ctx.saved_tensors[0])
 
     def seen(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         size = Once.apply(model(batch[0]).squeeze(1))  # type: ignore[no-untyped-call]

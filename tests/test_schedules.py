@@ -19,7 +19,7 @@ BAD = fared(satisfied=0.5, violation=0.2)
 
 def run(schedule: Schedule, rounds: list[Fared]) -> list[float]:
     """tau_0, tau_1, ... when the rounds fared so."""
-    taus, before = [schedule.tau0], None
+    taus, before = [schedule.first], None
     for completed, now in enumerate(rounds, start=1):
         taus.append(schedule.following(taus[-1], completed, now, before))
         before = now
@@ -57,7 +57,7 @@ def test_geometric_depends_on_the_round_alone_so_nothing_is_applied_twice() -> N
 
 
 def test_growth_without_a_maximum_stays_a_finite_number() -> None:
-    assert Geometric(1.0, growth=2.0).following(1.0, 10**6, BAD, None) == LARGEST
+    assert Geometric(1.0, growth=2.0, maximum=math.inf).following(1.0, 10**6, BAD, None) == LARGEST
     assert Geometric(1.0, growth=2.0, maximum=64.0).following(1.0, 10**6, BAD, None) == 64.0
     assert run(FeasibilityDriven(LARGEST, growth=10.0), [BAD, BAD])[-1] == LARGEST
 
@@ -100,7 +100,7 @@ def test_tau_never_falls(violations: list[float]) -> None:
         (lambda: Constant(-1.0), "expected 0 < tau0"),
         (lambda: Constant(math.nan), "expected a finite number for tau0, got nan"),
         (lambda: Constant(math.inf), "expected a finite number for tau0, got inf"),
-        (lambda: Constant("1"), "expected a finite number for tau0, got '1'"),  # type: ignore[arg-type]
+        (lambda: Constant("1"), "expected tau0 as a number or 'auto', got '1'"),  # type: ignore[arg-type]
         (lambda: Geometric(1.0, growth=0.99), "expected growth >= 1, got 0.99"),
         (lambda: Geometric(1.0, growth=math.inf), "expected a finite number for growth"),
         (lambda: Geometric(1.0, every=0), "expected every as a whole number >= 1, got 0"),

@@ -3,23 +3,47 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, did_you_mean, finite_number, whole_number
 
 LARGEST = 1e30  # beyond it tau * g would leave float32
+SPAN = 1e4  # how far tau grows where no maximum is given: tau0 sets the scale of the problem
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """A rule for tau_k, the weight of the penalty in round k; ``tau0`` is that of the first."""
+    """A rule for tau_k, the weight of the penalty in round k; ``tau0`` is that of the first.
 
-    tau0: float
+    With ``tau0="auto"`` the method finds it in the first batches of training: the weight at which objective and
+    constraint pull alike (:class:`samplewise.methods.balance.Balance`).
+    """
+
+    tau0: float | Literal["auto"]
 
     def __post_init__(self) -> None:
+        if self.tau0 == AUTO:
+            return
+        if isinstance(self.tau0, str):
+            raise ConfigurationError(f"expected tau0 as a number or {AUTO!r}, got {self.tau0!r}")
         if not 0 < finite_number(self.tau0, "tau0") <= LARGEST:
             raise ConfigurationError(f"expected 0 < tau0 <= {LARGEST:g}, got {self.tau0}; for none use Unconstrained")
+
+    @property
+    def first(self) -> float:
+        """tau0 as a number, NaN where it is still to be found."""
+        return math.nan if isinstance(self.tau0, str) else self.tau0
+
+    def starting_at(self, tau0: float) -> Self:
+        """The same rule from a tau0 that was found."""
+        return replace(self, tau0=min(tau0, LARGEST))
+
+    def exhausted(self, tau: float, now: Fared) -> bool:
+        """Whether ``tau`` can grow no more although how the samples fared ``now`` asks for it."""
+        return False
 
     @abstractmethod
     def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
@@ -34,7 +58,7 @@ class Constant(Schedule):
     """tau_k = tau0: one subproblem, never tightened."""
 
     def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
-        return self.tau0
+        return self.first
 
 
 @dataclass(frozen=True)
@@ -53,29 +77,40 @@ class _Growing(Schedule):
 
     growth: float = 1.01
     every: int = 1
-    maximum: float = math.inf
+    maximum: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not finite_number(self.growth, "growth") >= 1:
             raise ConfigurationError(f"expected growth >= 1, got {self.growth}: tau never falls; 1 keeps it")
         whole_number(self.every, "every", 1)
-        if not self.maximum >= self.tau0:
+        if self.maximum is not None and (not self.maximum > 0 or self.maximum < self.first):
             raise ConfigurationError(f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}; or leave it out")
 
-    def _limited(self, tau: float) -> float:
-        return min(tau, self.maximum, LARGEST)
+    @property
+    def ceiling(self) -> float:
+        """The largest tau: ``maximum`` if given, else 10,000 times tau0."""
+        return min(SPAN * self.first if self.maximum is None else self.maximum, LARGEST)
+
+    def starting_at(self, tau0: float) -> Self:
+        return super().starting_at(tau0 if self.maximum is None else min(tau0, self.maximum))
+
+    def exhausted(self, tau: float, now: Fared) -> bool:
+        return tau >= self.ceiling and now.violated > 0
 
 
 @dataclass(frozen=True)
 class Geometric(_Growing):
     """tau_k = tau0 * growth^(k // every), at most ``maximum``: the rule of the paper's experiments (section V-A).
 
+    k counts the rounds that tau could grow after: a method keeps tau, and stops counting, while every sample meets the
+    constraint (:meth:`samplewise.Method.step`).
+
     Args:
-        tau0: the weight in the first round.
+        tau0: the weight in the first round, or ``"auto"``.
         growth: the factor, gamma in the paper.
         every: how many rounds one weight lasts.
-        maximum: the weight is never larger.
+        maximum: the weight is never larger; 10,000 times tau0 if not given.
 
     Example:
         >>> round(Geometric(100.0, growth=1.01).following(100.0, 2, Fared(2, 1, 0.2, 0.2), None), 6)
@@ -85,9 +120,9 @@ class Geometric(_Growing):
     def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
         # From k alone, not from the last tau: nothing can be applied twice, whatever happened in between.
         try:
-            return self._limited(self.tau0 * self.growth ** (completed // self.every))
+            return min(self.first * self.growth ** (completed // self.every), self.ceiling)
         except OverflowError:
-            return self._limited(math.inf)
+            return self.ceiling
 
 
 @dataclass(frozen=True)
@@ -98,10 +133,10 @@ class FeasibilityDriven(_Growing):
     the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise.
 
     Args:
-        tau0: the weight in the first round.
+        tau0: the weight in the first round, or ``"auto"``.
         growth: the factor applied when progress is too slow.
         every: tau may change only after every so many rounds.
-        maximum: the weight is never larger.
+        maximum: the weight is never larger; 10,000 times tau0 if not given.
         factor: the violation must fall to this share of the last round's for tau to be kept.
         target: share of satisfied samples at which tau stops growing.
 
@@ -122,12 +157,15 @@ class FeasibilityDriven(_Growing):
         if not 0 < self.target <= 1:
             raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
 
+    def exhausted(self, tau: float, now: Fared) -> bool:
+        return super().exhausted(tau, now) and now.satisfied < self.target
+
     def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
         if completed % self.every or now.satisfied >= self.target:
             return tau
         if before is None or not now.samples or now.mean_violation <= self.factor * before.mean_violation:
             return tau  # a first round, or an empty one, has nothing to compare
-        return self._limited(tau * self.growth)
+        return min(tau * self.growth, self.ceiling)
 
 
 def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) -> list[Schedule]:

@@ -26,8 +26,8 @@ ROOM = 2**22  # numbers that the gradients of these may take, for each batch
 
 def tau_ratio(method: Method) -> float:
     """How much tau has grown since the first round, ``tau_k / tau_0``: the largest over the constraints."""
-    grown = [tau / rule.tau0 for tau, rule in zip(method.taus.values(), method.schedules, strict=True) if rule.tau0 > 0]
-    return max(grown, default=1.0)
+    first = method.tau0s
+    return max((tau / first[name] for name, tau in method.taus.items() if first[name] > 0), default=1.0)
 
 
 def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:

@@ -39,7 +39,7 @@ def test_a_run_from_a_folder_of_images_and_its_continuation(
     command = ["watermark", "train", "--data", str(folder), *short, "--out", str(out)]
     assert main([*command, "--json"]) == 0
     ended = json.loads(capsys.readouterr().out)
-    assert ended["status"] in ("FEASIBLE", "INFEASIBLE")
+    assert ended["status"] in ("FEASIBLE", "UNFINISHED")
     assert 0 <= ended["bit_error"] <= 1
     assert (out / "model.safetensors").exists()
     assert json.loads((out / "recipe.json").read_text())["settings"]["bits"] == 4

@@ -31,7 +31,7 @@ def _with(penalty: sw.Penalty) -> Make:
 
 METHODS: dict[str, Make] = {
     **{name: _with(penalty) for name, penalty in PENALTIES.items()},
-    "fixed": lambda constraints, schedule: sw.FixedPenalty(constraints, schedule.tau0),
+    "fixed": lambda constraints, schedule: sw.FixedPenalty(constraints, schedule.first),
     "unconstrained": lambda constraints, schedule: sw.Unconstrained(constraints),
     "lagrangian": _lagrangian,
     "slow lagrangian": _slow_lagrangian,

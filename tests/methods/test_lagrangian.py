@@ -39,7 +39,9 @@ def test_agrees_with_a_reference_sample_by_sample(options: dict[str, float], see
         for f, value, j in zip(objective.tolist(), x.tolist(), index.tolist(), strict=True):
             g, known = value - 1.0, multipliers[j]
             expected += f + (max(0.0, known + tau * g) ** 2 - known**2) / (2 * tau)
-            multipliers[j] = min(max(0.0, known + options.get("multiplier_step", tau) * g), options.get("maximum", 1e9))
+            multipliers[j] = min(
+                max(0.0, known + options.get("multiplier_step", tau / 20) * g), options.get("maximum", 1e9)
+            )
         assert found(objective, x=x, index=index).item() == pytest.approx(expected / 10, rel=1e-4, abs=1e-5)
         if call % 3 == 2:
             found.step()
@@ -72,7 +74,7 @@ def test_finds_multipliers_that_are_known_in_closed_form() -> None:
     # min sum_j (w_j - a_j)^2 / 2 with w_j <= 1 has w_j = min(a_j, 1) and the multipliers max(0, a_j - 1).
     a = torch.linspace(-1, 3, 9, dtype=torch.float64)
     w = torch.zeros(9, dtype=torch.float64, requires_grad=True)
-    augmented = sw.AugmentedLagrangian(BOUNDED, samples=9, schedule=sw.Constant(5.0))
+    augmented = sw.AugmentedLagrangian(BOUNDED, samples=9, schedule=sw.Constant(5.0), multiplier_step=5.0)
     solve(augmented, w, lambda w: ((w - a).square() / 2, w), rounds=20)
     torch.testing.assert_close(w.detach(), a.clamp_max(1.0), atol=1e-5, rtol=0)
     expected = (a - 1).clamp_min(0)
@@ -98,7 +100,7 @@ def test_agrees_with_scipy_where_constraints_are_coupled() -> None:
     assert 0 < (reference.v[0] > 1e-3).sum() <= 2  # some constraints hold the solution back, not all
 
     w = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    augmented = sw.AugmentedLagrangian(BOUNDED, samples=6, schedule=sw.Constant(10.0))
+    augmented = sw.AugmentedLagrangian(BOUNDED, samples=6, schedule=sw.Constant(10.0), multiplier_step=10.0)
     a, c = torch.from_numpy(normals), torch.from_numpy(targets)
     solve(augmented, w, lambda w: ((w - c).square().sum(1) / 2, a @ w), rounds=60)
     np.testing.assert_allclose(w.detach().numpy(), reference.x, atol=1e-4)
@@ -238,5 +240,5 @@ def test_ten_million_samples_take_four_bytes_each() -> None:
     assert 4 * count <= held <= 4 * count + 1000
     index = torch.tensor([0, 7, count - 1])
     large(torch.zeros(3), x=torch.full((3,), 3.0), index=index)
-    assert large.tables["x"][index].tolist() == [2.0, 2.0, 2.0]
+    assert large.tables["x"][index].tolist() == pytest.approx([0.1, 0.1, 0.1])
     assert int(large.tables["x"].count_nonzero()) == 3

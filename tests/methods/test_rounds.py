@@ -97,6 +97,7 @@ def test_many_samples_are_counted_exactly() -> None:
     assert found["x"].satisfied == (size - 1) / size
 
 
+@pytest.mark.filterwarnings("ignore:tau of 'x' has reached its maximum")
 def test_tau_follows_the_schedule_and_reaches_the_loss() -> None:
     method = sw.SequentialPenalty([sw.AtMost("x", 0.0)], schedule=sw.Geometric(1.0, growth=3.0, every=2, maximum=20.0))
     taus, losses = [], []

@@ -1,20 +1,18 @@
-"""What all methods share: the call, the schedule and its state."""
+"""What all methods share: the call, and the loss that it gives."""
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from samplewise.constraints import Constraint, Fared, check_constraints
-from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError
-from samplewise.methods.tally import FullPrecision, Round, Tally
-from samplewise.problem import Evaluation, Fault, broadcast, can_look, measure_of, not_finite, parse
-from samplewise.schedules import Schedule, for_each
+from samplewise.constraints import Constraint
+from samplewise.errors import ConfigurationError, MeasureError
+from samplewise.methods.weighted import Weighted
+from samplewise.problem import Evaluation, broadcast, can_look, measure_of, parse
+from samplewise.schedules import Schedule
 
 CHECK_EVERY = 100
 """Steps between looks at an accelerator's notes of values that are not finite, for whoever runs a loop."""
@@ -28,7 +26,7 @@ class Places(NamedTuple):
     everyone: Tensor
 
 
-class Method(FullPrecision, ABC):
+class Method(Weighted, ABC):
     """Turns the objective and the measures of a batch into one scalar loss.
 
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
@@ -46,23 +44,14 @@ class Method(FullPrecision, ABC):
     """Whether the constraints change the loss, so that their measures must carry gradients."""
     stateful: ClassVar[bool] = False
     """Whether there is a state for each sample, so that a call needs the samples' numbers."""
+    signed: ClassVar[bool] = False
+    """Whether :meth:`term` gets of an equality on which side of it a value lies, not only how far off it is."""
     kink: bool = False
     """Whether the slope of the loss jumps where a bound is met, so that multipliers between 0 and tau fit there."""
 
     def __init__(self, constraints: Iterable[Constraint], schedule: Schedule | Mapping[str, Schedule]) -> None:
-        super().__init__()
-        self.constraints = check_constraints(constraints)
-        self.schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
-        self.tally = Tally(len(self.constraints), len(self._watched()))
+        super().__init__(constraints, schedule)
         self._read = self.tally.read_  # a module is slow to find its parts
-        # The name says what it is the state of, so that loading refuses another by itself. It may hold no dot.
-        names = ", ".join(constraint.name for constraint in self.constraints)
-        self._completed = f"rounds of {type(self).__name__} over {names}".replace(".", "_")
-        self.register_buffer(self._completed, torch.zeros((), dtype=torch.int64))
-        taus = torch.tensor([rule.tau0 for rule in self.schedules], dtype=torch.float64)
-        self.weights = nn.Buffer(taus)
-        # Of the last round that had samples: tau, and the fields of Fared.
-        self.last = nn.Buffer(torch.cat([taus.unsqueeze(1), taus.new_zeros(len(taus), 4)], dim=1))
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
 
     def locate(self, index: Tensor | None, present: Tensor | None) -> Places | None:
@@ -81,9 +70,16 @@ class Method(FullPrecision, ABC):
     def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
         """What constraint i adds to the loss, for each entry of ``g``; ``places`` is what :meth:`locate` gave."""
 
+    def cost(self, i: int, g: Tensor) -> Tensor:
+        """What constraint i adds to the loss at tau = 1 while nothing is known: what ``tau0="auto"`` balances."""
+        return self.term(i, g, 1.0, None)
+
     @abstractmethod
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
-        """Multiplier estimates of one constraint, of the shape of ``g``, for the samples ``index``."""
+        """Multiplier estimates of one constraint, of the shape of ``g``, for the samples ``index``.
+
+        Of an equality ``g`` is :meth:`samplewise.Constraint.signed`, and so are the multipliers.
+        """
 
     def __call__(
         self, objective: Tensor, *, index: Tensor | None = None, sample_weight: Tensor | None = None, **measures: Tensor
@@ -146,12 +142,19 @@ class Method(FullPrecision, ABC):
         look = can_look(objective)
         if differentiated and self.training:
             self._count(evaluation, excesses, present, look)
+            if self._looking:
+                self._look(objective, excesses, present)
         total = objective
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
             taus = self.weights.tolist() if look else self.weights
             for i, excess in enumerate(excesses):
-                term = self.term(i, self.constraints[i].tightened(excess), taus[i], places)
+                constraint = self.constraints[i]
+                if self.signed and constraint.equality:
+                    g = constraint.signed(evaluation.measures[constraint.measure])
+                else:
+                    g = constraint.tightened(excess)
+                term = self.term(i, g, taus[i], places)
                 total = total + (term if term.ndim == 1 else term.sum(1))
         if weight is None or present is None:
             return total.mean()
@@ -175,85 +178,23 @@ class Method(FullPrecision, ABC):
         elif not self._read(columns, columns[0].numel() if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=self.tally.calls)
 
-    def _watched(self) -> list[Callable[[Fault], SamplewiseError]]:
-        """What is looked at for faults, as the errors for it: the objective, then each constraint's measure."""
-        return [partial(not_finite, what) for what in ("the objective", *map(measure_of, self.constraints))]
+    def _look(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
+        """Find the first tau, where it is left open, or come nearer to it, from the gradients of a batch."""
+        if torch.compiler.is_compiling():
+            raise ConfigurationError(
+                "tau0='auto' looks at the gradients of the first batches, which a compiled method cannot: take the "
+                "first round before torch.compile(method), compile the model alone, or give tau0 as a number"
+            )
+        here = slice(None) if present is None else present
 
-    def check(self, *, everywhere: bool = False) -> None:
-        """Raise if a bad value was noted on an accelerator since the last check (waits for it).
+        def costs() -> Iterator[tuple[int, Tensor, Tensor]]:
+            for i in self._open:
+                g = self.constraints[i].tightened(excesses[i])[here]
+                cost = self.cost(i, g.abs())
+                yield i, cost if cost.ndim == 1 else cost.sum(1), (g > 0) if g.ndim == 1 else (g > 0).any(1)
 
-        With ``everywhere`` in any process: every one must call, and all raise.
-        """
-        found = self.tally.first_fault_(everywhere=everywhere)
-        if found is not None:
-            watched, fault = found
-            raise self._watched()[watched](fault)
-
-    def summary(self) -> Round:
-        """The round so far, over all processes, each of which must call; nothing changes."""
-        self.check(everywhere=True)  # if only one raised, the others would wait for it
-        return self.tally.round(self.rounds, self.taus)
-
-    def step(self) -> Round:
-        """End the round: return its summary, let tau grow, start new statistics (outer loop, section III)."""
-        summary = self.summary()
-        self.get_buffer(self._completed).add_(1)
-        for i, (rule, now) in enumerate(zip(self.schedules, summary.constraints.values(), strict=True)):
-            tau = float(self.weights[i])
-            _, samples, violated, total, worst = self.last[i].tolist()
-            before = Fared(int(samples), int(violated), total, worst) if samples else None
-            self.weights[i] = rule.following(tau, self.rounds, now, before)
-            if summary.samples:
-                self.last[i] = self.last.new_tensor([tau, *astuple(now)])
-        self.tally.start_()
-        return summary
-
-    def gather_(self) -> None:
-        """Move all processes' statistics to the first one, whose state is then that of the whole run."""
-        self.tally.gather_()
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds are complete."""
-        return int(self.get_buffer(self._completed))
-
-    @property
-    def taus(self) -> dict[str, float]:
-        """The present weight of each constraint."""
-        return self._named(self.weights)
-
-    @property
-    def prices(self) -> dict[str, float]:
-        """The weight of each constraint that the model was last trained under, which multipliers are estimated with.
-
-        After :meth:`step`, until a sample is seen, that is tau of the round before: the model is still its minimiser.
-        """
-        return self._named(self.weights if self.tally.open else self.last[:, 0])
-
-    def _named(self, values: Tensor) -> dict[str, float]:
-        return {constraint.name: value for constraint, value in zip(self.constraints, values.tolist(), strict=True)}
-
-    @property
-    def tau(self) -> float:
-        """The present weight, where all constraints have the same."""
-        taus = self.taus
-        if len(set(taus.values())) > 1:
-            raise ConfigurationError(f"the constraints have different weights, {taus}: read method.taus")
-        return next(iter(taus.values()), 0.0)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load a state of the same kind of method over constraints of the same names, whole or not at all."""
-        before = {name: value.clone() for name, value in self.state_dict().items()}
-        try:
-            return super().load_state_dict(state_dict, strict=strict, assign=assign)
-        except (RuntimeError, AttributeError, TypeError) as error:
-            super().load_state_dict(before)
-            raise CheckpointError(
-                f"this state is of another method, other constraints or other data than {type(self).__name__} over "
-                f"{[str(constraint) for constraint in self.constraints]}: load it into the method it was saved from "
-                f"({' '.join(str(error).split())})"
-            ) from error
-
-    def extra_repr(self) -> str:
-        pairs = zip(self.constraints, self.taus.values(), strict=True)
-        return ", ".join(f"{constraint} (tau={tau:g})" for constraint, tau in pairs)
+        with torch.enable_grad():
+            self.balance.look_(objective[here].mean(), costs())
+        for i, rule in enumerate(self._rules()):
+            self.weights[i] = rule.first
+        self._look_again()

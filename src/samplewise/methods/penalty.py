@@ -51,8 +51,14 @@ class SequentialPenalty(Method):
         return tau * self.penalty.value(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
-        """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one."""
-        return self.penalty.multiplier(g, constraint_named(name, self.prices))
+        """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one.
+
+        Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h.
+        """
+        tau = constraint_named(name, self.prices)
+        if self._is_equality(name):
+            return self.penalty.multiplier(g.abs(), tau) * g.sign()
+        return self.penalty.multiplier(g, tau)
 
 
 class FixedPenalty(Method):
@@ -84,8 +90,9 @@ class FixedPenalty(Method):
         return tau * g
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
-        """The weight, whatever ``g`` is: a regulariser has one price for all samples."""
-        return torch.full_like(g, constraint_named(name, self.prices))
+        """The weight, whatever ``g`` is: a regulariser has one price for all samples; of an equality with h's sign."""
+        weight = constraint_named(name, self.prices)
+        return weight * g.sign() if self._is_equality(name) else torch.full_like(g, weight)
 
 
 def _fixed(weight: float) -> Constant:

@@ -81,6 +81,8 @@ class Rounds:
             raise ConfigurationError(
                 f"expected schedule as one such as Geometric(10.0, growth=10.0), got {self.schedule!r}"
             )
+        if isinstance(self.schedule.tau0, str):
+            raise ConfigurationError("tau0='auto' is found in batches of training: give tau0 as a number here")
         if not finite_number(self.epsilon0, "epsilon0") > 0:
             raise ConfigurationError(f"expected epsilon0 > 0, got {self.epsilon0}")
         if not 0 < finite_number(self.decay, "decay") < 1:
@@ -144,7 +146,7 @@ class Loop:
 
     def run(self) -> tuple[Position, MinimizeStatus]:
         zero = np.zeros_like(self.program.c_scale)
-        now = Position(self.program.start, estimate=zero, shift=zero, tau=self.method.schedule.tau0)
+        now = Position(self.program.start, estimate=zero, shift=zero, tau=self.method.schedule.first)
         while (status := self.terminate(now)) is None:
             now = self.step(now)
         return now, status

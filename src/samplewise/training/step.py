@@ -166,7 +166,8 @@ class Stepper:
         evaluation = self.problem.evaluate(self.model, batch, part.index.to(self.device), weight)
         if self.model is self.wrapped and not self._called:
             raise ConfigurationError(PAST_THE_MODEL)
-        loss = method.loss(evaluation)
+        with contextlib.nullcontext() if self.model is self.raw_model else _differentiating():
+            loss = method.loss(evaluation)
         return loss if part.factor == 1.0 else loss * part.factor
 
     def is_finite(self, *, everywhere: bool) -> bool:
@@ -245,6 +246,18 @@ def _explained() -> Iterator[None]:
             "some parameters do not reach the loss, which plain DDP does not allow: a method without constraints, or "
             "warm-up, leaves out what only the measures need. Use strategy='ddp_find_unused_parameters_true'"
         ) from error
+
+
+@contextlib.contextmanager
+def _differentiating() -> Iterator[None]:
+    """Where a method may look at gradients, as for tau0="auto": Fabric takes that for a forgotten fabric.backward."""
+    from lightning_fabric import wrappers
+
+    wrappers._in_fabric_backward = True
+    try:
+        yield
+    finally:
+        wrappers._in_fabric_backward = False
 
 
 def _is_plain(fabric: Fabric) -> bool:
