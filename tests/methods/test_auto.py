@@ -1,4 +1,4 @@
-"""tau0="auto": half of where objective and constraint pull alike, in closed form, and how its state travels."""
+"""tau0="auto": near where objective and constraint pull alike, in closed form, and how its state travels."""
 
 import math
 
@@ -19,7 +19,7 @@ def make(penalty: sw.Penalty | None = None, schedule: sw.Schedule | None = None)
     return sw.SequentialPenalty(BOUND, penalty=penalty, schedule=schedule or sw.Geometric("auto", growth=2.0))
 
 
-def call(method: sw.Method, slope: float = 12.0, x: float = 3.0, index: Tensor | None = None) -> Tensor:
+def call(method: sw.Method, slope: float = 6.0 / balance.START, x: float = 3.0, index: Tensor | None = None) -> Tensor:
     """A batch with the objective ``slope * w + v`` and the measure ``2 w + u`` of x each, so that only w is shared."""
     w, u, v = (torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in range(3))
     ones = torch.ones(4, dtype=torch.float64)
@@ -39,8 +39,8 @@ def test_before_the_first_batch_tau_is_not_known_and_nothing_was_trained_under_i
 @pytest.mark.parametrize(
     ("penalty", "x", "expected"),
     [
-        (sw.Linear(), 3.0, 3.0),  # half of 12 / 2, whatever u and v weigh
-        (sw.Quadratic(), 3.0, 1.5),  # half of 12 / (2 * 2)
+        (sw.Linear(), 3.0, 3.0),  # 6 / 2, whatever u and v weigh
+        (sw.Quadratic(), 3.0, 1.5),  # 6 / (2 * 2)
         (sw.Huber(4.0), 3.0, 6.0),
         (sw.Linear(), -5.0, 3.0),  # nobody violates: by the distance from the bound
     ],

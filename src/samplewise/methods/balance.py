@@ -1,4 +1,4 @@
-"""The first tau where none is given: half of the weight at which objective and constraint pull alike."""
+"""The first tau where none is given: below the weight at which objective and constraint pull alike."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,9 @@ from samplewise.methods.tally import FullPrecision
 
 BATCHES = 16
 """How many batches of training are looked at, if the first round has so many."""
-START = 0.5
-"""tau0 over the weight at which both pull alike: below it the objective leads, and tau grows."""
+START = 0.55
+"""tau0 over the weight at which both pull alike: the objective leads at first, and tau grows. By measurement: the digits,
+MNIST and the watermark then start within a factor of ten of what was chosen by hand."""
 
 
 class Balance(FullPrecision):
