@@ -95,8 +95,8 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     the memory of three gradients.
 
     A linear penalty has no gradient where a bound is met, and that is where its minimum lies. There the estimate is of
-    the subgradient of least norm (:func:`least_norm`), which takes the memory of up to 17 gradients for each batch;
-    networks of more than ``ROOM`` weights are judged by the slope of one side.
+    the subgradient of least norm (:func:`least_norm`), which takes up to 1 + 16 m gradients for each batch, with m
+    constraints; networks of more than ``ROOM`` weights are judged by the slope of one side.
 
     ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
     :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.

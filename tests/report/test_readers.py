@@ -40,10 +40,11 @@ def test_a_run_of_fit_is_read_whole(fitted: tuple[Path, sw.Solution]) -> None:
     test = sw.audit(make_problem(), solution.model, make_data(51, seed=1))
     train, unseen = run.splits
     assert (train.trained_on, unseen.trained_on) == (True, False)
-    assert (unseen.satisfied, unseen.samples, unseen.objective) == (test.satisfied, 51, test.objective)
+    assert (unseen.satisfied, unseen.samples) == (test.satisfied, 51)
+    assert unseen.objective == pytest.approx(test.objective)  # by batches of another size
     assert unseen.at_least == 1 - violation_rate_upper(test["reconstruction"].violated, 51, 0.95)
     found = unseen.constraints["reconstruction"]
-    assert list(found.violators) == test["reconstruction"].worst_violators(20)
+    assert np.array(found.violators) == pytest.approx(np.array(test["reconstruction"].worst_violators(20)))
     curves = {(curve.title, curve.split): curve for curve in run.curves}
     assert curves["Objective", "test"].values == tuple(solution.history.column("test/objective"))
     assert curves["τ", ""].epochs == (1.0, 2.0, 3.0)

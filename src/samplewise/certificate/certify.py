@@ -50,8 +50,10 @@ class Certificate:
     """``||grad f + 1/N sum lambda_ij grad g_ij||`` relative to the mean length of the samples' own ``grad f_j``."""
     complementarity: float
     """``1/N sum |lambda_ij g_ij|`` relative to the spread of the objective over the samples."""
+    free: int
+    """How many multipliers were chosen: those of values that are violated or near their bound. The others are zero."""
     settled: bool
-    """Whether these multipliers are the best, not only the best that so many passes found."""
+    """Whether they are the best, not only the best that so many passes found."""
     gradient_size: float
     """What stationarity is relative to."""
     objective_size: float
@@ -114,7 +116,7 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values for strict JSON, without those of each sample."""
-        residuals = ("stationarity", "feasibility", "complementarity", "residual", "settled")
+        residuals = ("stationarity", "feasibility", "complementarity", "residual", "free", "settled")
         others = ("samples", "parameters", "objective", "gradient_size", "objective_size", "sentence")
         return {name: getattr(self, name) for name in residuals + others} | {
             "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
@@ -203,7 +205,7 @@ def certify(
         columns = evaluate_all(problem, model, feed, batch_size, device, add)
         distributed.all_sum_(left)  # each process added up its own samples
         sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns)
-        multipliers, left, settled = best_multipliers(jacobian, columns, method, left, sizes, passes)
+        multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, passes)
         parts = []
         for constraint in problem.constraints:
             values, size = columns[constraint.measure], sizes.constraints[constraint.name]
@@ -223,6 +225,7 @@ def certify(
         objective=float(columns[""].double().mean()),
         stationarity=float(left.double().norm()),
         complementarity=products / sizes.objective if products else 0.0,
+        free=free,
         settled=settled,
         gradient_size=sizes.gradient,
         objective_size=sizes.objective,

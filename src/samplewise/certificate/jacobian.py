@@ -157,7 +157,7 @@ class Jacobian:
             return value, (slope * step).numpy()
 
         low, high = (bound[taken].clamp(-LARGE, LARGE) / scale / step for bound in (lower, upper))
-        found = minimize(
+        minimize(
             misfit,
             (x / step).numpy(),
             jac=True,
@@ -166,4 +166,4 @@ class Jacobian:
             options={"maxfun": most, "maxiter": most, "ftol": 1e-11, "gtol": 1e-9},
         )
         _, x, left = best
-        return inside.masked_scatter(taken, x * scale), left, found.status == 0 and looks < most
+        return inside.masked_scatter(taken, x * scale), left, looks < most

@@ -24,16 +24,19 @@ def estimates(method: Method | None, parts: Mapping[str, Tensor], index: Tensor 
 
 def best_multipliers(
     jacobian: Jacobian, columns: Mapping[str, Tensor], method: Method | None, left: Tensor, sizes: Sizes, passes: float
-) -> tuple[dict[str, Tensor], Tensor, bool]:
+) -> tuple[dict[str, Tensor], Tensor, int, bool]:
     """The multipliers of least stationarity s and complementarity c together, ``s^2 + c^2``, of the shapes of g.
 
-    They are at least zero, of either sign for an equality, and zero where a sample is well within its bound. Also what
-    is then left of the gradient, relative to its size, and whether the search was over. ``left`` is the gradient of
-    the Lagrangian under the method's own multipliers.
+    They are at least zero, of either sign for an equality, and zero where a sample is well within its bound. ``left``
+    is the gradient of the Lagrangian under the method's own multipliers.
+
+    Returns:
+        The multipliers, what is then left of the gradient relative to its size, how many were chosen, and whether the
+        search was over.
     """
     found, length = jacobian.parts(columns), len(columns[""])
     if not found or not sizes.gradient:
-        return {name: torch.zeros_like(g) for name, g in found.items()}, left / (sizes.gradient or 1.0), True
+        return {name: torch.zeros_like(g) for name, g in found.items()}, left / (sizes.gradient or 1.0), 0, True
     constraints = {each.name: each for each in jacobian.problem.constraints}
 
     def matrix(entries: Callable[[Constraint, Tensor], Tensor]) -> Tensor:
@@ -47,15 +50,17 @@ def best_multipliers(
         return torch.zeros_like(g) if flat else g.abs() * (sizes.gradient / sizes.objective)
 
     whole = length * sizes.gradient  # from a price, which moves the relative gradient, to a multiplier
+    most = matrix(upper)
     prices, left, settled = jacobian.least(
         left / sizes.gradient,
         estimates(method, found, torch.arange(length)).double() / whole,
         matrix(lambda each, g: torch.full_like(g, -math.inf if each.equality else 0.0)),
-        matrix(upper),
+        most,
         # So large a price moves the gradient by about its size.
         unit=matrix(lambda each, g: torch.full_like(g[:1], 1 / (sizes.slopes[each.name] or 1.0))),
         slack=matrix(slack),
         passes=passes,
     )
     own = (prices * whole).split([g[0].numel() for g in found.values()], dim=1)
-    return {name: part.reshape(g.shape) for (name, g), part in zip(found.items(), own, strict=True)}, left, settled
+    multipliers = {name: part.reshape(g.shape) for (name, g), part in zip(found.items(), own, strict=True)}
+    return multipliers, left, int((most > 0).sum()), settled

@@ -13,8 +13,8 @@ from samplewise.methods.tally import FullPrecision
 BATCHES = 16
 """How many batches of training are looked at, if the first round has so many."""
 START = 0.55
-"""tau0 over the weight at which both pull alike: the objective leads at first, and tau grows. By measurement: the digits,
-MNIST and the watermark then start within a factor of ten of what was chosen by hand."""
+"""tau0 over the weight at which both pull alike: the objective leads at first, and tau grows. Chosen by measurement: so
+the digits, MNIST and the watermark start within a factor of ten of what was chosen by hand."""
 
 
 class Balance(FullPrecision):

@@ -41,10 +41,11 @@ CERTIFICATE = "certificate.json"
 FORMAT = "samplewise-audit-2"
 MULTIPLIERS = "multipliers"
 FACTS = {
-    "own_stationarity": "stationarity with the method's own multipliers",
-    "gradient": "norm of the objective's gradient",
-    "relative": "stationarity relative to it",
+    "residual": "the largest of the three",
     "free": "multipliers chosen for the least residual",
+    "settled": "whether these are the best",
+    "gradient_size": "mean length of the samples' gradients, which stationarity is relative to",
+    "objective_size": "spread of the objective, which complementarity is relative to",
 }
 """What a certificate's numbers are called where their names alone do not say it."""
 
@@ -136,10 +137,10 @@ def read_certificate(folder: Path) -> Certified | None:
         return None
     stored = read_json(path, "a certificate")
     with decoding(path, "a certificate"):
-        nested = {"constraints", "licq", "sentence", "multipliers"}
+        nested = {"constraints", "licq", "curvature", "sentence", "multipliers"}
         facts = {FACTS.get(name, name): value for name, value in stored.items() if name not in nested}
         facts |= {f"constraint {name}": part for name, part in stored["constraints"].items()}
-        return Certified(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"]})
+        return Certified(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"], "curvature": stored["curvature"]})
 
 
 def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
