@@ -22,7 +22,7 @@ PUBLISHED = Path(__file__).parent.parent / "results" / "mnist" / "rows"
 def penalty(
     kind: sw.Penalty, tau0: float = 1.0, growth: float = 1.3, margin: float = 0.0, **options: Any
 ) -> sw.SequentialPenalty:
-    schedule = sw.Geometric(tau0, growth=growth, **options)
+    schedule = sw.Geometric(tau0, growth=growth, **{"maximum": math.inf, **options})
     return sw.SequentialPenalty([sw.AtMost("w", 1.0, margin=margin)], penalty=kind, schedule=schedule)
 
 

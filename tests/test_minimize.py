@@ -118,7 +118,7 @@ def times(unit: float, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
     name=st.sampled_from(["hs71", "hs73", "hs53", "hs113"]),
     exponents=st.tuples(st.integers(-8, 8), st.integers(-8, 8), st.integers(-8, 8)),
 )
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_units_of_the_functions_do_not_matter(method: Rounds, name: str, exponents: tuple[int, int, int]) -> None:
     problem = next(problem for problem in PROBLEMS if problem.name == name)
     unit_f, unit_g, unit_h = (10.0**exponent for exponent in exponents)

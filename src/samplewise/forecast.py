@@ -120,12 +120,13 @@ def _trend(law: _Law, at: Sequence[float], gs: Sequence[float], target: float) -
 
 def _rounds_to(method: Method, name: str, needed: float) -> int | None:
     """Rounds until the schedule has brought tau to ``needed``, if no round makes progress."""
-    tau, rule = method.taus[name], method.schedules[list(method.taus).index(name)]
+    i = list(method.taus).index(name)
+    tau, rule, grown = method.taus[name], method.rules()[i], int(method.pace[i, 0])
     still = Fared(samples=1, violated=1, total=1.0, worst=1.0)
     for ahead in range(1, FAR + 1):
         if tau >= needed:
             return ahead
-        tau = rule.following(tau, method.rounds + ahead, still, still)
+        tau = rule.following(tau, grown + ahead, still, still)
     return None
 
 

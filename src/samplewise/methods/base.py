@@ -195,6 +195,6 @@ class Method(Weighted, ABC):
 
         with torch.enable_grad():
             self.balance.look_(objective[here].mean(), costs())
-        for i, rule in enumerate(self._rules()):
+        for i, rule in enumerate(self.rules()):
             self.weights[i] = rule.first
         self._look_again()

@@ -51,7 +51,7 @@ class Weighted(FullPrecision):
     def _is_equality(self, name: str) -> bool:
         return any(each.equality for each in self.constraints if each.name == name)
 
-    def _rules(self) -> list[Schedule]:
+    def rules(self) -> list[Schedule]:
         """The schedules with the first tau that was found, where it was left open."""
         rules = list(self.schedules)
         for i in self._open:
@@ -87,7 +87,7 @@ class Weighted(FullPrecision):
         """
         summary = self.summary()
         self.get_buffer(self._completed).add_(1)
-        for i, (rule, now) in enumerate(zip(self._rules(), summary.constraints.values(), strict=True)):
+        for i, (rule, now) in enumerate(zip(self.rules(), summary.constraints.values(), strict=True)):
             tau, (_, before) = float(self.weights[i]), self._last(i)
             grown, met = self.pace[i].tolist()
             if summary.samples:
@@ -111,7 +111,7 @@ class Weighted(FullPrecision):
     def at_maximum(self) -> list[str]:
         """The constraints that samples of the last round violated although tau was at its maximum."""
         found = []
-        for i, rule in enumerate(self._rules()):
+        for i, rule in enumerate(self.rules()):
             tau, fared = self._last(i)
             if fared is not None and rule.exhausted(tau, fared):
                 found.append(self.constraints[i].name)
@@ -146,7 +146,7 @@ class Weighted(FullPrecision):
     @property
     def tau0s(self) -> dict[str, float]:
         """The weight of each constraint in the first round; NaN where it is ``"auto"`` and no batch was seen yet."""
-        return {each.name: rule.first for each, rule in zip(self.constraints, self._rules(), strict=True)}
+        return {each.name: rule.first for each, rule in zip(self.constraints, self.rules(), strict=True)}
 
     @property
     def prices(self) -> dict[str, float]:
