@@ -57,7 +57,7 @@ def epoch(model: nn.Module, method: SequentialPenalty, data: TensorDataset) -> N
 
 
 def setting() -> tuple[Problem, nn.Module, SequentialPenalty]:
-    problem = digit_problem(0.0856)  # about half of the samples are violated
+    problem = digit_problem(0.0856)  # about a fifth of the samples are violated, as in the paper's Table I
     return problem, DigitNetwork(), SequentialPenalty(problem.constraints, penalty=Linear(), schedule=Constant(100.0))
 
 
@@ -97,7 +97,7 @@ def main() -> None:
     problem, model, method = setting()
     arms = {
         "epoch": timed(lambda turn: epoch(model, method, data)),
-        # One per-sample gradient: what is left is the pass over the data.
+        # One gradient to see whether they are independent: what is left is the passes over the data.
         "pass": timed(lambda turn: certify(problem, model, data, method, subset=1)),
         "whole": timed(lambda turn: certify(problem, model, data, method)),
     }
@@ -108,8 +108,8 @@ def main() -> None:
         "samples": chosen.samples,
         "parameters": certificate.parameters,
         "epoch_seconds": seconds["epoch"],
-        "certify_seconds": seconds["pass"],
-        "ratio": seconds["pass"] / seconds["epoch"],
+        "certify_seconds": seconds["whole"],
+        "ratio": seconds["whole"] / seconds["epoch"],
         "licq_seconds": seconds["whole"] - seconds["pass"],
         "memory": peaks,
         "certificate": certificate.to_dict(),
