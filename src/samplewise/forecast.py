@@ -150,7 +150,7 @@ def in_words(name: str, row: Mapping[str, Any]) -> str:
     asked = f"{name}: a worst violation of {worst:.2g}"
     if rounds == 0:
         return f"{asked} is reached"
-    takes = "" if rounds is None else f"some {rounds:,} rounds"
+    takes = "" if rounds is None else "one more round" if rounds == 1 else f"some {rounds:,} rounds"
     if tau is not None:
         return f"{asked} needs tau of about {tau:.2g}, {takes or 'which the schedule does not get to'}"
     return f"{asked} needs {takes}" if takes else f"{asked} is not in sight"

@@ -232,6 +232,8 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
                 continue  # nothing was enforced, or the same is shown already
             title, shown = "τ" if one_tau else f"τ: {rest}", ""
         elif column == "gradient/useful_batch":
+            if sum(value is not None for value in _curve(rows, column)[1]) < 2:
+                continue  # one point is no curve: the history has it
             title, shown = USEFUL, ""
         elif rest == "objective" or (rest == "satisfied" and several):
             title = CURVES[rest] + (" by all" if rest == "satisfied" else "")
