@@ -207,6 +207,30 @@ def test_one_sample_that_cannot_be_met_is_shown_and_a_run_that_was_too_short_is_
         assert solution.conflict.violators["error"][0][0] == 0
 
 
+@pytest.mark.parametrize("fault", ["no gradient", "not finite"])
+def test_what_the_search_for_a_conflict_meets_does_not_end_a_complete_run(fault: str) -> None:
+    # As some recurrent layers do, which have a gradient in training only; or a measure that is NaN as the model ships.
+    def evaluate(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        error = model(batch[0]).squeeze(1).square()
+        if torch.is_grad_enabled() and not model.training:
+            if fault == "no gradient":
+                raise RuntimeError("backward can only be called in training mode")
+            error = error * float("nan")
+        return error, {"error": error + 1}
+
+    problem, data, model = (
+        sw.Problem(evaluate, [sw.AtMost("error", 0.5)]),
+        TensorDataset(torch.rand(8, 2)),
+        nn.Linear(2, 1),
+    )
+    method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    solution = sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=5, batch_size=4)
+    assert solution.status is sw.Status.UNFINISHED
+    assert solution.conflict is None
+    assert all(weight.grad is None or bool(weight.grad.isfinite().all()) for weight in model.parameters())
+
+
 def test_evaluation_happens_every_n_epochs_and_at_the_end() -> None:
     _, solution = run(epochs=5, audit_on={"train": make_data()}, audit_every=2)
     assert [row["epoch"] for row in solution.history.rows if "train/objective" in row] == [2, 4, 5]

@@ -59,6 +59,12 @@ def gradient_of(
     return torch.cat([part.flatten().to(weights[0].device) for part in parts])
 
 
+def entry(values: Tensor, place: Tensor) -> Tensor:
+    """The one of ``values`` at ``place``, by a product: an index that differs by sample would be a branch on it."""
+    flat = values.flatten()
+    return (flat * (torch.arange(len(flat), device=flat.device) == place.to(flat.device))).sum()
+
+
 def curve_along(loss: Tensor, weights: Sequence[Tensor], direction: Tensor) -> Tensor:
     """The Hessian of a scalar times ``direction``, both ``(n,)`` float64 on the CPU: the Hessian is never formed."""
     first = gradient_of(loss, weights, create_graph=True)

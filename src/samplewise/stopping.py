@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import Batches, gradient_of, per_sample_gradients, trainable
+from samplewise.gradients import Batches, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
 from samplewise.samples import Data, Feed, mix, source_of, to_device
@@ -179,12 +179,10 @@ def _value_gradients(
     """The gradients ``(K, n)`` of single values of a constraint, at ``places`` in a batch's values as one row."""
 
     def values(of: Evaluation) -> Tensor:
-        measure = of.measures[constraint.measure]
-        return (constraint.signed(measure) if constraint.equality else constraint.g(measure)).flatten()
+        return constraint.priced(of.measures[constraint.measure]).flatten()
 
     def one(of: Evaluation, column: Tensor) -> Tensor:
-        found = values(of)
-        return (found * (torch.arange(len(found), device=found.device) == column)).sum()  # an index would be a branch
+        return entry(values(of), column)
 
     count, flat = len(evaluation.objective), values(evaluation)
     leaves, width = pytree.tree_leaves(batch), len(flat) // count

@@ -255,5 +255,5 @@ def _curvature(
 
     try:
         return least_curvature(product, rows, len(drawn))
-    except (RuntimeError, NotImplementedError) as error:  # such as an operation that can be differentiated only once
+    except RuntimeError as error:  # such as an operation that can be differentiated only once
         return Curvature(why_not=" ".join(str(error).split()))

@@ -1,6 +1,5 @@
 """Whether the violations that are left can be lowered at all, or the samples are at odds with each other."""
 
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from samplewise.samples import Data, Feed, source_of
 SMALL = 0.1
 """The pulls of violated samples cancel if what is left of them is less than this share of independent ones' sum."""
 ROWS = 64
+"""How many of the violated samples' gradients are measured."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Conflict:
     def __str__(self) -> str:
         if not any(self.violators.values()):
             return "all constraints can be met together: without the objective every sample reaches its bound"
-        count = sum(map(len, self.violators.values()))
+        count = len({sample for own in self.violators.values() for sample, _ in own})
         found = f"{count:,} samples stay violated without the objective; of their pulls {self.ratio:.2g} is left"
         return (
             f"{found}, so that no first-order step helps" if self.shown else f"{found}, so that more steps would help"
@@ -121,10 +121,14 @@ def _restore(jacobian: Jacobian, weights: list[Tensor], evaluations: int) -> dic
     search = torch.optim.LBFGS(
         weights, max_iter=evaluations, tolerance_grad=0.0, tolerance_change=0.0, line_search_fn="strong_wolfe"
     )
-    with contextlib.suppress(_Enough, NotFiniteError):  # a long step may lead anywhere
+    try:
         search.step(look)
-    for weight, gradient in zip(weights, gradients, strict=True):
-        weight.grad = gradient
+    except (_Enough, NotFiniteError):
+        if not best[1]:  # where it began; later a long step may lead anywhere
+            raise
+    finally:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
     with torch.no_grad():
         for weight, value in zip(weights, best[1], strict=True):
             weight.copy_(value)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.gradients import change_along, gradient_of, per_sample_gradients, trainable
+from samplewise.gradients import change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, to_device
 
@@ -79,9 +79,7 @@ class Jacobian:
         samples, columns = places.unbind(1)
 
         def value(evaluation: Evaluation, column: Tensor) -> Tensor:
-            g = self.priced(evaluation.measures)[0]
-            # Not g[column]: an index that differs by sample would be a branch on a value.
-            return (g * (torch.arange(len(g), device=g.device) == column.to(g.device))).sum()
+            return entry(self.priced(evaluation.measures), column)
 
         return places, per_sample_gradients(self.problem, self.model, self.fetch, samples, columns, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
@@ -14,7 +15,7 @@ import torch
 from samplewise import distributed
 from samplewise.audit import Audit, audit
 from samplewise.certificate.conflict import Conflict, find_conflict
-from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, NotFiniteError
 from samplewise.forecast import forecast_row
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
@@ -88,9 +89,12 @@ class Training:
         return status
 
     def _conflicts(self) -> bool:
-        """Whether it can be shown, at less than a tenth of the cost of the run, that its constraints are at odds."""
+        """Whether it can be shown, in at most a fifth as many passes as epochs, that the constraints are at odds."""
         asked, evaluations = self.request, min(30, self.request.last_epoch // 5)
-        if asked.method.enforces and evaluations:
+        if not asked.method.enforces or not evaluations or self.stepper.sharded:
+            return False
+        # A look must not end a run that is complete: not every model has a gradient as it ships.
+        with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):
             self.stepper.share_buffers()
             model, size, device = self.stepper.model_to_audit, asked.size, self.stepper.device
             self.conflict = find_conflict(
