@@ -1,7 +1,7 @@
 """What holds on a whole data set: any model, however it was trained, as it ships (eval mode, true bounds)."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,7 +42,7 @@ class ConstraintAudit(Fared):
     def __init__(self, constraint: Constraint, values: Tensor, confidence: float, together: float = 1) -> None:
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
         excess = constraint.worst_excess(values).double()
-        super().__init__(len(excess), *Fared.sums_of(excess))
+        super().__init__(len(excess), *Fared.sums_of(excess), share=constraint.share)
         vars(self).update(constraint=constraint, values=values, confidence=confidence, together=together, excess=excess)
 
     @cached_property
@@ -57,15 +57,18 @@ class ConstraintAudit(Fared):
 
     @cached_property
     def violation_rate_upper(self) -> float:
-        """Exact upper bound on the violation rate, which holds with those of all other constraints at the audit's
-        confidence; see :func:`violation_rate_upper`.
-        """
+        """Exact upper bound on the violation rate, by :func:`violation_rate_upper`, at once with all constraints'."""
         return violation_rate_upper(self.violated, self.samples, self.confidence, self.together)
 
     def worst_violators(self, k: int = 10) -> list[tuple[int, float]]:
         """The ``k`` most violated samples as ``(number, violation)``, worst first."""
         order = self.excess.argsort(descending=True, stable=True)[: min(k, self.violated)]
         return [(int(i), float(self.excess[i])) for i in order]
+
+    @property
+    def given_up(self) -> list[tuple[int, float]]:
+        """The worst violators, as many as may be; :meth:`samplewise.Method.costs` says what each would have cost."""
+        return self.worst_violators(self.allowed)
 
     def suggest(self, share: float = 0.99, confidence: float | None = None) -> Constraint:
         """The tightest bound that at least ``share`` of fresh samples like these meet, as a constraint ready to use.
@@ -87,10 +90,10 @@ class ConstraintAudit(Fared):
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
-        names = ("samples", "violated", "satisfied", "mean_violation", "worst", "confidence", "together")
+        counts = ("samples", "violated", "satisfied", "share", "allowed", "met", "mean_violation", "worst")
         return {
             "constraint": str(self.constraint),
-            **{name: getattr(self, name) for name in (*names, "violation_rate_upper")},
+            **{name: getattr(self, name) for name in (*counts, "confidence", "together", "violation_rate_upper")},
             "quantiles": {f"{q:g}": value for q, value in self.quantiles.items()},
         }
 
@@ -146,10 +149,20 @@ class Audit(Mapping[str, ConstraintAudit]):
     @cached_property
     def violated(self) -> int:
         """Samples that violate a constraint, whichever."""
-        broken = torch.zeros(self.samples, dtype=torch.bool)
-        for part in self.constraints.values():
-            broken |= part.excess > 0
-        return int(broken.sum())
+        return self._any(part.excess > 0 for part in self.values())
+
+    @cached_property
+    def failed(self) -> int:
+        """Samples that violate a constraint which does not give them up."""
+        return self._any((part.excess > 0) & ~part.constraint.left_out(part.excess) for part in self.values())
+
+    def _any(self, masks: Iterable[Tensor]) -> int:
+        return int(sum(masks, torch.zeros(self.samples, dtype=torch.bool)).sum())  # of masks, + is or
+
+    @property
+    def met(self) -> bool:
+        """Whether each constraint holds for the share of samples that it asks for."""
+        return not self.failed
 
     @property
     def satisfied(self) -> float:
@@ -158,9 +171,7 @@ class Audit(Mapping[str, ConstraintAudit]):
 
     @cached_property
     def violation_rate_upper(self) -> float:
-        """Exact upper bound on the probability that a fresh sample violates any constraint, at the audit's confidence;
-        see :func:`violation_rate_upper`.
-        """
+        """Exact upper bound on the probability of violating any constraint, by :func:`violation_rate_upper`."""
         return violation_rate_upper(self.violated, self.samples, self.confidence, self.compared)
 
     @cached_property
@@ -178,17 +189,20 @@ class Audit(Mapping[str, ConstraintAudit]):
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
         parts = {name: part.to_dict() for name, part in self.constraints.items()}
-        names = ("samples", "objective", "means", "violated", "satisfied", "compared", "violation_rate_upper")
+        names = ("samples", "objective", "means", "violated", "satisfied", "met", "compared", "violation_rate_upper")
         return {**{name: getattr(self, name) for name in names}, "constraints": parts}
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
         several, known = len(self.bounds) > 1, self.compared < math.inf
         for name, part in self.constraints.items():
-            held = f"{part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated)"
+            may = f", {part.allowed:,} may be" if part.share < 1 else ""
+            held = f"{part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated{may})"
             sizes = f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}"
             upper = self._upper(part.violation_rate_upper, " for all constraints at once" if several else "")
             lines.append(f"  {name}: {held}; {sizes}" + (f"; {upper}" if known else ""))
+            if named := [f"{number} (by {by:.3g})" for number, by in part.given_up]:
+                lines.append(f"    given up: {', '.join(named[:5])}" + (", ..." if named[5:] else ""))
         if several:
             held = f"{self.satisfied:.2%} meet every constraint ({self.violated:,} violated)"
             lines.append(f"  all: {held}" + (f"; {self._upper(self.violation_rate_upper)}" if known else ""))

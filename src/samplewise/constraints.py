@@ -19,7 +19,9 @@ RESERVED = frozenset({"self", "objective", "index", "sample_weight"})
 class Constraint:
     """``lower <= measure <= upper`` for every sample: ``g_ij(w) <= 0``, a constraint i of the paper's problem (3).
 
-    :func:`AtMost`, :func:`AtLeast`, :func:`Between` and :func:`Equal` are four ways to make one.
+    :func:`AtMost`, :func:`AtLeast`, :func:`Between` and :func:`Equal` are four ways to make one. With a ``share`` below
+    1 the rest of the samples may violate it. They keep their price in the loss, since leaving out the worst of each
+    batch did not help on MNIST, but tau is not raised for them, and they are no failure.
 
     Args:
         measure: name of the measure that is bounded, of shape ``(B,)`` or ``(B, m)``.
@@ -28,6 +30,7 @@ class Constraint:
         scale: what one unit of ``g`` is in the measure's units, so that measures of different units are comparable
             in training.
         margin: how much the bounds are tightened in training, in the measure's units. Audits always use the true ones.
+        share: how many of the samples must satisfy the constraint, as a share of all.
         name: what the constraint is called in summaries; needed only where two constraints bound one measure.
     """
 
@@ -37,6 +40,7 @@ class Constraint:
     _: KW_ONLY
     scale: float = 1.0
     margin: float = 0.0
+    share: float = 1.0
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -48,7 +52,8 @@ class Constraint:
             )
         if measure in RESERVED:
             raise ConfigurationError(f"a measure cannot be called {measure!r}, which a method takes itself: rename it")
-        for field, absent in (("lower", -math.inf), ("upper", math.inf), ("scale", None), ("margin", None)):
+        numbers = {"lower": -math.inf, "upper": math.inf, "scale": None, "margin": None, "share": None}
+        for field, absent in numbers.items():
             value = getattr(self, field)
             if not isinstance(value, float) or value != absent:
                 what = field if absent is None else "bound"
@@ -60,6 +65,7 @@ class Constraint:
         for wrong, message in (
             (self.scale <= 0, f"expected scale > 0, got {self.scale}; leave it out for 1"),
             (margin < 0, f"expected margin >= 0, got {margin}; to relax, move the bound"),
+            (not 0 < self.share <= 1, f"expected a share in (0, 1], got {self.share}; 1 is every sample"),
             (not isinstance(self.name, str), f"expected the constraint's name as text, got {self.name!r}"),
             (lower == -upper == -math.inf, f"expected a finite lower bound, upper bound or both, got {lower}, {upper}"),
             (lower > upper, f"expected lower <= upper, got {lower} and {upper}: nothing lies between"),
@@ -108,6 +114,13 @@ class Constraint:
             excess = excess + self.margin
         return excess if self.scale == 1.0 else excess / self.scale
 
+    def left_out(self, excess: Tensor) -> Tensor:
+        """Which samples may violate, a mask ``(N,)``: those of the largest ``excess``, as many as the share allows."""
+        found = torch.zeros_like(excess, dtype=torch.bool)
+        if allowed := may_violate(len(excess), self.share):
+            found[excess.argsort(descending=True, stable=True)[:allowed]] = True
+        return found
+
     @property
     def equality(self) -> bool:
         """Whether the bounds meet, as :func:`Equal` with tolerance 0 makes them: multipliers then have either sign."""
@@ -131,15 +144,16 @@ class Constraint:
         """How one would write it, such as ``AtMost('mse', 0.01, margin=0.001)``."""
         kind = "AtMost" if self.lower == -math.inf else "AtLeast" if self.upper == math.inf else "Between"
         bounds = [f"{bound!r}" for bound in (self.lower, self.upper) if math.isfinite(bound)]
-        absent = {"scale": 1.0, "margin": 0.0, "name": self.measure}
+        absent = {"scale": 1.0, "margin": 0.0, "share": 1.0, "name": self.measure}
         more = [f"{key}={getattr(self, key)!r}" for key, value in absent.items() if getattr(self, key) != value]
         return f"{kind}({', '.join([repr(self.measure), *bounds, *more])})"
 
     def __str__(self) -> str:
-        """The requirement as a formula, such as ``mse <= 0.01``."""
+        """The requirement as a formula, such as ``mse <= 0.01``, and ``mse <= 0.01 for 95 %`` if that is the share."""
+        share = f" for {100 * self.share:.10g} %" if self.share < 1 else ""
         if self.equality or self.upper == math.inf:
-            return f"{self.measure} {'=' if self.equality else '>='} {self.lower:g}"
-        return f"{f'{self.lower:g} <= ' if self.lower > -math.inf else ''}{self.measure} <= {self.upper:g}"
+            return f"{self.measure} {'=' if self.equality else '>='} {self.lower:g}{share}"
+        return f"{f'{self.lower:g} <= ' if self.lower > -math.inf else ''}{self.measure} <= {self.upper:g}{share}"
 
 
 class Options(TypedDict, total=False):
@@ -147,6 +161,7 @@ class Options(TypedDict, total=False):
 
     scale: float
     margin: float
+    share: float
     name: str
 
 
@@ -192,6 +207,20 @@ def Equal(measure: str, target: float, *, tolerance: float, **options: Unpack[Op
     return Constraint(measure, target - tolerance, target + tolerance, **options)
 
 
+def may_violate(samples: int, share: float) -> int:
+    """How many of so many samples may violate a constraint that a share of them must satisfy.
+
+    Example:
+        >>> may_violate(100, 0.95), may_violate(99, 0.95), may_violate(100, 1.0)
+        (5, 4, 0)
+    """
+    # The most that leave a quotient of at least the share: 93 / 100 is 0.93, but (1 - 0.93) * 100 is below 7.
+    allowed = int((1 - share) * samples) + 1
+    while allowed and (allowed > samples or (samples - allowed) / samples < share):
+        allowed -= 1
+    return allowed
+
+
 @dataclass(frozen=True)
 class Fared:
     """How one constraint fared on some samples, by its true bound and in the measure's units."""
@@ -203,6 +232,9 @@ class Fared:
     """Sum of ``max(0, excess)``; of a sample with several values the largest counts."""
     worst: float
     """Largest violation, 0 if every sample is within the bound."""
+    _: KW_ONLY
+    share: float = 1.0
+    """Of the samples that was asked for."""
 
     @staticmethod
     def sums_of(excess: Tensor) -> tuple[int, float, float]:
@@ -214,6 +246,21 @@ class Fared:
     def satisfied(self) -> float:
         """Share of the samples within the bound."""
         return (self.samples - self.violated) / self.samples if self.samples else math.nan
+
+    @property
+    def allowed(self) -> int:
+        """How many samples may violate the constraint."""
+        return may_violate(self.samples, self.share)
+
+    @property
+    def failed(self) -> int:
+        """How many more do than may."""
+        return max(0, self.violated - self.allowed)
+
+    @property
+    def met(self) -> bool:
+        """Whether the share that was asked for is satisfied."""
+        return not self.failed
 
     @property
     def mean_violation(self) -> float:
@@ -240,7 +287,8 @@ def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ..
                 f"AtMost({first.measure!r}, ..., name='{first.name}_high')"
             )
         lower, upper = max(first.interval[0], second.interval[0]), min(first.interval[1], second.interval[1])
-        if first.measure == second.measure and lower > upper:
+        apart = first.share + second.share <= 1  # some samples may meet the one, and others the other
+        if first.measure == second.measure and lower > upper and not apart:
             margins = f" with margins {first.margin:g} and {second.margin:g}" if first.margin or second.margin else ""
             raise ConfigurationError(
                 f"no sample can satisfy both {first} and {second}{margins}: the bounds contradict, so move one"

@@ -65,10 +65,12 @@ def forecast(
         worst: the violation asked about; a tenth of the first one that was seen, then a hundredth, if not given.
 
     Returns:
-        The forecast, or None if there is nothing to forecast: too few rounds, no violation, nothing enforced.
+        The forecast, or None if there is nothing to forecast: too few rounds, no violation, nothing enforced, or only a
+        share of the samples is asked for, so that the worst one may stay where it is.
     """
     seen = list(rounds)
-    if len(seen) < FEWEST or not method.enforces:
+    constraint = constraint_named(name, {each.name: each for each in method.constraints})
+    if len(seen) < FEWEST or not method.enforces or constraint.share < 1:
         return None
     (first, _), (tau, now) = seen[0], seen[-1]
     if worst is None:
@@ -79,10 +81,9 @@ def forecast(
     if now <= worst:
         return Forecast(worst, tau, 0)
     # As training sees them, with the margin; what was met holds no trend.
-    margin = constraint_named(name, {each.name: each.margin for each in method.constraints})
     late = seen[-min(MOST, len(seen)) // 2 :]
-    taus, gs = [each for each, g in late if g > 0], [g + margin for _, g in late if g > 0]
-    now, target = now + margin, worst + margin
+    taus, gs = [each for each, g in late if g > 0], [g + constraint.margin for _, g in late if g > 0]
+    now, target = now + constraint.margin, worst + constraint.margin
     if isinstance(method, AugmentedLagrangian):
         _, ahead = _trend(DECAY, range(1 - len(gs), 1), gs, target)
         return Forecast(worst, None, max(1, math.ceil(ahead)) if ahead <= len(seen) else None)

@@ -90,7 +90,8 @@ def _line(row: Row) -> str:
 
 
 def _fared(name: str, part: Fared) -> Row:
-    return {f"{name}/satisfied": part.satisfied, f"{name}/violation": part.mean_violation, f"{name}/worst": part.worst}
+    row = {f"{name}/satisfied": part.satisfied, f"{name}/violation": part.mean_violation, f"{name}/worst": part.worst}
+    return row if part.share == 1 else {**row, f"{name}/met": part.met}
 
 
 def round_row(summary: Round) -> Row:

@@ -96,15 +96,15 @@ class _Growing(Schedule):
         return super().starting_at(tau0 if self.maximum is None else min(tau0, self.maximum))
 
     def exhausted(self, tau: float, now: Fared) -> bool:
-        return tau >= self.ceiling and now.violated > 0
+        return tau >= self.ceiling and not now.met
 
 
 @dataclass(frozen=True)
 class Geometric(_Growing):
     """tau_k = tau0 * growth^(k // every), at most ``maximum``: the rule of the paper's experiments (section V-A).
 
-    k counts the rounds that tau could grow after: a method keeps tau, and stops counting, while every sample meets the
-    constraint (:meth:`samplewise.Method.step`).
+    k counts the rounds that tau could grow after: a method keeps tau, and stops counting, while as many samples meet
+    the constraint as it asks for (:meth:`samplewise.Method.step`).
 
     Args:
         tau0: the weight in the first round, or ``"auto"``.
@@ -130,7 +130,8 @@ class FeasibilityDriven(_Growing):
     """tau grows only when it has to: while the violation does not fall fast enough and the target is not met.
 
     The rule of practical augmented Lagrangian methods (Birgin and Martinez, 2014, algorithm 4.1): tau is kept when
-    the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise.
+    the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise. Of a
+    constraint with a share it is the number of samples that lack that must fall: others may be as far off as they like.
 
     Args:
         tau0: the weight in the first round, or ``"auto"``.
@@ -138,7 +139,7 @@ class FeasibilityDriven(_Growing):
         every: tau may change only after every so many rounds.
         maximum: the weight is never larger; 10,000 times tau0 if not given.
         factor: the violation must fall to this share of the last round's for tau to be kept.
-        target: share of satisfied samples at which tau stops growing.
+        target: share of satisfied samples at which tau stops growing, if that is less than the constraint's own.
 
     Example:
         >>> fared = Fared(samples=10, violated=1, total=1.0, worst=1.0)
@@ -148,24 +149,32 @@ class FeasibilityDriven(_Growing):
 
     growth: float = 2.0
     factor: float = 0.9
-    target: float = 1.0
+    target: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
             raise ConfigurationError(f"expected 0 < factor <= 1, got {self.factor}; 1 keeps tau on any progress")
-        if not 0 < self.target <= 1:
+        if self.target is not None and not 0 < self.target <= 1:
             raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
 
     def exhausted(self, tau: float, now: Fared) -> bool:
-        return super().exhausted(tau, now) and now.satisfied < self.target
+        return super().exhausted(tau, self._asked(now))
+
+    def _asked(self, now: Fared) -> Fared:
+        return now if self.target is None else replace(now, share=self.target)
 
     def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
-        if completed % self.every or now.satisfied >= self.target:
+        if completed % self.every or self._asked(now).met:
             return tau
-        if before is None or not now.samples or now.mean_violation <= self.factor * before.mean_violation:
+        if before is None or not now.samples or self._lack(now) <= self.factor * self._lack(before):
             return tau  # a first round, or an empty one, has nothing to compare
         return min(tau * self.growth, self.ceiling)
+
+    def _lack(self, fared: Fared) -> float:
+        """What has to fall."""
+        some = self.target is None and fared.share < 1
+        return fared.failed / fared.samples if some else fared.mean_violation
 
 
 def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) -> list[Schedule]:

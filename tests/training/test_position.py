@@ -8,7 +8,7 @@ from samplewise.training.position import Position, Selection, Status, better, te
 
 
 def candidate(epoch: int, satisfied: float, objective: float, violation: float = 0.0) -> Selection:
-    return Selection(epoch, "train", 0.9, satisfied, violation, objective)
+    return Selection(epoch, "train", 0.9, satisfied, violation, objective, failed=round(100 * (1 - satisfied)))
 
 
 def test_a_feasible_epoch_beats_any_other() -> None:

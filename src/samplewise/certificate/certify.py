@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.audit import evaluate_all
 from samplewise.certificate.curvature import Curvature, least_curvature
-from samplewise.certificate.jacobian import Jacobian, side_by_side
+from samplewise.certificate.jacobian import Jacobian, left_out_of, side_by_side
 from samplewise.certificate.licq import ConstraintCertificate, Licq, check_licq
 from samplewise.certificate.multipliers import best_multipliers, estimates
 from samplewise.certificate.sizes import measure_sizes
@@ -64,7 +64,10 @@ class Certificate:
 
     @property
     def feasibility(self) -> float:
-        """The worst violation of any true bound, relative to how large its g is over the samples; 0 if all hold."""
+        """The worst violation of any true bound, relative to how large its g is over the samples; 0 if all hold.
+
+        Samples that a constraint gives up for its share are left out.
+        """
         return max((part.feasibility for part in self.constraints.values()), default=0.0)
 
     @property
@@ -95,7 +98,8 @@ class Certificate:
             parts.append("the multipliers may not be the best yet")
         for name, part in self.constraints.items():
             of = f" of {name}" if len(self.constraints) > 1 else ""
-            broken = f"{part.violated:,} of {self.samples:,} samples violated{of}, worst by {part.worst:.2g}"
+            broken = f"{part.violated:,} of {self.samples:,} samples violated{of}{part.aside}"
+            broken += f", worst{' of the others' if part.aside else ''} by {part.worst_kept:.2g}" if part.failed else ""
             parts.append(broken if part.violated else f"all {self.samples:,} samples satisfied{of}")
         return ", ".join(parts) + "."
 
@@ -135,7 +139,7 @@ class Certificate:
             rows += [
                 (name, str(part.constraint)),
                 ("  violation", f"worst {part.worst:.3g}, mean {part.mean_violation:.3g}, {part.satisfied:.2%} hold"),
-                ("  violated / active", f"{part.violated:,} / {part.active:,} of {self.samples:,}"),
+                ("  violated / active", f"{part.violated:,} / {part.active:,} of {self.samples:,}{part.aside}"),
                 ("  multipliers", f"mean {part.multipliers.mean():.3g}, largest {part.multipliers.abs().max():.3g}"),
             ]
         rows += [("E-LICQ", str(self.licq)), ("curvature", str(self.curvature))]
@@ -158,8 +162,9 @@ def certify(
     """How near a model, however it was trained, is to a KKT point on ``data``: what Theorem 3 says a run tends to.
 
     Everything is measured in eval mode, which is what ships. The multipliers are those that come nearest to the KKT
-    conditions, over all samples that are violated or near their bound; see :meth:`Jacobian.least`. Memory grows with
-    the data by the measures, g and lambda of each sample alone. Under several processes every one must call.
+    conditions, over all samples that are violated or near their bound; see :meth:`Jacobian.least`. Where a constraint
+    asks for a share, the problem is the one without the samples of the largest g, as many as the share allows. Memory
+    grows with the data by the measures, g and lambda of each sample alone. Under several processes every one must call.
 
     Args:
         problem: what to minimise and what must hold.
@@ -204,14 +209,19 @@ def certify(
 
         columns = evaluate_all(problem, model, feed, batch_size, device, add)
         distributed.all_sum_(left)  # each process added up its own samples
-        sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns)
-        multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, passes)
+        left_out = left_out_of(problem.constraints, columns)
+        sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns, left_out)
+        multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, left_out, passes)
         parts = []
         for constraint in problem.constraints:
             values, size = columns[constraint.measure], sizes.constraints[constraint.name]
-            fared, g = Fared.sums_of(constraint.worst_excess(values)), constraint.priced(values)
-            prices = multipliers[constraint.name].to(g)
-            parts.append(ConstraintCertificate(length, *fared, constraint, g, size, active * size, prices))
+            excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
+            fared, (_, _, worst_kept) = Fared.sums_of(excess), Fared.sums_of(excess[~without])
+            prices, share = multipliers[constraint.name].to(g), constraint.share
+            part = ConstraintCertificate(
+                length, *fared, constraint, g, size, active * size, prices, without, worst_kept, share=share
+            )
+            parts.append(part)
         binding = side_by_side({part.constraint.name: part.binding for part in parts})
         total, rows = int(binding.sum()), left.new_zeros(0, parameters)
         if total and total <= max(parameters, limit):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.audit import Audit, evaluate_all
-from samplewise.certificate.jacobian import Jacobian, side_by_side
+from samplewise.audit import Audit, ConstraintAudit, evaluate_all
+from samplewise.certificate.jacobian import Jacobian, left_out_of, of_shape, side_by_side
 from samplewise.errors import NotFiniteError
 from samplewise.gradients import gradient_of, put_back, trainable
 from samplewise.problem import Problem, evaluation_mode
@@ -59,16 +59,20 @@ def find_conflict(
     """Look from the model's weights for ones that meet all constraints, whatever the objective, and say what is left.
 
     Minimises the mean squared violation by L-BFGS with so many ``evaluations``, each a pass over the data in eval mode.
-    The weights are put back. Under several processes every one must call.
+    The weights are put back. Under several processes every one must call. Where a constraint asks for a share, the
+    worst samples at first, as many as it allows, are left out; it conflicts only if it does not hold at the end.
     """
     weights = list(trainable(model).values())
     jacobian = Jacobian(problem, model, source_of(data), device or weights[0].device, batch_size)
     with evaluation_mode(model), put_back(weights):
-        columns = _restore(jacobian, weights, evaluations)
+        shared = [each for each in problem.constraints if each.share < 1]
+        first = evaluate_all(problem, model, jacobian.feed, batch_size, jacobian.device) if shared else {}
+        left_out = left_out_of(shared, first)
+        columns = _restore(jacobian, weights, evaluations, left_out)
         found = Audit(columns[""], columns, problem.constraints)
-        violators = {name: part.worst_violators(part.violated) for name, part in found.items()}
-        violation = side_by_side(_pulled(problem, columns))
-        if not bool(violation.any()):
+        violators = {name: _at_odds(part, left_out) for name, part in found.items()}
+        violation = _pulls(problem, columns, left_out)
+        if not any(violators.values()) or not bool(violation.any()):
             return Conflict(0.0, 0.0, violators)
         left = float(jacobian.combined(violation).double().norm())
         places, rows = jacobian.drawn(violation != 0, ROWS, torch.Generator().manual_seed(0))
@@ -78,23 +82,41 @@ def find_conflict(
     return Conflict(left / whole, apart / whole, violators) if whole else Conflict(0.0, 1.0, violators)
 
 
-def _pulled(problem: Problem, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each value's violation by the true bound in units of its scale, with the sign of its side for an equality."""
+def _at_odds(part: ConstraintAudit, left_out: Mapping[str, Tensor]) -> list[tuple[int, float]]:
+    """The samples that keep a constraint from being met, those left out aside, with their violations, worst first."""
+    if part.met:
+        return []
+    aside = set(left_out[part.constraint.name].nonzero().flatten().tolist()) if part.share < 1 else ()
+    return [(sample, by) for sample, by in part.worst_violators(part.violated) if sample not in aside]
+
+
+def _pulls(
+    problem: Problem, measures: Mapping[str, Tensor], left_out: Mapping[str, Tensor], index: Tensor | None = None
+) -> Tensor:
+    """Each value's violation by the true bound in units of its scale, with the sign of its side for an equality.
+
+    Of all samples or those of ``index``, ``(B, M)``; zero for those left out.
+    """
     found = {}
     for each in problem.constraints:
         violation = each.excess(measures[each.measure]).relu() / each.scale
         found[each.name] = each.signed(measures[each.measure]) if each.equality else violation
-    return found
+    for name, mask in left_out.items():
+        rows = mask if index is None else mask[index.cpu()]
+        found[name] = found[name].masked_fill(of_shape(rows.to(found[name].device), found[name]), 0.0)
+    return side_by_side(found)
 
 
-def _restore(jacobian: Jacobian, weights: list[Tensor], evaluations: int) -> dict[str, Tensor]:
+def _restore(
+    jacobian: Jacobian, weights: list[Tensor], evaluations: int, left_out: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Move the weights to the least mean squared violation that is found; the columns of all samples there."""
     length = jacobian.feed.source.length
     best: tuple[float, list[Tensor], dict[str, Tensor]] = (math.inf, [], {})
     done = 0
 
-    def squares(measures: Mapping[str, Tensor]) -> Tensor:
-        return side_by_side(_pulled(jacobian.problem, measures)).square().sum() / (2 * length)
+    def squares(measures: Mapping[str, Tensor], index: Tensor | None = None) -> Tensor:
+        return _pulls(jacobian.problem, measures, left_out, index).square().sum() / (2 * length)
 
     def look() -> float:
         nonlocal best, done
@@ -107,7 +129,7 @@ def _restore(jacobian: Jacobian, weights: list[Tensor], evaluations: int) -> dic
             jacobian.feed,
             jacobian.batch_size,
             jacobian.device,
-            lambda evaluation: total.add_(gradient_of(squares(evaluation.measures), weights)),
+            lambda evaluation: total.add_(gradient_of(squares(evaluation.measures, evaluation.index), weights)),
         )
         parts = distributed.all_sum_(total).split([weight.numel() for weight in weights])
         for weight, part in zip(weights, parts, strict=True):

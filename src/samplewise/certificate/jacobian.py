@@ -1,7 +1,7 @@
 """The gradients of all constraints at all samples, as a matrix that is never formed."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
+from samplewise.constraints import Constraint
 from samplewise.gradients import change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, to_device
@@ -24,6 +25,16 @@ def side_by_side(parts: Mapping[str, Tensor]) -> Tensor:
     if not parts:
         return torch.zeros(0, 0)
     return torch.cat([part.reshape(len(part), -1) for part in parts.values()], dim=1)
+
+
+def left_out_of(constraints: Iterable[Constraint], measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Which samples may violate each constraint, ``(N,)``: a problem is judged without their bounds."""
+    return {each.name: each.left_out(each.worst_excess(measures[each.measure])) for each in constraints}
+
+
+def of_shape(mask: Tensor, like: Tensor) -> Tensor:
+    """What is said of each sample, ``(B,)``, for each of its values, ``(B,)`` or ``(B, m)``."""
+    return mask if like.ndim == 1 else mask.unsqueeze(1).expand_as(like)
 
 
 @dataclass(frozen=True)

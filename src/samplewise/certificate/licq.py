@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from samplewise.certificate.jacobian import of_shape
 from samplewise.constraints import Constraint, Fared
 
 
@@ -51,7 +52,10 @@ class Licq:
 
 @dataclass(frozen=True)
 class ConstraintCertificate(Fared):
-    """The part of one constraint. Feasibility is by the true bound, in the measure's units."""
+    """The part of one constraint. Feasibility is by the true bound, in the measure's units.
+
+    Where the constraint asks for a share, the bounds of as many samples as it allows are left out of the problem.
+    """
 
     constraint: Constraint
     g: Tensor
@@ -62,16 +66,21 @@ class ConstraintCertificate(Fared):
     """Up to here g counts as zero."""
     multipliers: Tensor
     """lambda_j of every sample, of the shape of g; of an equality they have either sign."""
+    left_out: Tensor
+    """Which samples may violate, ``(N,)``: those furthest beyond the bound and, if there are fewer, nearest to it."""
+    worst_kept: float
+    """Largest violation of the others."""
 
     @property
     def near(self) -> Tensor:
         """Where g is zero up to the tolerance, of its shape."""
-        return self.g.abs() <= self.tolerance
+        return (self.g.abs() <= self.tolerance) & ~of_shape(self.left_out, self.g)
 
     @property
     def binding(self) -> Tensor:
         """Where the constraint is active or violated, of g's shape: I_+ of Definition 3."""
-        return torch.ones_like(self.near) if self.constraint.equality else self.g >= -self.tolerance
+        found = torch.ones_like(self.near) if self.constraint.equality else self.g >= -self.tolerance
+        return found & ~of_shape(self.left_out, self.g)
 
     @property
     def active(self) -> int:
@@ -80,8 +89,13 @@ class ConstraintCertificate(Fared):
 
     @property
     def feasibility(self) -> float:
-        """The worst violation of the true bound, relative to g's size."""
-        return self.worst / self.constraint.scale / self.size if self.worst else 0.0
+        """The worst violation of the true bound, those given up left out, relative to g's size."""
+        return self.worst_kept / self.constraint.scale / self.size if self.worst_kept else 0.0
+
+    @property
+    def aside(self) -> str:
+        """How many of the violated samples are left out, in words; empty if every sample is asked for."""
+        return f", {self.violated - self.failed:,} of them given up" if self.share < 1 else ""
 
     @property
     def complementarity(self) -> float:
@@ -92,10 +106,11 @@ class ConstraintCertificate(Fared):
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
-        names = ("violated", "active", "size", "tolerance", "satisfied", "mean_violation", "worst", "feasibility")
+        counts = ("violated", "failed", "active", "satisfied", "share", "met")
+        sizes = ("size", "tolerance", "mean_violation", "worst", "worst_kept", "feasibility", "complementarity")
         return {
             "constraint": str(self.constraint),
-            **{name: getattr(self, name) for name in (*names, "complementarity")},
+            **{name: getattr(self, name) for name in counts + sizes},
             "largest_multiplier": float(self.multipliers.abs().max()),
             "mean_multiplier": float(self.multipliers.double().mean()),
         }

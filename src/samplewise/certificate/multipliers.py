@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from samplewise.certificate.jacobian import Jacobian, side_by_side
+from samplewise.certificate.jacobian import Jacobian, of_shape, side_by_side
 from samplewise.certificate.sizes import Sizes
 from samplewise.constraints import Constraint
 from samplewise.methods import Method
@@ -23,12 +23,18 @@ def estimates(method: Method | None, parts: Mapping[str, Tensor], index: Tensor 
 
 
 def best_multipliers(
-    jacobian: Jacobian, columns: Mapping[str, Tensor], method: Method | None, left: Tensor, sizes: Sizes, passes: float
+    jacobian: Jacobian,
+    columns: Mapping[str, Tensor],
+    method: Method | None,
+    left: Tensor,
+    sizes: Sizes,
+    left_out: Mapping[str, Tensor],
+    passes: float,
 ) -> tuple[dict[str, Tensor], Tensor, int, bool]:
     """The multipliers of least stationarity s and complementarity c together, ``s^2 + c^2``, of the shapes of g.
 
-    They are at least zero, of either sign for an equality, and zero where a sample is well within its bound. ``left``
-    is the gradient of the Lagrangian under the method's own multipliers.
+    They are at least zero, of either sign for an equality, and zero where a sample is well within its bound or is
+    ``left_out``. ``left`` is the gradient of the Lagrangian under the method's own multipliers.
 
     Returns:
         The multipliers, what is then left of the gradient relative to its size, how many were chosen, and whether the
@@ -43,7 +49,8 @@ def best_multipliers(
         return side_by_side({name: entries(constraints[name], g).double() for name, g in found.items()})
 
     def upper(each: Constraint, g: Tensor) -> Tensor:
-        return torch.where((g >= -NEAR * sizes.constraints[each.name]) | each.equality, math.inf, 0.0)
+        near = (g >= -NEAR * sizes.constraints[each.name]) | each.equality
+        return torch.where(near & ~of_shape(left_out[each.name], g), math.inf, 0.0)
 
     def slack(each: Constraint, g: Tensor) -> Tensor:
         flat = each.equality or not sizes.objective
@@ -54,7 +61,7 @@ def best_multipliers(
     prices, left, settled = jacobian.least(
         left / sizes.gradient,
         estimates(method, found, torch.arange(length)).double() / whole,
-        matrix(lambda each, g: torch.full_like(g, -math.inf if each.equality else 0.0)),
+        matrix(lambda each, g: -upper(each, g) if each.equality else torch.zeros_like(g)),
         most,
         # So large a price moves the gradient by about its size.
         unit=matrix(lambda each, g: torch.full_like(g[:1], 1 / (sizes.slopes[each.name] or 1.0))),

@@ -37,11 +37,17 @@ class Sizes:
 
 
 def measure_sizes(
-    problem: Problem, model: nn.Module, fetch: Callable[[Tensor], Any], index: Tensor, columns: Mapping[str, Tensor]
+    problem: Problem,
+    model: nn.Module,
+    fetch: Callable[[Tensor], Any],
+    index: Tensor,
+    columns: Mapping[str, Tensor],
+    left_out: Mapping[str, Tensor],
 ) -> Sizes:
     """The sizes at the model's weights, from the ``columns`` of all samples and the gradients of the samples ``index``.
 
-    The model is in evaluation mode; ``fetch`` gives the samples of given numbers as one batch.
+    The model is in evaluation mode; ``fetch`` gives the samples of given numbers as one batch. Samples that a
+    constraint has ``left_out`` say nothing of how large it is: they may be as far off as they like.
     """
     quantities: Quantities = {"": lambda evaluation: evaluation.objective}
     quantities |= {each.name: partial(_priced, each) for each in problem.constraints}
@@ -53,7 +59,8 @@ def measure_sizes(
     objective = columns[""].double()
     sizes = {"": float((objective - objective.mean()).abs().mean())}
     for each in problem.constraints:
-        sizes[each.name] = float(each.priced(columns[each.measure].double()).abs().mean())
+        kept = columns[each.measure][~left_out[each.name]].double()
+        sizes[each.name] = float(each.priced(kept).abs().mean())
     for name in quantities:
         sizes[name] = max(sizes[name], float((there[name] - here[name]).abs().mean()))
         slopes[name] = max(slopes[name], further[name])

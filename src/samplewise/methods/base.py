@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError, MeasureError
+from samplewise.errors import ConfigurationError, MeasureError, constraint_named
 from samplewise.methods.weighted import Weighted
 from samplewise.problem import Evaluation, broadcast, can_look, measure_of, parse
 from samplewise.schedules import Schedule
@@ -80,6 +80,21 @@ class Method(Weighted, ABC):
 
         Of an equality ``g`` is :meth:`samplewise.Constraint.signed`, and so are the multipliers.
         """
+
+    def costs(self, name: str, measure: Tensor) -> Tensor:
+        """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
+
+        To first order: its multiplier times what it lacks, over N. In a convex problem it is at least so much. Those
+        that meet it already cost nothing more.
+
+        Args:
+            name: of the constraint.
+            measure: what it bounds, of every sample of the training data in order, such as ``audit[name].values``.
+        """
+        constraint: Constraint = constraint_named(name, {each.name: each for each in self.constraints})
+        lambdas = self.multipliers(name, constraint.priced(measure), torch.arange(len(measure)))
+        lacking = constraint.excess(measure).relu() / constraint.scale
+        return (lambdas.detach().abs() * lacking).reshape(len(measure), -1).sum(1) / len(measure)
 
     def __call__(
         self, objective: Tensor, *, index: Tensor | None = None, sample_weight: Tensor | None = None, **measures: Tensor

@@ -148,13 +148,16 @@ class Tally(FullPrecision):
         self._digest_()
         return distributed.all_sum_(self.sums.clone()), distributed.all_max_(self.worst.clone())
 
-    def round(self, number: int, taus: Mapping[str, float]) -> Round:
-        """The round so far, over all processes; nothing changes. ``taus`` are its weights by constraint, in order."""
+    def round(self, number: int, taus: Mapping[str, float], shares: Sequence[float]) -> Round:
+        """The round so far, over all processes; nothing changes.
+
+        ``taus`` are its weights by constraint, in order, and ``shares`` what each constraint asks for.
+        """
         sums, worst = self._joined()
         count, objective, *rest = sums.tolist()
         samples = int(count)
-        each = zip(taus, rest[: len(worst)], rest[len(worst) :], worst.tolist(), strict=True)
-        fared = {name: Fared(samples, int(violated), total, most) for name, violated, total, most in each}
+        each = zip(taus, shares, rest[: len(worst)], rest[len(worst) :], worst.tolist(), strict=True)
+        fared = {name: Fared(samples, int(violated), *sizes, share=share) for name, share, violated, *sizes in each}
         return Round(number, samples, objective / samples if samples else math.nan, taus, fared)
 
     def gather_(self) -> None:

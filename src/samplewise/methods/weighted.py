@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,7 @@ from samplewise.methods.tally import FullPrecision, Round, Tally
 from samplewise.problem import Fault, measure_of, not_finite
 from samplewise.schedules import AUTO, Schedule, for_each
 
-MET = 3  # rounds in a row that every sample must meet a constraint for its tau to be kept: one may be luck
+MET = 3  # rounds in a row that a constraint must be met for its tau to be kept: one may be luck
 
 
 class Weighted(FullPrecision):
@@ -36,7 +35,7 @@ class Weighted(FullPrecision):
         self.weights = nn.Buffer(taus)
         # Of the last round that had samples: tau, and the fields of Fared. Before any, a tau not found yet is none.
         self.last = nn.Buffer(torch.cat([taus.nan_to_num().unsqueeze(1), taus.new_zeros(len(taus), 4)], dim=1))
-        # Of each constraint: rounds after which tau could grow, and rounds up to now in which every sample met it.
+        # Of each constraint: rounds after which tau could grow, and rounds up to now in which it was met.
         self.pace = nn.Buffer(torch.zeros(len(taus), 2, dtype=torch.int64))
         self.balance = Balance(len(taus))
         self._open = [i for i, rule in enumerate(self.schedules) if rule.tau0 == AUTO]
@@ -76,14 +75,15 @@ class Weighted(FullPrecision):
     def summary(self) -> Round:
         """The round so far, over all processes, each of which must call; nothing changes."""
         self.check(everywhere=True)  # if only one raised, the others would wait for it
-        return self.tally.round(self.rounds, self.taus)
+        return self.tally.round(self.rounds, self.taus, [each.share for each in self.constraints])
 
     def step(self) -> Round:
         """End the round: return its summary, let tau grow, start new statistics (outer loop, section III).
 
         tau is kept while every sample has met the constraint for three rounds or more: the multipliers are below tau
-        then, and more would change nothing. With a margin tau grows on, since the samples are held to more than that.
-        Once a tau is at its maximum and samples still violate its constraint, a warning says so.
+        then, and more would change nothing. Where a share is asked for, that of the samples is enough: the others keep
+        their price, but it is not raised for them. With a margin tau grows on, since the samples are held to more than
+        that. Once a tau is at its maximum and its constraint is still not met, a warning says so.
         """
         summary = self.summary()
         self.get_buffer(self._completed).add_(1)
@@ -91,8 +91,8 @@ class Weighted(FullPrecision):
             tau, (_, before) = float(self.weights[i]), self._last(i)
             grown, met = self.pace[i].tolist()
             if summary.samples:
-                met = 0 if now.violated else met + 1
-                self.last[i] = self.last.new_tensor([tau, *astuple(now)])
+                met = met + 1 if now.met else 0
+                self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
             if met < MET or self.constraints[i].margin:
                 grown += 1
                 self.weights[i] = rule.following(tau, grown, now, before)
@@ -105,11 +105,12 @@ class Weighted(FullPrecision):
     def _last(self, i: int) -> tuple[float, Fared | None]:
         """The weight of constraint i in the last round that had samples, and how it fared there."""
         tau, samples, violated, total, worst = self.last[i].tolist()
-        return tau, Fared(int(samples), int(violated), total, worst) if samples else None
+        fared = Fared(int(samples), int(violated), total, worst, share=self.constraints[i].share)
+        return tau, fared if samples else None
 
     @property
     def at_maximum(self) -> list[str]:
-        """The constraints that samples of the last round violated although tau was at its maximum."""
+        """The constraints that were not met in the last round although tau was at its maximum."""
         found = []
         for i, rule in enumerate(self.rules()):
             tau, fared = self._last(i)
@@ -122,9 +123,10 @@ class Weighted(FullPrecision):
             if summary.samples and name not in self._told:
                 self._told.add(name)
                 fared = summary[name]
+                may = f", where {fared.allowed} may be" if fared.share < 1 else ""
                 warnings.warn(
                     f"tau of {name!r} has reached its maximum, {summary.taus[name]:g}, with {fared.violated} of "
-                    f"{fared.samples} samples violated, worst by {fared.worst:.3g}: the constraints may not be "
+                    f"{fared.samples} samples violated{may}, worst by {fared.worst:.3g}: the constraints may not be "
                     "satisfiable together, or need a larger maximum=",
                     stacklevel=3,
                 )

@@ -206,6 +206,7 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared
                 Finding,
                 found,
                 violators=tuple((int(index), float(by)) for index, by in part["violators"][constraint]),
+                costs=tuple(map(float, part.get("costs", {}).get(constraint, ()))),
             )
             for constraint, found in part["constraints"].items()
         },

@@ -70,7 +70,7 @@ def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, An
     return {
         "run": run,
         "verdict": words.verdict(run),
-        "holds": bool(run.splits) and all(split.satisfied == 1.0 for split in run.splits),
+        "holds": bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values()),
         "charts": run_charts(run, place, look),
         "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
         "settings": words.flat(run.settings),

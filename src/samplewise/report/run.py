@@ -43,6 +43,21 @@ class Finding:
     worst: float
     violators: tuple[tuple[int, float], ...] = ()
     """Numbers of the worst samples and how far each is beyond the bound, worst first."""
+    costs: tuple[float, ...] = ()
+    """How much the mean objective would have risen if each of these met its bound, to first order, where known."""
+    share: float = 1.0
+    """Of the samples that was asked for."""
+    allowed: int = 0
+    """How many samples may violate the constraint: the worst of them are given up."""
+
+    def __post_init__(self) -> None:
+        if self.costs and len(self.costs) != len(self.violators):
+            raise ValueError(f"expected a cost of each of {len(self.violators)} violators, got {len(self.costs)}")
+
+    @property
+    def met(self) -> bool:
+        """Whether the share that was asked for is satisfied."""
+        return self.violated <= self.allowed
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from samplewise.report.run import Audited, RunReport
+from samplewise.report.run import Audited, Finding, RunReport
 
 
 def share(value: float) -> str:
@@ -50,7 +50,7 @@ def verdict(run: RunReport) -> str:
         return "No audit has been made yet: the curves show what was seen while training."
     bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")
     said = " and ".join(_held(split) for split in run.splits)
-    said = said[0].upper() + said[1:]
+    said, bound = said[0].upper() + said[1:], bound + _asked(run.splits[0].constraints)
     unseen = run.unseen
     if unseen is None:
         return f"{said} meet {bound}; no unseen data was audited, so this says nothing of other samples."
@@ -88,6 +88,13 @@ def objective(runs: Sequence[RunReport]) -> str:
 def same_problem(runs: Sequence[RunReport]) -> bool:
     """Whether all runs were asked the same."""
     return len({(run.problem, *((each.name, each.formula) for each in run.requirements)) for run in runs}) == 1
+
+
+def _asked(constraints: Mapping[str, Finding]) -> str:
+    """The shares that were asked for, if not every sample of each constraint."""
+    asked = {name: percent(part.share) for name, part in constraints.items() if part.share < 1}
+    one = len(constraints) == 1
+    return f" ({', '.join(each if one else f'{name} {each}' for name, each in asked.items())} asked)" if asked else ""
 
 
 def _held(split: Audited) -> str:

@@ -111,7 +111,7 @@ class RunFolder:
                 write_tensors(folder / MODEL, best.weights)
                 save_state(folder / METHOD, best.method)
                 write_tensors(folder / VALUES, _audited_values(audits, request))
-                write_json(folder / AUDIT, _findings(audits, selection, request.trained_on))
+                write_json(folder / AUDIT, _findings(audits, selection, request))
 
     def _settle(self, selection: Selection | None) -> None:
         """Put a best model that waits in its place, if it is the last checkpoint's ``selection``; else drop it."""
@@ -156,18 +156,26 @@ def open_folder(path: Path, request: Request, device: torch.device) -> Iterator[
         yield folder
 
 
-def _findings(audits: Mapping[str, Audit], selection: Selection, trained_on: str | None) -> dict[str, Any]:
-    """What the audits of the selected epoch found, by data set, for strict JSON."""
+def _findings(audits: Mapping[str, Audit], selection: Selection, request: Request) -> dict[str, Any]:
+    """What the audits of the selected epoch found, by data set, for strict JSON.
+
+    Of the training data also what it would have cost to have each of the worst violators meet its bound.
+    """
     bounds = {name: part.constraint for name, part in audits[selection.split].items()}
     worst = {
         split: {name: part.worst_violators(WORST) for name, part in found.items()} for split, found in audits.items()
     }
+    splits = {split: {**found.to_dict(), "violators": worst[split]} for split, found in audits.items()}
+    if (own := request.trained_on) is not None and request.method.enforces:
+        costs = {name: request.method.costs(name, part.values) for name, part in audits[own].items()}
+        named = {name: [sample for sample, _ in found] for name, found in worst[own].items()}
+        splits[own]["costs"] = {name: costs[name][named[name]].tolist() for name in costs}
     return {
         "format": "samplewise-audit-2",
         "selected": selection.to_dict(),
-        "trained_on": trained_on,
+        "trained_on": request.trained_on,
         "constraints": {name: {**asdict(bound), "formula": str(bound)} for name, bound in bounds.items()},
-        "splits": {split: {**found.to_dict(), "violators": worst[split]} for split, found in audits.items()},
+        "splits": splits,
     }
 
 

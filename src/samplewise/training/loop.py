@@ -219,7 +219,7 @@ class Training:
         asked = self.request
         decisive = self.audits[asked.select_on]
         self.streaks.update(decisive)
-        found = decisive.satisfied, decisive.mean_violation, decisive.objective
+        found = decisive.satisfied, decisive.mean_violation, decisive.objective, decisive.failed
         candidate = Selection(self.position.epoch, asked.select_on, asked.target, *found)
         if better(candidate, self.position.best):
             self.position = replace(self.position, best=candidate)

@@ -33,27 +33,37 @@ class Selection:
     """Counted from 1; 0 stands for the model before any epoch."""
     split: str
     """Name of the data set whose audits decide."""
-    target: float
+    target: float | None
+    """Share of the samples that must meet all constraints; if None each constraint must hold for its own share."""
     satisfied: float
     mean_violation: float
     objective: float
+    failed: int
+    """Samples that violate a constraint which does not give them up."""
 
     @property
     def feasible(self) -> bool:
-        return self.satisfied >= self.target
+        return not self.failed if self.target is None else self.satisfied >= self.target
+
+    @property
+    def lack(self) -> tuple[float, float]:
+        """How far it is from feasible; less is better."""
+        return self.failed if self.target is None else -self.satisfied, self.mean_violation
 
     @property
     def reason(self) -> str:
         """The choice in one sentence."""
+        met = f"{self.satisfied:.2%} of the samples meet all"
         if self.feasible:
-            return (
-                f"epoch {self.epoch}: best objective on {self.split} ({self.objective:.6g}) among the audited epochs "
-                f"with at least {self.target:.2%} satisfied (it has {self.satisfied:.2%})"
-            )
-        return (
-            f"epoch {self.epoch}: most samples of {self.split} satisfied ({self.satisfied:.2%}); "
-            f"no audited epoch reached the target of {self.target:.2%}"
-        )
+            asked = "in which every constraint holds as asked"
+            asked = asked if self.target is None else f"with at least {self.target:.2%} satisfied"
+            best = f"best objective on {self.split} ({self.objective:.6g})"
+            return f"epoch {self.epoch}: {best} among the audited epochs {asked} ({met})"
+        if self.target is None:
+            fewest = f"fewest samples of {self.split} beyond what was asked ({self.failed:,}; {met})"
+            return f"epoch {self.epoch}: {fewest}; in no audited epoch every constraint held as asked"
+        most = f"most samples of {self.split} satisfied ({self.satisfied:.2%})"
+        return f"epoch {self.epoch}: {most}; no audited epoch reached the target of {self.target:.2%}"
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "feasible": self.feasible, "reason": self.reason}
@@ -65,7 +75,7 @@ def better(candidate: Selection, best: Selection | None) -> bool:
         return best is None or candidate.feasible
     if candidate.feasible:
         return candidate.objective < best.objective
-    return (-candidate.satisfied, candidate.mean_violation) < (-best.satisfied, best.mean_violation)
+    return candidate.lack < best.lack
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Request:
     audit_on: Mapping[str, Data] | None
     audit_every: int
     """0: after the last epoch only."""
-    target: float
+    target: float | None
     stop_at_target: bool
     patience: int | None
     checkpoint: str | Path | None
@@ -77,7 +77,7 @@ class Request:
                 whole_number(getattr(self, name), name, least)
         if self.clip_norm is not None and not finite_number(self.clip_norm, "clip_norm") > 0:
             raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
-        if not 0 <= finite_number(self.target, "target") <= 1:
+        if self.target is not None and not 0 <= finite_number(self.target, "target") <= 1:
             raise ConfigurationError(f"expected a target share in [0, 1], got {self.target}")
         if self.stop_at_target and not self.audit_every:
             raise ConfigurationError("stop_at_target=True needs audit_on={...}: only an audit can meet the target")

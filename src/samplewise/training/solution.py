@@ -70,7 +70,7 @@ def fit(
     auxiliary: Auxiliary | None = None,
     audit_on: Mapping[str, Data] | None = None,
     audit_every: int = 1,
-    target: float = 1.0,
+    target: float | None = None,
     stop_at_target: bool = False,
     patience: int | None = None,
     checkpoint: str | Path | None = None,
@@ -105,8 +105,8 @@ def fit(
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
         audit_every: epochs between audits of ``audit_on``; the last epoch is always audited.
-        target: share of the first one's samples that must meet all constraints for an epoch to count as feasible; 0 if
-            the best objective alone decides.
+        target: share of the first one's samples that must meet all constraints for an epoch to count as feasible; if
+            not given each constraint must hold for its own ``share``; 0 if the best objective alone decides.
         stop_at_target: end the run at the first audit that meets the target.
         patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
         checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
