@@ -22,7 +22,8 @@ from torch.nn import functional
 
 import samplewise as sw
 from samplewise.measures import psnr
-from samplewise.training.step import MicroBatch, Stepper
+from samplewise.training.plan import MicroBatch
+from samplewise.training.step import Stepper
 from samplewise.watermark.networks.hidden import Discriminator, Hidden, channels_last
 from samplewise.watermark.pipeline import Adversary, MarkedBatch
 

@@ -19,6 +19,7 @@ def train(
     dropout: float = 0.2,
     norm: bool = False,
     batch: int = 33,  # the last step has two samples
+    average: float | None = None,
 ) -> dict[str, Any]:
     """Train, or go on; everything that the run ends with."""
     strategy = "ddp_find_unused_parameters_true" if devices > 1 else "auto"  # warm-up leaves the decoder out
@@ -37,6 +38,7 @@ def train(
         epochs=epochs,
         warmup_epochs=1,
         batch_size=batch,
+        average=average,
         audit_on={"train": data, "test": make_data(51, seed=1)},
         checkpoint=folder,
         checkpoint_steps=2,
@@ -45,6 +47,8 @@ def train(
     return {
         "model": dict(model.state_dict()),
         "method": dict(method.state_dict()),
+        "shipped": dict(solution.model.state_dict()),
+        "selected": solution.selected.epoch,
         "history": [{k: v for k, v in row.items() if k != "seconds"} for row in solution.history.rows],
         "violators": solution.audits["test"]["reconstruction"].violators,
         "objective": solution.audits["test"].objective,

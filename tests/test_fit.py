@@ -13,7 +13,7 @@ import samplewise as sw
 from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError, OutputError
 from samplewise.samples import source_of
 from samplewise.stopping import GradientRule
-from samplewise.training.step import epoch_order
+from samplewise.training.plan import epoch_order
 from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
 
 

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,19 @@ def newest(folder: Path) -> Path | None:
     return max(folder.glob("checkpoints/*.safetensors"), default=None)
 
 
-@pytest.mark.parametrize("method", ["sequential", "lagrangian"])
-def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path, method: str) -> None:
-    expected = train(tmp_path / "whole", method)
+@pytest.mark.parametrize(
+    ("method", "options"), [("sequential", {}), ("lagrangian", {}), ("sequential", {"average": 0.9, "norm": True})]
+)
+def test_killed_at_any_moment_a_run_ends_with_the_same_weights(
+    tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    work: Callable[..., dict[str, Any]] = partial(train, **options)
+    expected = work(tmp_path / "whole", method)
     moments = random.Random(method)
     kills = 0
     for _ in range(3):
         before = newest(tmp_path / "killed")
-        process = Forked(train, tmp_path / "killed", method, told=tmp_path / "told")
+        process = Forked(work, tmp_path / "killed", method, told=tmp_path / "told")
         # Start the clock when the run has begun to write, so that kills fall into training and not into the start.
         deadline = time.monotonic() + 300
         while process.is_alive() and newest(tmp_path / "killed") == before and time.monotonic() < deadline:
@@ -61,18 +67,19 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path, m
         kills += code == -signal.SIGKILL
         if code == 0:
             break
-    found = train(tmp_path / "killed", method)
+    found = work(tmp_path / "killed", method)
     assert kills >= 1
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("method", ["sequential", "lagrangian"])
-def test_two_processes_end_where_one_does(tmp_path: Path, method: str) -> None:
-    alone = train(tmp_path / "one", method, dropout=0.0)
-    first, second = in_two(tmp_path / "two", method, dropout=0.0)
-    torch.testing.assert_close(first["model"], alone["model"], rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(("method", "average"), [("sequential", None), ("lagrangian", None), ("sequential", 0.9)])
+def test_two_processes_end_where_one_does(tmp_path: Path, method: str, average: float | None) -> None:
+    alone = train(tmp_path / "one", method, dropout=0.0, average=average)
+    first, second = in_two(tmp_path / "two", method, dropout=0.0, average=average)
+    for key in ("model", "shipped"):
+        torch.testing.assert_close(first[key], alone[key], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(first["method"], alone["method"], rtol=1e-3, atol=1e-4)
-    for key in ("model", "method"):
+    for key in ("model", "method", "shipped"):
         assert_same(first[key], second[key])
     assert first["samples"] == alone["samples"] == 51, "each sample is counted once"
     assert torch.equal(first["violators"], alone["violators"])
@@ -80,13 +87,15 @@ def test_two_processes_end_where_one_does(tmp_path: Path, method: str) -> None:
         assert filled(ours) == pytest.approx(filled(theirs), rel=1e-3, abs=1e-4, nan_ok=True)
 
 
-def test_two_processes_audit_one_model_even_with_running_statistics(tmp_path: Path) -> None:
-    first, second = in_two(tmp_path / "run", "sequential", norm=True, batch=40, epochs=2)
-    assert_same(first["model"], second["model"])
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_two_processes_audit_one_model_even_with_running_statistics(tmp_path: Path, average: float | None) -> None:
+    first, second = in_two(tmp_path / "run", "sequential", norm=True, batch=40, epochs=2, average=average)
+    for key in ("model", "shipped"):
+        assert_same(first[key], second[key])
     model = make_model(norm=True)
-    model.load_state_dict(first["model"])
+    model.load_state_dict(first["shipped"])
     alone = sw.audit(make_problem(), model, make_data(51, seed=1))
-    assert alone.objective == pytest.approx(first["objective"], rel=1e-6)
+    assert alone.objective == pytest.approx(first["history"][first["selected"] - 1]["test/objective"], rel=1e-6)
 
 
 def test_two_processes_resume_within_an_epoch(tmp_path: Path) -> None:
@@ -161,6 +170,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"kind": "unconstrained"}, "method"),
     ({"seed": 1}, "seed"),
     ({"clip_norm": 1.0}, "clip_norm"),
+    ({"average": 0.9}, "average"),
     ({"rate": 0.5}, "optimizer"),
     ({"audit_on": {"train": make_data(100)}}, "audited"),
 ]

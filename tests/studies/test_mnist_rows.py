@@ -24,7 +24,7 @@ def test_all_is_the_papers_table_of_eleven_rows() -> None:
 
 def test_a_row_of_the_paper_is_trained_as_in_the_paper() -> None:
     row = parse_row("penalty:100:1.01")
-    assert row.options == Options(lr="constant", rate=1e-3, decay=1e-3, margin=0.0, cap=1e4)
+    assert row.options == Options(lr="constant", rate=1e-3, decay=1e-3, margin=0.0, cap=1e4, average=0.0)
     method = make_method(row, BOUND, samples=10)
     assert isinstance(method, SequentialPenalty)
     assert method.penalty == Linear()
@@ -84,6 +84,8 @@ def test_ours_stands_for_a_recipe_and_can_be_varied() -> None:
         ("penalty:100:1.01,lr=fast", "expected lr as one of constant, cosine, got 'fast'"),
         ("penalty:100:1.01,deca=1", "got 'deca=1'. Did you mean 'decay'"),
         ("penalty:100:1.01,rate=0", "expected rate > 0"),
+        ("penalty:100:1.01,average=1", "expected average < 1"),
+        ("classification,average=0.9", "classification takes no average"),
         ("penalty:100:1.01,margin=-1", "expected a finite number of at least 0 for margin, got '-1'"),
         ("penalty:100:1.01,target=2", "expected an option NAME=VALUE, got 'target=2'"),
         ("huber:1:1:0", "there is no method 'huber'"),

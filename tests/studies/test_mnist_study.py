@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from small_study import killed_run, small_data, small_run, small_settings
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -43,6 +44,15 @@ def test_the_result_is_what_an_audit_of_the_kept_model_finds(run: Path) -> None:
         assert result.numbers(split)["objective"] == pytest.approx(found.objective)
         assert result.numbers(split)["satisfied"] == found["reconstruction"].satisfied
         assert result.numbers(split)["mse"] == pytest.approx(found.means["reconstruction"])
+
+
+def test_a_row_may_average_its_weights(tmp_path: Path) -> None:
+    (result,) = small_run(tmp_path, "penalty:5:1.1,average=0.9")
+    assert json.loads((result.folder / "fit" / "run.json").read_text())["asked"]["average"] == 0.9
+    kept = load_state(result.folder / "model.safetensors")["model"]
+    torch.testing.assert_close(kept, load_file(result.folder / "fit" / "best.safetensors"), rtol=0, atol=0)
+    last = load_state(max((result.folder / "fit" / "checkpoints").iterdir()))["model"]
+    assert not torch.equal(kept["classifier.weight"], last["classifier.weight"])
 
 
 def test_selected_and_last_are_epochs_of_the_history(run: Path) -> None:

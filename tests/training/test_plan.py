@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from samplewise.samples import source_of
-from samplewise.training.step import MicroBatch, epoch_order, plan_epoch
+from samplewise.training.plan import MicroBatch, epoch_order, plan_epoch
 
 
 def present(part: MicroBatch) -> Tensor:

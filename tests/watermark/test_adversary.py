@@ -17,7 +17,7 @@ from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError
 from samplewise.measures import psnr
 from samplewise.samples import mix, source_of
-from samplewise.training.step import epoch_order
+from samplewise.training.plan import epoch_order
 from samplewise.watermark.networks.hidden import Discriminator, Hidden
 from samplewise.watermark.pipeline import Adversary, MarkedBatch
 

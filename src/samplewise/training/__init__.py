@@ -1,4 +1,4 @@
-"""What ``fit`` is made of: what was asked, the plan of an epoch, the step, the loop, the run's folder."""
+"""What ``fit`` is made of: what was asked, the plan of an epoch, the step, the average, the loop, the run's folder."""
 
 from samplewise.training.position import Selection, Status
 from samplewise.training.solution import Solution, fit

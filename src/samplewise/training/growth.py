@@ -23,8 +23,9 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
     last = position.epoch + 1 == asked.last_epoch and steps >= EVERY // 4
     due = last or steps // EVERY > (steps - position.step) // EVERY
     large = sum(weight.numel() for weight in asked.model.parameters()) > LARGE
-    # A round's rule looks itself; beside another network's steps the loss is not the method's alone.
-    if not due or large or stepper.sharded or asked.round_rule is not None or asked.auxiliary is not None:
+    # A round's rule looks itself, unless at an average; beside another network's steps the loss is not the method's.
+    looked = asked.round_rule is not None and asked.average is None
+    if not due or large or stepper.sharded or looked or asked.auxiliary is not None:
         return {}
     stepper.share_buffers()
     # Half of what a process takes at once: this needs no more memory than a step, even in full precision.
@@ -32,9 +33,10 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
     seed = mix(asked.seed, "growth", position.epoch)
     drawn = independent_batches(asked.feed, batches=16, batch_size=size, seed=seed)
     seed_device(seed, stepper.device)
+    # Of the weights that take the steps, averaged or not: the noise is that of their next step.
     # A look must not end a run: not every model or measure has a gradient as it ships; cuDNN's recurrent ones have not.
     with contextlib.suppress(MeasureError, RuntimeError):
-        return growth_row(estimate_gradient(asked.problem, stepper.model_to_audit, drawn, asked.method), size, asked)
+        return growth_row(estimate_gradient(asked.problem, stepper.trained_model, drawn, asked.method), size, asked)
     return {}
 
 

@@ -24,9 +24,10 @@ from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, in_order, mix
 from samplewise.training.folder import Best, RunFolder
 from samplewise.training.growth import growth_row, look_at_gradient
+from samplewise.training.plan import epoch_order, plan_epoch
 from samplewise.training.position import Position, Selection, Status, better, terminate
 from samplewise.training.request import Request
-from samplewise.training.step import Stepper, epoch_order, plan_epoch, seed_device
+from samplewise.training.step import Stepper, seed_device
 from samplewise.training.watch import Watch
 
 
@@ -191,7 +192,7 @@ class Training:
         ends = bool(distributed.from_first_(torch.tensor(float(verdict.done), device=self.stepper.device)))
         row["gradient/epsilon"] = verdict.epsilon
         row["gradient/norm"] = None if verdict.estimate is None else verdict.estimate.norm
-        if verdict.estimate is not None:
+        if verdict.estimate is not None and model is self.stepper.trained_model:
             row |= growth_row(verdict.estimate, rule.batch_size, asked)
         self.position = replace(self.position, round_epochs=0 if ends else epochs)
         return ends
@@ -224,7 +225,7 @@ class Training:
         if better(candidate, self.position.best):
             self.position = replace(self.position, best=candidate)
             asked.method.gather_()
-            kept = self.stepper.state()["model"], asked.method.state_dict()
+            kept = self.stepper.weights_to_ship(), asked.method.state_dict()
             self.best = Best(*({name: value.detach().cpu().clone() for name, value in part.items()} for part in kept))
             if self.folder is not None:
                 self.folder.stage(self.best, candidate, self.audits, asked)

@@ -43,6 +43,7 @@ class Request:
     scheduler: LRScheduler | tuple[LRScheduler, str] | None
     clip_norm: float | None
     accumulate: int
+    average: float | None
     auxiliary: Auxiliary | None
     audit_on: Mapping[str, Data] | None
     audit_every: int
@@ -77,6 +78,11 @@ class Request:
                 whole_number(getattr(self, name), name, least)
         if self.clip_norm is not None and not finite_number(self.clip_norm, "clip_norm") > 0:
             raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
+        if self.average is not None and not 0 < finite_number(self.average, "average") < 1:
+            raise ConfigurationError(
+                f"expected 0 < average < 1, the share of the average that stays at each step, such as 0.999, got "
+                f"{self.average}"
+            )
         if self.target is not None and not 0 <= finite_number(self.target, "target") <= 1:
             raise ConfigurationError(f"expected a target share in [0, 1], got {self.target}")
         if self.stop_at_target and not self.audit_every:
@@ -141,7 +147,7 @@ class Request:
         """What makes a run this run and no other: not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
         described = {key: repr(value) for key, value in vars(method).items() if key[0] != "_" and key != "training"}
-        plain = ("seed", "warmup_epochs", "clip_norm", "accumulate", "audit_every", "target")
+        plain = ("seed", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every", "target")
         return {
             "samples": self.feed.source.length,
             "batch_size": self.size,
@@ -158,6 +164,7 @@ class Request:
         }
 
     def checkpoint_bytes(self) -> int:
-        """About what a checkpoint takes: the weights, two moments of them, and the method's state."""
+        """About what a checkpoint takes: the weights, two moments and any average of them, and the method's state."""
         kept: int = sum(value.nbytes for value in self.method.state_dict().values())
-        return 3 * sum(value.nbytes for value in self.model.parameters()) + kept
+        copies = 3 if self.average is None else 4
+        return copies * sum(value.nbytes for value in self.model.parameters()) + kept

@@ -36,7 +36,8 @@ class Solution:
     """What a run found."""
 
     model: nn.Module
-    """The selected model. The model given to ``fit`` has the weights of the last epoch."""
+    """The selected model, a copy with averaged weights if ``average`` was given. The model given to ``fit`` has the
+    weights of the last step."""
     method: Method
     """The method as it was when that model was selected; a certificate of the model needs it."""
     status: Status
@@ -67,6 +68,7 @@ def fit(
     scheduler: LRScheduler | tuple[LRScheduler, str] | None = None,
     clip_norm: float | None = None,
     accumulate: int = 1,
+    average: float | None = None,
     auxiliary: Auxiliary | None = None,
     audit_on: Mapping[str, Data] | None = None,
     audit_every: int = 1,
@@ -101,6 +103,9 @@ def fit(
             if given as ``(scheduler, "step")``.
         clip_norm: the gradient's norm is cut to this.
         accumulate: backward passes (micro-batches) in a step.
+        average: audit, select and ship an exponential average of the weights, of which this share, such as 0.999, stays
+            at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and those of an epoch
+            are a good start. Batch norm's statistics are averaged too.
         auxiliary: a step before each backward pass, such as a discriminator's.
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
@@ -125,7 +130,7 @@ def fit(
     request = Request(**locals())  # every argument by its name
     fabric = fabric or single_device()
     watch = Watch(fabric, progress)
-    training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm), watch)
+    training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm, average), watch)
     training.try_out()
     with contextlib.ExitStack() as stack:
         if checkpoint is not None:
@@ -134,7 +139,7 @@ def fit(
         status = training.loop()
     selected, best = training.position.best, training.best
     assert selected is not None, "the last epoch is always audited"
-    if selected.epoch != training.position.epoch and best is not None:
+    if (average is not None or selected.epoch != training.position.epoch) and best is not None:
         model, method = copy.deepcopy(model), copy.deepcopy(method)
         model.load_state_dict(best.weights)
         method.load_state_dict(best.method)

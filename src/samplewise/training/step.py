@@ -1,11 +1,10 @@
-"""Which samples make up each step of an epoch, and the step itself: model and optimiser on Lightning Fabric."""
+"""One optimiser step: model, average and optimiser on Lightning Fabric."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -15,7 +14,9 @@ from samplewise import distributed
 from samplewise.errors import CheckpointError, ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Problem
-from samplewise.samples import Feed, cut, mix, to_device
+from samplewise.samples import to_device
+from samplewise.training.average import Average
+from samplewise.training.plan import MicroBatch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -24,59 +25,6 @@ PAST_THE_MODEL = (
     "expected evaluate to call the model itself, model(x): a call of one of its parts or methods, such as "
     "model.encoder(x), goes past what shares gradients between processes and lowers the precision. Put it into forward"
 )
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """What one process computes in one backward pass."""
-
-    index: Tensor
-    """Sample numbers, ``(b,)``."""
-    present: Tensor | None = None
-    """False for padding, ``(b,)``; None if there is none."""
-    factor: float = 1.0
-    """What its mean loss must be multiplied by so that the step's gradient is that of the mean over the whole batch."""
-
-
-def epoch_order(feed: Feed, *, seed: int, epoch: int) -> Tensor:
-    """The sample numbers of an epoch in the order of training: a function of seed and epoch alone."""
-    generator = torch.Generator().manual_seed(mix(seed, "order", epoch))
-    if feed.sampler is None:
-        length = feed.source.length
-        return torch.randperm(length, generator=generator) if feed.shuffle else torch.arange(length)
-    # A sampler of the user's own: its randomness is seeded, wherever it comes from.
-    if hasattr(feed.sampler, "generator"):
-        feed.sampler.generator = generator
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix(seed, "sampler", epoch))
-        return torch.tensor(list(feed.sampler), dtype=torch.int64)
-
-
-def plan_epoch(
-    order: Tensor, *, batch_size: int, accumulate: int = 1, world: int = 1, rank: int = 0, drop_last: bool = False
-) -> list[list[MicroBatch]]:
-    """Split an epoch into steps and each step into the ``accumulate`` micro-batches of process ``rank`` of ``world``.
-
-    A step takes ``batch_size`` samples, over all processes and micro-batches together, whatever their number: so tau
-    and the learning rate mean the same on any number of devices. Where the samples do not divide evenly, padding of
-    weight zero keeps all processes in step.
-    """
-    steps = cut(order, batch_size)
-    if drop_last and len(steps) > 1 and len(steps[-1]) < batch_size:
-        steps.pop()
-    if world * accumulate == 1:
-        return [[MicroBatch(step)] for step in steps]
-    return [[_share(step, world * accumulate, i * world + rank, world) for i in range(accumulate)] for step in steps]
-
-
-def _share(step: Tensor, parts: int, part: int, world: int) -> MicroBatch:
-    """One of the equal parts of a step, the last of them padded."""
-    size = -(-len(step) // parts)
-    place = torch.arange(part * size, (part + 1) * size)
-    present = place < len(step)
-    real = int(present.sum())
-    # Devices' gradients are averaged, micro-batches' are added.
-    return MicroBatch(step[place * present], None if real == size else present, real * world / len(step))
 
 
 class Auxiliary(Protocol):
@@ -118,6 +66,7 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         auxiliary: Auxiliary | None = None,
         clip_norm: float | None = None,
+        average: float | None = None,
     ) -> None:
         plain = _is_plain(fabric)
         self.device = fabric.device
@@ -131,16 +80,27 @@ class Stepper:
         self.wrapped.register_forward_pre_hook(self._note_call)
         for holder in (model, self.optimizer):  # an earlier backward pass, or an interrupted run, may have left some
             holder.zero_grad()
+        if average is not None and self.sharded:
+            raise ConfigurationError(
+                "average= needs the whole model in each process: leave it out, or use strategy='ddp'"
+            )
+        self.average = None if average is None else Average(model, average)
 
     @property
     def model_to_audit(self) -> nn.Module:
-        """The model to evaluate alone, without the other processes where it is whole in this one."""
+        """The model that the run is for: the average, if there is one."""
+        return self.trained_model if self.average is None else self.average.model
+
+    @property
+    def trained_model(self) -> nn.Module:
+        """The model that takes the steps, to evaluate without the other processes where it is whole in this one."""
         return self.wrapped if self.sharded else self.raw_model
 
     def share_buffers(self) -> None:
         """Give all processes the first one's running statistics, where each has a model of its own."""
         if not self.sharded:
-            distributed.share_buffers_(self.raw_model)
+            for model in dict.fromkeys((self.raw_model, self.model_to_audit)):
+                distributed.share_buffers_(model)
 
     def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
         last = len(micro) - 1
@@ -157,6 +117,8 @@ class Stepper:
             self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.clip_norm, error_if_nonfinite=False)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update_(self.raw_model)
 
     def _note_call(self, *_: object) -> None:
         self._called = True
@@ -177,7 +139,7 @@ class Stepper:
         return not (distributed.all_max_(bad) if everywhere else bad).item()
 
     def state(self) -> dict[str, Any]:
-        """State of model, optimiser and auxiliary step, whole, wherever its parts are."""
+        """State of model, average, optimiser and auxiliary step, whole, wherever its parts are."""
         if self.sharded:
             from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -186,7 +148,18 @@ class Stepper:
             model, optimizer = self.raw_model.state_dict(), self.raw_optimizer.state_dict()
         auxiliary = None if self.auxiliary is None else self.auxiliary.state_dict()
         scaler = self.fabric.strategy.precision.state_dict()  # of 16-mixed; nothing elsewhere
-        return {"model": dict(model), "optimizer": optimizer, "auxiliary": auxiliary, "scaler": scaler}
+        average = None if self.average is None else self.average.state_dict()
+        return {
+            "model": dict(model),
+            "average": average,
+            "optimizer": optimizer,
+            "auxiliary": auxiliary,
+            "scaler": scaler,
+        }
+
+    def weights_to_ship(self) -> dict[str, Tensor]:
+        """Weights and buffers of :attr:`model_to_audit`, whole."""
+        return dict(self.state()["model"] if self.average is None else self.average.model.state_dict())
 
     def load(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state` gave, or say that it is another's."""
@@ -200,6 +173,8 @@ class Stepper:
                 self.raw_model.load_state_dict(state["model"])
                 self.raw_optimizer.load_state_dict(state["optimizer"])
                 _check_moments(self.raw_optimizer)
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
             if self.auxiliary is not None:
                 self.auxiliary.load_state_dict(state["auxiliary"])
             if state["scaler"]:

@@ -14,8 +14,8 @@ from samplewise.studies.mnist.table_one import TABLE_ONE
 
 GRAMMAR = (
     "classification | fixed:LAMBDA | penalty:TAU0:GAMMA | quadratic:TAU0:GAMMA | auglag:TAU0:GAMMA:STEP | ours, each "
-    "with options behind it: ,lr=constant|cosine ,rate=RATE ,decay=WEIGHT_DECAY ,margin=MARGIN ,cap=MAXIMUM_TAU; "
-    "for example penalty:100:1.01 or penalty:200:1.01,lr=cosine,decay=3e-4,margin=0.001"
+    "with options behind it: ,lr=constant|cosine ,rate=RATE ,decay=WEIGHT_DECAY ,margin=MARGIN ,cap=MAXIMUM_TAU "
+    ",average=SHARE; for example penalty:100:1.01 or penalty:200:1.01,lr=cosine,decay=3e-4,margin=0.001"
 )
 
 OURS = "penalty:100:1.01,lr=cosine,decay=1e-4,margin=0.0015"
@@ -47,6 +47,8 @@ class Options:
     """How much tighter the bound is in training."""
     cap: float = 1e4
     """The largest tau."""
+    average: float = 0.0
+    """How much of the weights' average stays at each step; 0 for the weights themselves."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ def _parse(text: str) -> Row:
         raise ConfigurationError(f"{kind} takes {expected}, got {got}.")
     numbers = tuple(map(_number, wanted, values))
     row = Row(kind, numbers, _options(parts), recipe="ours" if text == "ours" else "")
+    if kind == "classification" and row.options.average:
+        raise ConfigurationError("classification takes no average: the weights of its last epoch are its result.")
     try:
         make_method(row, (), samples=1)  # numbers that the methods refuse are refused here, before anything runs
     except ConfigurationError as error:
@@ -193,4 +197,6 @@ def _options(parts: Iterable[str]) -> Options:
         options = replace(options, **given)  # type: ignore[arg-type]  # checked above
     if not options.rate > 0:
         raise ConfigurationError("expected rate > 0.")
+    if not options.average < 1:
+        raise ConfigurationError("expected average < 1, such as 0.998.")
     return options

@@ -130,6 +130,7 @@ def run_row(
             scheduler=CosineAnnealingLR(optimizer, T_max=settings.epochs) if row.options.lr == "cosine" else None,
             # The first decides: the row is selected by what holds on its training data.
             audit_on={name: DataLoader(images, batch_size=EVALUATION_BATCH) for name, images in splits.items()},
+            average=row.options.average or None,
             checkpoint=folder / FIT if resumable else None,
             fabric=fabric,
             progress=progress,
