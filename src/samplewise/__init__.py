@@ -14,11 +14,11 @@ if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise.errors import SamplewiseError
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
     from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
-    from samplewise.penalties import Huber, Linear, Penalty, Quadratic
+    from samplewise.penalties import Huber, Linear, Logarithmic, Penalty, Quadratic
     from samplewise.problem import Evaluation, Problem
     from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
     from samplewise.stopping import GradientRule, inverse_tau
-    from samplewise.training import Solution, Status, fit
+    from samplewise.training import Promise, Promised, Solution, Status, fit
 
 __version__ = "0.1.0"
 
@@ -26,9 +26,10 @@ __version__ = "0.1.0"
 __all__ = [
     "AtLeast", "AtMost", "Audit", "AugmentedLagrangian", "Between", "Certificate", "Constant", "Constraint",
     "Equal", "Evaluation", "Fared", "FeasibilityDriven", "FixedPenalty", "Geometric", "GradientRule", "Huber",
-    "LagrangianRounds", "Linear", "Method", "MinimizeResult", "MinimizeStatus", "Penalty", "PenaltyRounds",
-    "Problem", "Quadratic", "Round", "SamplewiseError", "Schedule", "SequentialPenalty", "Solution", "Status",
-    "Unconstrained", "audit", "certify", "fit", "inverse_tau", "measures", "minimize", "theory",
+    "LagrangianRounds", "Linear", "Logarithmic", "Method", "MinimizeResult", "MinimizeStatus", "Penalty",
+    "PenaltyRounds", "Problem", "Promise", "Promised", "Quadratic", "Round", "SamplewiseError", "Schedule",
+    "SequentialPenalty", "Solution", "Status", "Unconstrained", "audit", "certify", "fit",
+    "inverse_tau", "measures", "minimize", "theory",
 ]
 # fmt: on
 
@@ -40,11 +41,11 @@ MODULES = {
     "errors": "SamplewiseError",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
     "minimize": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",
-    "penalties": "Huber Linear Penalty Quadratic",
+    "penalties": "Huber Linear Logarithmic Penalty Quadratic",
     "problem": "Evaluation Problem",
     "schedules": "Constant FeasibilityDriven Geometric Schedule",
     "stopping": "GradientRule inverse_tau",
-    "training": "Solution Status fit",
+    "training": "Promise Promised Solution Status fit",
 }
 HOME = {name: module for module, names in MODULES.items() for name in names.split()}
 

@@ -60,7 +60,7 @@ class Constraint:
                 object.__setattr__(self, field, finite_number(value, f"{what} of {measure!r}"))
         if self.name == "":
             object.__setattr__(self, "name", measure)
-        lower, upper, margin, reach = self.lower, self.upper, self.margin, self._reach
+        lower, upper, margin, reach = self.lower, self.upper, self.margin, self.reach
         between = f"between {lower:g} and {upper:g}"
         for wrong, message in (
             (self.scale <= 0, f"expected scale > 0, got {self.scale}; leave it out for 1"),
@@ -75,14 +75,14 @@ class Constraint:
                 raise ConfigurationError(f"{measure}: {message}")
 
     @property
-    def _reach(self) -> float:
+    def reach(self) -> float:
         """How far inward the bounds can move before they meet."""
         return (self.upper - self.lower) / 2
 
     @property
     def bound(self) -> float:
         """The one bound of :func:`AtMost` and :func:`AtLeast`."""
-        if self._reach < math.inf:
+        if self.reach < math.inf:
             raise AttributeError(f"{self} has two bounds: read lower and upper")
         return self.lower if self.upper == math.inf else self.upper
 
@@ -108,9 +108,11 @@ class Constraint:
         """The constraint function training sees, of the measure's shape: tightened by the margin, in units of scale."""
         return self.tightened(self.excess(measure))
 
-    def tightened(self, excess: Tensor) -> Tensor:
-        """``g`` from the excess over the true bound."""
-        if self.margin:
+    def tightened(self, excess: Tensor, margin: float | Tensor | None = None) -> Tensor:
+        """``g`` from the excess over the true bound, by another ``margin`` than its own if one is given."""
+        if margin is not None:
+            excess = excess + margin
+        elif self.margin:
             excess = excess + self.margin
         return excess if self.scale == 1.0 else excess / self.scale
 
@@ -136,8 +138,8 @@ class Constraint:
 
     def relaxed(self, by: float) -> "Constraint":
         """The same constraint with its bounds moved outward by ``by``; if negative inward, at most until they meet."""
-        by = max(by, -self._reach)
-        margin = min(self.margin, max(0.0, self._reach + by))
+        by = max(by, -self.reach)
+        margin = min(self.margin, max(0.0, self.reach + by))
         return replace(self, lower=self.lower - by, upper=self.upper + by, margin=margin)
 
     def __repr__(self) -> str:

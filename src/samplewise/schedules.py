@@ -37,6 +37,10 @@ class Schedule(ABC):
         """tau0 as a number, NaN where it is still to be found."""
         return math.nan if isinstance(self.tau0, str) else self.tau0
 
+    def highest(self, span: float) -> float:
+        """The largest tau: ``span`` times tau0 unless the rule says another."""
+        return min(span * self.first, LARGEST)
+
     def starting_at(self, tau0: float) -> Self:
         """The same rule from a tau0 that was found."""
         return replace(self, tau0=min(tau0, LARGEST))
@@ -87,10 +91,13 @@ class _Growing(Schedule):
         if self.maximum is not None and (not self.maximum > 0 or self.maximum < self.first):
             raise ConfigurationError(f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}; or leave it out")
 
+    def highest(self, span: float) -> float:
+        return super().highest(span) if self.maximum is None else min(self.maximum, LARGEST)
+
     @property
     def ceiling(self) -> float:
         """The largest tau: ``maximum`` if given, else 10,000 times tau0."""
-        return min(SPAN * self.first if self.maximum is None else self.maximum, LARGEST)
+        return self.highest(SPAN)
 
     def starting_at(self, tau0: float) -> Self:
         return super().starting_at(tau0 if self.maximum is None else min(tau0, self.maximum))

@@ -70,6 +70,20 @@ def must_hold(samples: int, share: float, confidence: float, together: float = 1
     )
 
 
+def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
+    """The share that ``tune`` samples should show, so that ``prove`` others will most likely prove ``share``.
+
+    What those others must show by :func:`must_hold`, and twice the standard deviation of the difference between the
+    two counts: it is proved in about 97 of 100 cases.
+
+    Example:
+        >>> round(to_aim_at(0.9, 1000, 1000, 0.95), 3)
+        0.941
+    """
+    needed = must_hold(prove, share, confidence) / prove
+    return min(1.0, needed + 2 * math.sqrt(needed * (1 - needed) * (1 / tune + 1 / prove)))
+
+
 def check(confidence: float, compared: float) -> None:
     """Refuse a confidence, or a number of models compared, that cannot be."""
     if not 0 < confidence < 1:

@@ -163,12 +163,13 @@ class Method(Weighted, ABC):
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
             taus = self.weights.tolist() if look else self.weights
+            margins = self.tightening.tolist() if look and self.steered else self.tightening
             for i, excess in enumerate(excesses):
                 constraint = self.constraints[i]
                 if self.signed and constraint.equality:
                     g = constraint.signed(evaluation.measures[constraint.measure])
                 else:
-                    g = constraint.tightened(excess)
+                    g = constraint.tightened(excess, margins[i] if self.steered else None)
                 term = self.term(i, g, taus[i], places)
                 total = total + (term if term.ndim == 1 else term.sum(1))
         if weight is None or present is None:

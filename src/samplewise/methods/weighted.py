@@ -37,6 +37,9 @@ class Weighted(FullPrecision):
         self.last = nn.Buffer(torch.cat([taus.nan_to_num().unsqueeze(1), taus.new_zeros(len(taus), 4)], dim=1))
         # Of each constraint: rounds after which tau could grow, and rounds up to now in which it was met.
         self.pace = nn.Buffer(torch.zeros(len(taus), 2, dtype=torch.int64))
+        self.tightening = nn.Buffer(taus.new_tensor([each.margin for each in self.constraints]))
+        self.from_outside = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ says tau and margin
+        self.steered = False  # the same, at hand in every step
         self.balance = Balance(len(taus))
         self._open = [i for i, rule in enumerate(self.schedules) if rule.tau0 == AUTO]
         self._looking = bool(self._open)  # for tau0, as long as it is not found
@@ -45,6 +48,7 @@ class Weighted(FullPrecision):
         self._told: set[str] = set()  # constraints of which it was said that their tau is at its maximum
 
     def _look_again(self, *_: object) -> None:
+        self.steered = bool(self.from_outside)
         self._looking = bool(self._open) and not self.balance.complete(self.rounds)
 
     def _is_equality(self, name: str) -> bool:
@@ -93,7 +97,7 @@ class Weighted(FullPrecision):
             if summary.samples:
                 met = met + 1 if now.met else 0
                 self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
-            if met < MET or self.constraints[i].margin:
+            if not self.steered and (met < MET or self.constraints[i].margin):
                 grown += 1
                 self.weights[i] = rule.following(tau, grown, now, before)
             self.pace[i] = self.pace.new_tensor([grown, met])
@@ -101,6 +105,15 @@ class Weighted(FullPrecision):
         self.tally.start_()
         self._tell_maximum(summary)
         return summary
+
+    def steer_(self, taus: Mapping[str, float], margins: Mapping[str, float]) -> None:
+        """Take tau and margin of every constraint from now on from outside: the schedules say nothing more then.
+
+        Both are part of the state; the constraints keep the margins of their own.
+        """
+        for i, each in enumerate(self.constraints):
+            self.weights[i], self.tightening[i] = taus[each.name], margins[each.name]
+        self.steered = bool(self.from_outside.fill_(True))
 
     def _last(self, i: int) -> tuple[float, Fared | None]:
         """The weight of constraint i in the last round that had samples, and how it fared there."""
@@ -144,6 +157,11 @@ class Weighted(FullPrecision):
     def taus(self) -> dict[str, float]:
         """The present weight of each constraint; NaN where it is ``"auto"`` and no batch was seen yet."""
         return self._named(self.weights)
+
+    @property
+    def margins(self) -> dict[str, float]:
+        """By how much each constraint is tightened at present, in its measure's units."""
+        return self._named(self.tightening)
 
     @property
     def tau0s(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What ``fit`` is made of: what was asked, the plan of an epoch, the step, the average, the loop, the run's folder."""
 
 from samplewise.training.position import Selection, Status
+from samplewise.training.promise import Promise, Promised
 from samplewise.training.solution import Solution, fit
 
-__all__ = ["Selection", "Solution", "Status", "fit"]
+__all__ = ["Promise", "Promised", "Selection", "Solution", "Status", "fit"]

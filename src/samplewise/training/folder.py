@@ -18,14 +18,16 @@ from samplewise import distributed
 from samplewise.audit import Audit
 from samplewise.checkpoint import Checkpoints, load_state, save_state
 from samplewise.disk import alone, atomic, cannot_write, clear_partial, ensure_writable, write_json, write_tensors
-from samplewise.errors import CheckpointError, DataError, SamplewiseError
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 from samplewise.history import History
 from samplewise.provenance import provenance
 from samplewise.training.position import Selection
-from samplewise.training.request import Request
+from samplewise.training.promise import Promised
+from samplewise.training.request import PROVE, Request
 
 IDENTITY = "run.json"
 MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"
+PROMISE = "promise.json"
 NEXT = "best.next"  # the best model before the checkpoint that knows it is written
 WORST = 20  # violators named for each constraint and data set
 KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
@@ -61,6 +63,7 @@ class RunFolder:
             self._compare(identity, asked)
         elif (self.path / MODEL).exists() or len(self.checkpoints):
             raise CheckpointError(f"{self.path} holds checkpoints but no {IDENTITY}: it is not a run of this library")
+        self._refuse_second_proof(request)
         # Room for one more checkpoint while it is written.
         ensure_writable(self.path, needed=request.checkpoint_bytes() * max(1, KEEP + 1 - len(self.checkpoints)))
         if not identity.exists():
@@ -126,6 +129,27 @@ class RunFolder:
             elif path.exists():
                 path.replace(self.path / path.name)
         staged.rmdir()
+
+    def keep(self, promised: Promised, request: Request, epochs: int) -> None:
+        """Write what came of a promise after so many epochs."""
+        if self._writes:
+            write_json(self.path / PROMISE, {**promised.to_dict(), PROVE: request.prove_on, "epochs": epochs})
+
+    def _refuse_second_proof(self, request: Request) -> None:
+        """A proof is one look at samples never used before: a longer run would choose in view of it."""
+        path = self.path / PROMISE
+        if request.promise is None or not path.exists():
+            return
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            again = before[PROVE] == request.prove_on and before["epochs"] < request.last_epoch
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} cannot be read as the outcome of a promise: {error!r}") from error
+        if again:
+            raise ConfigurationError(
+                f"{path}: this run's promise was proved after {before['epochs']} epochs, and prove_on is used up: "
+                "to go on, give a Promise with other samples to prove it on"
+            )
 
     def best(self) -> Best | None:
         """The selected model, or None, with a warning, if its files are gone or damaged."""

@@ -26,6 +26,7 @@ from samplewise.training.folder import Best, RunFolder
 from samplewise.training.growth import growth_row, look_at_gradient
 from samplewise.training.plan import epoch_order, plan_epoch
 from samplewise.training.position import Position, Selection, Status, better, terminate
+from samplewise.training.promise import spread, steer_
 from samplewise.training.request import Request
 from samplewise.training.step import Stepper, seed_device
 from samplewise.training.watch import Watch
@@ -92,7 +93,7 @@ class Training:
     def _conflicts(self) -> bool:
         """Whether it can be shown, in at most a fifth as many passes as epochs, that the constraints are at odds."""
         asked, evaluations = self.request, min(30, self.request.last_epoch // 5)
-        if not asked.method.enforces or not evaluations or self.stepper.sharded:
+        if not asked.method.enforces or not evaluations or self.stepper.sharded or asked.promise is not None:
             return False
         # A look must not end a run that is complete: not every model has a gradient as it ships.
         with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):
@@ -145,7 +146,7 @@ class Training:
             row |= look_at_gradient(asked, self.stepper, self.position)
             summary = asked.method.step() if self._round_ends(row) else asked.method.summary()
         row |= round_row(summary)
-        row |= {} if warming else forecast_row(asked.method, [*self.history.rows, row])
+        row |= {} if warming or asked.promise is not None else forecast_row(asked.method, [*self.history.rows, row])
         row["lr"] = asked.optimizer.param_groups[0]["lr"]
         if asked.scheduled_by == "epoch":
             self._schedule()
@@ -160,7 +161,18 @@ class Training:
                     asked.on_audit(self.stepper.model_to_audit, epoch, self.audits)
             reached = self._choose().feasible and not warming
             self.position = replace(self.position, reached=reached)
+            if asked.promise is not None and not warming:
+                row |= self._steer()
         return row
+
+    def _steer(self) -> dict[str, Any]:
+        """Move tau and margins towards what is promised; returns the margins that training had up to now."""
+        asked, tune = self.request, self.audits[self.request.select_on]
+        assert asked.target is not None, "which the promise says"
+        had = {f"margin/{name}": margin for name, margin in asked.method.margins.items()}
+        seen = self._audit_of(spread(asked.feed, tune.samples), compared=math.inf)
+        steer_(asked.method, tune, seen, aim=asked.target, progress=asked.behind(self.position.epoch))
+        return had
 
     def _schedule(self) -> None:
         scheduler, position, epochs = self.request.schedule, self.position, self.request.last_epoch
@@ -199,12 +211,11 @@ class Training:
 
     def _audit(self) -> dict[str, Audit]:
         self.stepper.share_buffers()
-        asked, model, device = self.request, self.stepper.model_to_audit, self.stepper.device
-        found = {}
-        for name, feed in asked.splits.items():
-            size, compared = feed.batch_size or asked.size, self._compared(name)
-            found[name] = audit(asked.problem, model, feed, compared=compared, batch_size=size, device=device)
-        return found
+        return {name: self._audit_of(feed, self._compared(name)) for name, feed in self.request.splits.items()}
+
+    def _audit_of(self, feed: Feed, compared: float) -> Audit:
+        problem, model, size = self.request.problem, self.stepper.model_to_audit, feed.batch_size or self.request.size
+        return audit(problem, model, feed, compared=compared, batch_size=size, device=self.stepper.device)
 
     def _compared(self, split: str) -> float:
         """How many models a data set compares, those to come too: a run may stop early because one looks good."""

@@ -16,13 +16,17 @@ from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import Data, check_whole, source_of
 from samplewise.stopping import GradientRule
+from samplewise.training.overlap import digest, refuse_overlap
+from samplewise.unseen import to_aim_at
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from samplewise.training.promise import Promise
     from samplewise.training.step import Auxiliary
     from samplewise.training.watch import OnAudit
 
+TUNE, PROVE = "tune_on", "prove_on"
 LEAST = {0: ("warmup_epochs", "audit_every"), 1: ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps")}
 
 
@@ -44,6 +48,7 @@ class Request:
     clip_norm: float | None
     accumulate: int
     average: float | None
+    promise: Promise | None
     auxiliary: Auxiliary | None
     audit_on: Mapping[str, Data] | None
     audit_every: int
@@ -69,8 +74,10 @@ class Request:
                 f"batch_size={self.batch_size}, but the DataLoader has {self.size}: give one of them"
             )
         self.feed = replace(feed, shuffle=True) if feed.shuffle is None else feed
-        self.splits = {name: source_of(data) for name, data in (audited or {"train": self.train_data}).items()}
-        self.audit_every = 0 if audited is None else self.audit_every
+        promised = {} if self.promise is None else {TUNE: self.promise.tune_on}
+        by_name = {**promised, **(audited or {})} or {"train": self.train_data}
+        self.splits = {name: source_of(data) for name, data in by_name.items()}
+        self.audit_every = 0 if audited is None and self.promise is None else self.audit_every
         given = self.scheduler
         self.schedule, self.scheduled_by = given if isinstance(given, tuple) else (given, "epoch")
         for least, name in ((least, name) for least, names in LEAST.items() for name in names):
@@ -90,6 +97,23 @@ class Request:
         if self.patience is not None and not self.audit_every:
             raise ConfigurationError("patience needs audit_on={...}: only an audit can find a better model")
         self._check_parts()
+        if self.promise is not None:
+            self._plan_promise(self.promise)
+
+    def _plan_promise(self, promise: Promise) -> None:
+        """What is aimed at on ``tune_on``, so that ``prove_on`` will prove the promise; refuses samples in both."""
+        for wrong, message in (
+            (self.target is not None, "the promise says what to reach: leave out target="),
+            (not self.audit_every, "a promise is steered by audits: give audit_every >= 1"),
+            (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
+            (not self.method.enforces, f"{type(self.method).__name__} enforces nothing, so nothing can be steered"),
+        ):
+            if wrong:
+                raise ConfigurationError(message)
+        parts = {"the training data": self.train_data, TUNE: promise.tune_on, PROVE: promise.prove_on}
+        self.prove_on = digest(refuse_overlap(parts)[PROVE])
+        proves, tunes = source_of(promise.prove_on).source.length, self.splits[TUNE].source.length
+        self.target = to_aim_at(promise.share, tunes, proves, promise.confidence)
 
     def _check_parts(self) -> None:
         scheduler, optimizer = self.schedule, self.optimizer
@@ -122,6 +146,10 @@ class Request:
     @property
     def last_epoch(self) -> int:
         return self.warmup_epochs + self.epochs
+
+    def behind(self, epoch: int) -> float:
+        """Which part of the epochs under the method lies behind at the end of this one."""
+        return min(1.0, max(0.0, (epoch - self.warmup_epochs) / self.epochs))
 
     @property
     def select_on(self) -> str:
@@ -160,6 +188,7 @@ class Request:
             "audited": {name: split.source.length for name, split in self.splits.items()},
             "shuffle": self.feed.shuffle,
             "round_rule": None if self.round_rule is None else repr(self.round_rule),
+            "promise": None if self.promise is None else repr(self.promise),
             **{name: getattr(self, name) for name in (*plain, "stop_at_target")},
         }
 

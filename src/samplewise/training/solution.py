@@ -23,6 +23,7 @@ from samplewise.stopping import GradientRule
 from samplewise.training.folder import open_folder
 from samplewise.training.loop import Training
 from samplewise.training.position import Selection, Status
+from samplewise.training.promise import Promise, Promised, prove
 from samplewise.training.request import Request
 from samplewise.training.step import Auxiliary, Stepper, single_device
 from samplewise.training.watch import OnAudit, Watch
@@ -49,6 +50,8 @@ class Solution:
     run, so they hold for the selected model too; the training data have none."""
     streaks: Streaks
     """Which samples of the deciding data set stayed violated, audit after audit."""
+    promise: Promised | None = None
+    """What came of the promise, if one was asked for."""
     conflict: Conflict | None = None
     """Where the target was not met: which training samples are at odds; None where it was not looked for."""
 
@@ -69,6 +72,7 @@ def fit(
     clip_norm: float | None = None,
     accumulate: int = 1,
     average: float | None = None,
+    promise: Promise | None = None,
     auxiliary: Auxiliary | None = None,
     audit_on: Mapping[str, Data] | None = None,
     audit_every: int = 1,
@@ -106,6 +110,9 @@ def fit(
         average: audit, select and ship an exponential average of the weights, of which this share, such as 0.999, stays
             at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and those of an epoch
             are a good start. Batch norm's statistics are averaged too.
+        promise: a share of unseen samples that must meet all constraints. Its ``tune_on`` is audited as the first of
+            the data sets, under that name, and steers tau, from the schedule's first one on, and the margins; its
+            ``prove_on`` then says whether it is kept.
         auxiliary: a step before each backward pass, such as a discriminator's.
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
@@ -137,12 +144,23 @@ def fit(
             training.open(stack.enter_context(open_folder(Path(checkpoint), request, fabric.device)))
         stack.enter_context(watch.bar(request.last_epoch, training.position.epoch))
         status = training.loop()
-    selected, best = training.position.best, training.best
-    assert selected is not None, "the last epoch is always audited"
-    if (average is not None or selected.epoch != training.position.epoch) and best is not None:
-        model, method = copy.deepcopy(model), copy.deepcopy(method)
-        model.load_state_dict(best.weights)
-        method.load_state_dict(best.method)
+        selected, best = training.position.best, training.best
+        assert selected is not None, "the last epoch is always audited"
+        if (average is not None or selected.epoch != training.position.epoch) and best is not None:
+            model, method = copy.deepcopy(model), copy.deepcopy(method)
+            model.load_state_dict(best.weights)
+            method.load_state_dict(best.method)
+        outcome = None if promise is None else prove(promise, problem, model, method, batch_size=request.size)
+        if outcome is not None and training.folder is not None:
+            training.folder.keep(outcome, request, training.position.epoch)
     return Solution(
-        model, method, status, selected, training.history, training.audits, training.streaks, training.conflict
+        model,
+        method,
+        status,
+        selected,
+        training.history,
+        training.audits,
+        training.streaks,
+        promise=outcome,
+        conflict=training.conflict,
     )
