@@ -49,7 +49,9 @@ def test_the_fixed_front_joins_what_validation_would_ship() -> None:
     low, high = candidate(0.8, 0.1, 0.8, 0.1), candidate(0.9, 0.3, 0.9, 0.3)
     beaten = candidate(0.85, 0.4, 0.85, 0.0)  # by `high` on validation, though not on test
     runs = Runs(
-        regression(), [record("fixed", low, beaten, high), record("feasible", candidate(0.9, 0.25, 0.85, 0.15))]
+        regression(),
+        [record("fixed", low, beaten, high), record("feasible", candidate(0.9, 0.25, 0.85, 0.15))],
+        COMPARED,
     )
     assert runs.fixed_front(0, 0.85) == pytest.approx(0.2)
     assert runs.fixed_front(0, 0.79) is None
