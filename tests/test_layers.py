@@ -13,10 +13,10 @@ ROOT = Path(samplewise.__file__).parent
 # Each module or folder of the package stands in one layer; it imports from its own and from those below.
 LAYERS: list[set[str]] = [
     {"errors", "distributed", "provenance", "disk"},
-    {"measures", "unseen"},
-    {"constraints", "penalties", "schedules"},
+    {"measures", "masks", "unseen"},
+    {"bounds", "constraints", "penalties", "schedules"},
     {"methods", "problem", "samples"},
-    {"audit", "certificate", "theory", "stopping", "forecast", "gradients"},
+    {"audit", "columns", "certificate", "theory", "stopping", "forecast", "gradients"},
     {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},
     {"studies", "cli"},

@@ -303,6 +303,7 @@ def promised(
         progress=False,
     )
     promise = solution.promise
+    assert promise is not None, "since one was asked for"
     said = {"kept": promise.kept, "share_at_least": promise.share_at_least, "margins": dict(promise.margins)}
     candidate = {"epoch": solution.selected.epoch, **held(task, parts, solution.model)}
     return {"candidates": [candidate], "promise": said}

@@ -9,8 +9,9 @@ if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise import measures, theory
     from samplewise import watermark as watermark
     from samplewise.audit import Audit, audit
+    from samplewise.bounds import AtLeast, AtMost, Between, Equal
     from samplewise.certificate.certify import Certificate, certify
-    from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, Fared
+    from samplewise.constraints import Constraint, Fared
     from samplewise.errors import SamplewiseError
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
     from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
@@ -37,7 +38,8 @@ __all__ = [
 MODULES = {
     "audit": "Audit audit",
     "certificate": "Certificate certify",
-    "constraints": "AtLeast AtMost Between Constraint Equal Fared",
+    "bounds": "AtLeast AtMost Between Equal",
+    "constraints": "Constraint Fared",
     "errors": "SamplewiseError",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
     "minimize": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",

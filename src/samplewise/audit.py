@@ -1,7 +1,7 @@
 """What holds on a whole data set: any model, however it was trained, as it ships (eval mode, true bounds)."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from samplewise import distributed
+from samplewise.columns import evaluate_all
 from samplewise.constraints import Constraint, Fared
-from samplewise.errors import MeasureError, constraint_named
-from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
-from samplewise.samples import Data, Feed, in_order, source_of, to_device
+from samplewise.errors import constraint_named
+from samplewise.masks import present
+from samplewise.problem import Problem
+from samplewise.samples import Data, Feed, source_of
 from samplewise.unseen import check, must_hold
 from samplewise.unseen import violation_rate_upper as violation_rate_upper
 
-Visit = Callable[[Evaluation], object] | None
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
@@ -27,7 +27,8 @@ class ConstraintAudit(Fared):
 
     Args:
         constraint: the constraint.
-        values: the measure of every sample, ``(N,)`` or ``(N, m)``.
+        values: :meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from each
+            sample's own bound; NaN where a sample has no value.
         confidence: of the upper bound on the violation rate.
         together: how many bounds hold at once with that confidence: the constraints times the models compared.
     """
@@ -37,7 +38,8 @@ class ConstraintAudit(Fared):
     confidence: float
     together: float
     excess: Tensor
-    """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several."""
+    """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several, minus
+    infinity where it has none."""
 
     def __init__(self, constraint: Constraint, values: Tensor, confidence: float, together: float = 1) -> None:
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
@@ -52,8 +54,9 @@ class ConstraintAudit(Fared):
 
     @cached_property
     def quantiles(self) -> dict[float, float]:
-        """Quantiles of the measure's values."""
-        return dict(zip(QUANTILES, np.quantile(self.values.double().numpy(), QUANTILES).tolist(), strict=True))
+        """Quantiles of the values."""
+        values = present(self.values).double().numpy()
+        return dict(zip(QUANTILES, np.quantile(values, QUANTILES).tolist(), strict=True)) if len(values) else {}
 
     @cached_property
     def violation_rate_upper(self) -> float:
@@ -79,9 +82,12 @@ class ConstraintAudit(Fared):
         """
         confidence = self.confidence if confidence is None else confidence
         needed = must_hold(self.samples, share, confidence, self.together)
-        reach = float(self.excess.kthvalue(needed).values)
+        bounded, values = self.excess[self.excess > -math.inf], present(self.values)
+        if not len(bounded):
+            return self.constraint  # any bound holds where no sample has a value
+        reach = max(float(self.excess.kthvalue(needed).values), float(bounded.min()))
         # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
-        step = 1e-15 * max(abs(reach), float(self.values.abs().max()), 1e-300)
+        step = 1e-15 * max(abs(reach), float(values.abs().max()), 1e-300)
         while True:
             constraint = self.constraint.relaxed(reach)
             if int((constraint.worst_excess(self.values) <= 0).sum()) >= needed:
@@ -105,7 +111,7 @@ class Audit(Mapping[str, ConstraintAudit]):
     objectives: Tensor
     """f_j of every sample, ``(N,)``."""
     measures: dict[str, Tensor]
-    """Every measure of every sample, those no constraint bounds included."""
+    """Every measure of every sample, those no constraint bounds included; NaN where a sample has no value."""
     bounds: tuple[Constraint, ...]
     confidence: float = 0.95
     compared: float = 1
@@ -119,7 +125,7 @@ class Audit(Mapping[str, ConstraintAudit]):
     def constraints(self) -> dict[str, ConstraintAudit]:
         """How each constraint fares, by its name."""
         together = len(self.bounds) * self.compared
-        return {c.name: ConstraintAudit(c, self.measures[c.measure], self.confidence, together) for c in self.bounds}
+        return {c.name: ConstraintAudit(c, c.of(self.measures), self.confidence, together) for c in self.bounds}
 
     def __getitem__(self, name: str) -> ConstraintAudit:
         found: ConstraintAudit = constraint_named(name, self.constraints)
@@ -143,8 +149,8 @@ class Audit(Mapping[str, ConstraintAudit]):
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """Mean of every measure."""
-        return {name: float(values.double().mean()) for name, values in self.measures.items()}
+        """Mean of every measure, over the values that there are."""
+        return {name: float(values.double().nanmean()) for name, values in self.measures.items()}
 
     @cached_property
     def violated(self) -> int:
@@ -253,47 +259,3 @@ def audit(
     device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
     return Audit(columns.pop(""), columns, problem.constraints, confidence, compared)
-
-
-def evaluate_all(
-    problem: Problem, model: nn.Module, feed: Feed, batch_size: int | None, device: torch.device, visit: Visit = None
-) -> dict[str, Tensor]:
-    """Objective (under the empty name) and measures of every sample in eval mode, on the CPU.
-
-    ``visit`` gets the evaluation of each batch, with its graph. Under several processes each evaluates a part of the
-    samples, and all get the whole.
-    """
-    length = feed.source.length
-    mine = distributed.share(length)
-    columns: dict[str, Tensor] = {}
-
-    def first() -> Evaluation:
-        return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))
-
-    with evaluation_mode(model):
-        # A process without samples still evaluates one, to know the shapes, and counts nothing.
-        for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
-            with torch.set_grad_enabled(visit is not None):
-                evaluation = problem.evaluate(model, batch, index.to(device))
-                evaluation.check_finite(problem.constraints)
-                if not columns:
-                    refuse_broadcast(evaluation, first)
-                if mine and visit is not None:
-                    visit(evaluation)
-            for name, values in {"": evaluation.objective, **evaluation.measures}.items():
-                found = values.detach().cpu()
-                found = found if found.is_floating_point() else found.float()
-                if name not in columns:
-                    columns[name] = found.new_zeros(length, *found.shape[1:])
-                if columns[name].shape[1:] != found.shape[1:]:
-                    before, now = tuple(columns[name].shape[1:]), tuple(found.shape[1:])
-                    raise MeasureError(
-                        f"expected as many values of {name!r} for each sample as before, {before}, got {now}: pad them "
-                        "in evaluate, by values within the bound"
-                    )
-                if mine:
-                    columns[name][index[0] : index[-1] + 1] = found
-    # Every process filled rows of its own and left zeros elsewhere, so the sum is the whole: each sample counts once.
-    if distributed.world_size() > 1:
-        columns = {name: distributed.all_sum_(values.to(device)).cpu() for name, values in columns.items()}
-    return columns

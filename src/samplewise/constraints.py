@@ -1,10 +1,9 @@
 """Bounds on measures, and how they fared. ``g <= 0`` is satisfied, here and everywhere."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
-from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -32,6 +31,8 @@ class Constraint:
         margin: how much the bounds are tightened in training, in the measure's units. Audits always use the true ones.
         share: how many of the samples must satisfy the constraint, as a share of all.
         name: what the constraint is called in summaries; needed only where two constraints bound one measure.
+        reference: name of what the bounds are counted from, a value of each sample's own that is given like a measure;
+            from zero if there is none.
     """
 
     measure: str
@@ -42,16 +43,18 @@ class Constraint:
     margin: float = 0.0
     share: float = 1.0
     name: str = ""
+    reference: str | None = None
 
     def __post_init__(self) -> None:
         measure = self.measure
-        if not isinstance(measure, str) or not measure.isidentifier():
-            raise ConfigurationError(
-                f"expected the measure's name as a Python identifier, got {measure!r}: measures are given to the "
-                "method as keyword arguments"
-            )
-        if measure in RESERVED:
-            raise ConfigurationError(f"a measure cannot be called {measure!r}, which a method takes itself: rename it")
+        for name in (measure,) if self.reference is None else (measure, self.reference):
+            if not isinstance(name, str) or not name.isidentifier():
+                raise ConfigurationError(
+                    f"expected the measure's name as a Python identifier, got {name!r}: measures are given to the "
+                    "method as keyword arguments"
+                )
+            if name in RESERVED:
+                raise ConfigurationError(f"a measure cannot be called {name!r}, which a method takes itself: rename it")
         numbers = {"lower": -math.inf, "upper": math.inf, "scale": None, "margin": None, "share": None}
         for field, absent in numbers.items():
             value = getattr(self, field)
@@ -66,6 +69,7 @@ class Constraint:
             (self.scale <= 0, f"expected scale > 0, got {self.scale}; leave it out for 1"),
             (margin < 0, f"expected margin >= 0, got {margin}; to relax, move the bound"),
             (not 0 < self.share <= 1, f"expected a share in (0, 1], got {self.share}; 1 is every sample"),
+            (measure == self.reference, "expected a bound on it, got the measure itself: nothing would be asked for"),
             (not isinstance(self.name, str), f"expected the constraint's name as text, got {self.name!r}"),
             (lower == -upper == -math.inf, f"expected a finite lower bound, upper bound or both, got {lower}, {upper}"),
             (lower > upper, f"expected lower <= upper, got {lower} and {upper}: nothing lies between"),
@@ -82,14 +86,30 @@ class Constraint:
     @property
     def bound(self) -> float:
         """The one bound of :func:`AtMost` and :func:`AtLeast`."""
-        if self.reach < math.inf:
-            raise AttributeError(f"{self} has two bounds: read lower and upper")
+        if self.reach < math.inf or self.reference:
+            raise AttributeError(f"{self} has not one number as its bound: read lower, upper and reference")
         return self.lower if self.upper == math.inf else self.upper
 
     @property
     def interval(self) -> tuple[float, float]:
         """The values that satisfy the constraint with its margin, from lowest to highest."""
         return self.lower + self.margin, self.upper - self.margin
+
+    @property
+    def column(self) -> str:
+        """What is bounded by numbers: the measure, or its difference from the reference."""
+        return f"{self.measure} - {self.reference}" if self.reference else self.measure
+
+    def of(self, measures: Mapping[str, Tensor]) -> Tensor:
+        """The values of :attr:`column` among the measures of some samples, of the measure's shape.
+
+        Everything below takes these for its measure. NaN stands where a sample has no value.
+        """
+        values = measures[self.measure]
+        if not self.reference:
+            return values
+        reference = measures[self.reference].to(values.dtype)
+        return values - (reference if reference.ndim == values.ndim else reference.unsqueeze(1))
 
     def excess(self, measure: Tensor) -> Tensor:
         """How far each value lies beyond the true bound, in the measure's units: ``<= 0`` is satisfied."""
@@ -100,8 +120,11 @@ class Constraint:
         return torch.maximum(self.lower - measure, measure - self.upper)
 
     def worst_excess(self, measure: Tensor) -> Tensor:
-        """The excess of each sample, ``(B,)``: the largest of its values where it has several."""
+        """The excess of each sample, ``(B,)``: the largest of its values where it has several, minus infinity where it
+        has none.
+        """
         excess = self.excess(measure)
+        excess = torch.where(excess.isnan(), -math.inf, excess)
         return excess if excess.ndim == 1 else excess.amax(1)
 
     def g(self, measure: Tensor) -> Tensor:
@@ -146,6 +169,10 @@ class Constraint:
         """How one would write it, such as ``AtMost('mse', 0.01, margin=0.001)``."""
         kind = "AtMost" if self.lower == -math.inf else "AtLeast" if self.upper == math.inf else "Between"
         bounds = [f"{bound!r}" for bound in (self.lower, self.upper) if math.isfinite(bound)]
+        if self.reference:
+            plain = kind != "Between" and 0.0 in (self.lower, self.upper)
+            sides = [f"lower={self.lower!r}", f"upper={self.upper!r}", f"reference={self.reference!r}"]
+            kind, bounds = (kind, [repr(self.reference)]) if plain else ("Constraint", sides)
         absent = {"scale": 1.0, "margin": 0.0, "share": 1.0, "name": self.measure}
         more = [f"{key}={getattr(self, key)!r}" for key, value in absent.items() if getattr(self, key) != value]
         return f"{kind}({', '.join([repr(self.measure), *bounds, *more])})"
@@ -153,60 +180,16 @@ class Constraint:
     def __str__(self) -> str:
         """The requirement as a formula, such as ``mse <= 0.01``, and ``mse <= 0.01 for 95 %`` if that is the share."""
         share = f" for {100 * self.share:.10g} %" if self.share < 1 else ""
+        lower, upper = map(self._side, (self.lower, self.upper))
         if self.equality or self.upper == math.inf:
-            return f"{self.measure} {'=' if self.equality else '>='} {self.lower:g}{share}"
-        return f"{f'{self.lower:g} <= ' if self.lower > -math.inf else ''}{self.measure} <= {self.upper:g}{share}"
+            return f"{self.measure} {'=' if self.equality else '>='} {lower}{share}"
+        return f"{f'{lower} <= ' if self.lower > -math.inf else ''}{self.measure} <= {upper}{share}"
 
-
-class Options(TypedDict, total=False):
-    """What every way to make a :class:`Constraint` takes, and hands on to it."""
-
-    scale: float
-    margin: float
-    share: float
-    name: str
-
-
-def AtMost(measure: str, bound: float, **options: Unpack[Options]) -> Constraint:
-    """``measure <= bound`` for every sample; the options are those of :class:`Constraint`.
-
-    Example:
-        >>> import torch
-        >>> AtMost("mse", 0.01).excess(torch.tensor([0.03, 0.01]))
-        tensor([0.0200, 0.0000])
-    """
-    return Constraint(measure, upper=bound, **options)
-
-
-def AtLeast(measure: str, bound: float, **options: Unpack[Options]) -> Constraint:
-    """``measure >= bound`` for every sample; the options are those of :class:`Constraint`."""
-    return Constraint(measure, lower=bound, **options)
-
-
-def Between(measure: str, lower: float, upper: float, **options: Unpack[Options]) -> Constraint:
-    """``lower <= measure <= upper`` for every sample; the options are those of :class:`Constraint`.
-
-    Example:
-        >>> import torch
-        >>> Between("area", 1.0, 2.0).excess(torch.tensor([0.5, 1.5, 4.0]))
-        tensor([ 0.5000, -0.5000,  2.0000])
-    """
-    lower, upper = (finite_number(each, f"bound of {measure!r}") for each in (lower, upper))
-    return Constraint(measure, lower, upper, **options)
-
-
-def Equal(measure: str, target: float, *, tolerance: float, **options: Unpack[Options]) -> Constraint:
-    """``|measure - target| <= tolerance`` for every sample; the options are those of :class:`Constraint`.
-
-    Example:
-        >>> import torch
-        >>> Equal("norm", 1.0, tolerance=0.5).excess(torch.tensor([1.0, 2.0]))
-        tensor([-0.5000,  0.5000])
-    """
-    target, tolerance = (finite_number(each, f"bound of {measure!r}") for each in (target, tolerance))
-    if tolerance < 0:
-        raise ConfigurationError(f"{measure}: expected tolerance >= 0, got {tolerance}")
-    return Constraint(measure, target - tolerance, target + tolerance, **options)
+    def _side(self, bound: float) -> str:
+        """A bound in words, such as ``0.01``, ``limit`` or ``limit + 0.01``."""
+        if not self.reference:
+            return f"{bound:g}"
+        return f"{self.reference} {'+' if bound > 0 else '-'} {abs(bound):g}" if bound else self.reference
 
 
 def may_violate(samples: int, share: float) -> int:
@@ -290,7 +273,7 @@ def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ..
             )
         lower, upper = max(first.interval[0], second.interval[0]), min(first.interval[1], second.interval[1])
         apart = first.share + second.share <= 1  # some samples may meet the one, and others the other
-        if first.measure == second.measure and lower > upper and not apart:
+        if first.column == second.column and lower > upper and not apart:
             margins = f" with margins {first.margin:g} and {second.margin:g}" if first.margin or second.margin else ""
             raise ConfigurationError(
                 f"no sample can satisfy both {first} and {second}{margins}: the bounds contradict, so move one"

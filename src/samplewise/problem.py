@@ -5,7 +5,7 @@ Names, shapes, precision and device of objective and measures are looked at here
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,9 +20,11 @@ from samplewise.errors import (
     SampleIndexError,
     did_you_mean,
 )
+from samplewise.masks import masked
 
 SHOWN = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
+Measures = Mapping[str, Tensor | tuple[Tensor, Tensor]]
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
@@ -54,16 +56,24 @@ class Evaluation:
     objective: Tensor
     """f_j, shape ``(B,)``, float32 at least."""
     measures: Mapping[str, Tensor]
-    """Shape ``(B,)`` or ``(B, m)`` each, the bounded ones in float32 at least. Audits report those no constraint
-    bounds."""
+    """Shape ``(B,)`` or ``(B, m)`` each, the bounded ones in float32 at least; NaN where a mask leaves a value out.
+    Audits report those no constraint bounds."""
     index: Tensor | None = None
     """Each sample's number in the data set, shape ``(B,)``."""
     sample_weight: Tensor | None = None
     """Weights of the mean, shape ``(B,)``; zero for padding."""
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    """Where the measures that were given with a mask have values, of their shape."""
+
+    def filled(self, constraint: Constraint, values: Tensor, by: float | Tensor) -> Tensor:
+        """The ``values`` of a constraint with a number where a mask leaves them out."""
+        mask = self.masks.get(constraint.measure)
+        return values if mask is None else torch.where(mask, values, by)
 
     def check_finite(self, constraints: Iterable[Constraint], step: int | None = None) -> None:
         """Raise an error that names what is not finite of the objective and what ``constraints`` bound."""
-        named = {"the objective": self.objective} | {measure_of(c): self.measures[c.measure] for c in constraints}
+        named = {"the objective": self.objective}
+        named |= {measure_of(c): self.filled(c, c.of(self.measures), 0.0) for c in constraints}
         for what, values in named.items():
             bad = ~values.detach().isfinite()
             bad = bad if bad.ndim == 1 else bad.any(1)
@@ -77,7 +87,7 @@ class Evaluation:
 
 def parse(
     objective: Tensor,
-    measures: Mapping[str, Tensor],
+    measures: Measures,
     constraints: Iterable[Constraint],
     index: Tensor | None = None,
     sample_weight: Tensor | None = None,
@@ -96,14 +106,14 @@ def parse(
         raise MeasureError(f"expected the objective of each sample, shape (B,) with B >= 1, got {got}")
     if objective.dtype not in COMPARED:
         objective = _comparable("the objective", objective, device)
-    found = dict(measures)
+    found: dict[str, Tensor] = {}
+    masks: dict[str, Tensor] = {}
     for name, values in measures.items():
         if name in RESERVED:
             raise MeasureError(f"a measure cannot be called {name!r}, which a method takes itself: rename it")
         if not isinstance(values, Tensor):
-            got = f"{type(values).__name__}; give one value for each sample"
-            raise MeasureError(f"expected the measure {name!r} as a tensor, got {got}")
-        its = values.shape
+            values, masks[name] = masked(name, values)
+        found[name], its = values, values.shape
         if its != shape and (len(its) != 2 or its[0] != shape[0] or not its[1]):
             raise MeasureError(
                 f"expected the measure {name!r} of shape ({shape[0]},) or ({shape[0]}, m), one row for each sample of "
@@ -112,19 +122,37 @@ def parse(
     for constraint in constraints:
         name = constraint.measure
         if name not in found:
-            raise MissingMeasureError(
-                f"the constraint {constraint} needs the measure {name!r}, which was not given "
-                f"(given: {', '.join(sorted(found)) or 'none'}).{did_you_mean(name, found)}"
-            )
+            raise _missing(name, constraint, found)
         values = found[name]
         if values.dtype not in COMPARED or values.device != device:
             found[name] = _comparable(f"the measure {name!r}", values, device)
+        if constraint.reference is not None:
+            _check_reference(constraint, found, masks)
     right = isinstance(index, Tensor) and index.dtype is torch.int64 and index.shape == shape and index.device == device
     if index is not None and not right:
         index = check_index(index, objective)
     if sample_weight is not None:
         sample_weight = _sample_weight(sample_weight, objective)
-    return Evaluation(objective, found, index, sample_weight)
+    return Evaluation(objective, found, index, sample_weight, masks)
+
+
+def _missing(name: str, constraint: Constraint, found: Mapping[str, Tensor]) -> MissingMeasureError:
+    return MissingMeasureError(
+        f"the constraint {constraint} needs the measure {name!r}, which was not given "
+        f"(given: {', '.join(sorted(found)) or 'none'}).{did_you_mean(name, found)}"
+    )
+
+
+def _check_reference(constraint: Constraint, found: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
+    """Refuse bounds of the samples' own that do not belong to their measure's values."""
+    name, measure = str(constraint.reference), found[constraint.measure]
+    if name not in found:
+        raise _missing(name, constraint, found)
+    bound = found[name]
+    if bound.shape not in (measure.shape, measure.shape[:1]) or bound.device != measure.device or name in masks:
+        wanted = f"({len(measure)},) or {tuple(measure.shape)} on {measure.device}"
+        got = f"{tuple(bound.shape)} on {bound.device}{'; a mask goes with the measure' if name in masks else ''}"
+        raise MeasureError(f"expected {name!r} for {constraint} of shape {wanted}, got {got}")
 
 
 def _comparable(what: str, values: Tensor, device: torch.device) -> Tensor:
@@ -163,7 +191,8 @@ def refuse_broadcast(evaluation: Evaluation, first: Callable[[], Evaluation]) ->
     ``first`` evaluates the first sample alone; it is called only where there is doubt.
     """
     for name, values in evaluation.measures.items():
-        if values.ndim == 2 and values.shape[1] == len(values) > 1 and first().measures[name].numel() == 1:
+        square = values.ndim == 2 and values.shape[1] == len(values) > 1 and name not in evaluation.masks
+        if square and first().measures[name].numel() == 1:
             raise broadcast(name, len(values))
 
 
@@ -196,7 +225,7 @@ def not_finite(what: str, fault: Fault) -> NotFiniteError:
 
 
 # Of any model: a function that takes a class of its own could not be given for one that takes every Module.
-Evaluate = Callable[[Any, Any], tuple[Tensor, Mapping[str, Tensor]]]
+Evaluate = Callable[[Any, Any], tuple[Tensor, Measures]]
 
 
 class Problem:
@@ -204,7 +233,8 @@ class Problem:
 
     Args:
         evaluate: a function of the model and a batch, as the data set gives it, that returns the objective ``(B,)``
-            and a dictionary of measures, ``(B,)`` or ``(B, m)`` each; those no constraint bounds of any type.
+            and a dictionary of measures, ``(B,)`` or ``(B, m)`` each; those no constraint bounds of any type. A pair
+            ``(values, mask)`` leaves out the values where the mask, bool of the same shape, is False.
         constraints: the requirements, each on one of the measures.
 
     Example:
@@ -224,14 +254,14 @@ class Problem:
                 f"expected evaluate as a function of (model, batch), got {type(evaluate).__name__}; it returns the "
                 "objective and the measures of the batch"
             )
-        self._evaluate = evaluate
+        self.function = evaluate  # as it was given
         self.constraints = check_constraints(constraints)
 
     def evaluate(
         self, model: nn.Module, batch: Any, index: Tensor | None = None, sample_weight: Tensor | None = None
     ) -> Evaluation:
         """Objective and measures of a batch, as the data set gives it, checked; the rest is as in a method's call."""
-        result = self._evaluate(model, batch)
+        result = self.function(model, batch)
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             found = f"{type(result).__name__}{f' of {len(result)}' if isinstance(result, tuple) else ''}"
             raise MeasureError(f"expected evaluate(model, batch) to return (objective, {{name: measure}}), got {found}")

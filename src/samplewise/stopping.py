@@ -158,9 +158,11 @@ def _subgradients(
         evaluation = problem.evaluate(model, batch, index)
         loss = method.loss(evaluation)
         for i, constraint in enumerate(problem.constraints if nearest else ()):
-            tau, g = method.taus[constraint.name], constraint.g(evaluation.measures[constraint.measure])
+            tau, g = method.taus[constraint.name], constraint.g(constraint.of(evaluation.measures))
             size = g.detach().abs().flatten()
-            places = size.argsort()[:nearest]
+            places = size.argsort()[: min(nearest, int(size.isfinite().sum()))]  # without NaN, where no value is
+            if not len(places):
+                continue
             rows = _value_gradients(problem, model, batch, evaluation, constraint, places)
             at_kink = size <= reach * float(rows.square().sum(1).mean().sqrt())
             rows = rows[at_kink[places]]
@@ -179,7 +181,7 @@ def _value_gradients(
     """The gradients ``(K, n)`` of single values of a constraint, at ``places`` in a batch's values as one row."""
 
     def values(of: Evaluation) -> Tensor:
-        return constraint.priced(of.measures[constraint.measure]).flatten()
+        return constraint.priced(constraint.of(of.measures)).flatten()
 
     def one(of: Evaluation, column: Tensor) -> Tensor:
         return entry(values(of), column)

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.audit import evaluate_all
 from samplewise.certificate.curvature import Curvature, least_curvature
 from samplewise.certificate.jacobian import Jacobian, left_out_of, side_by_side
 from samplewise.certificate.licq import ConstraintCertificate, Licq, check_licq
 from samplewise.certificate.multipliers import best_multipliers, estimates
 from samplewise.certificate.sizes import measure_sizes
+from samplewise.columns import evaluate_all
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.gradients import curve_along, gradient_of, trainable, twice_differentiable
+from samplewise.masks import at_bound
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
 from samplewise.samples import Data, Feed, source_of
@@ -140,7 +141,7 @@ class Certificate:
                 (name, str(part.constraint)),
                 ("  violation", f"worst {part.worst:.3g}, mean {part.mean_violation:.3g}, {part.satisfied:.2%} hold"),
                 ("  violated / active", f"{part.violated:,} / {part.active:,} of {self.samples:,}{part.aside}"),
-                ("  multipliers", f"mean {part.multipliers.mean():.3g}, largest {part.multipliers.abs().max():.3g}"),
+                ("  multipliers", f"mean {part.mean_multiplier:.3g}, largest {part.multipliers.abs().max():.3g}"),
             ]
         rows += [("E-LICQ", str(self.licq)), ("curvature", str(self.curvature))]
         return "\n".join(f"{left:<20}{right}" for left, right in rows)
@@ -204,17 +205,19 @@ def certify(
             loss = evaluation.objective.sum()
             if method is not None and problem.constraints:
                 parts = jacobian.parts(evaluation.measures)
-                loss = loss + (side_by_side(parts) * estimates(method, parts, evaluation.index)).sum()
+                prices = estimates(method, parts, evaluation.index)
+                loss = loss + (at_bound(side_by_side(parts)) * prices).sum()
             left.add_(gradient_of(loss / length, weights))
 
         columns = evaluate_all(problem, model, feed, batch_size, device, add)
+        jacobian = jacobian.over(columns)
         distributed.all_sum_(left)  # each process added up its own samples
         left_out = left_out_of(problem.constraints, columns)
         sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns, left_out)
         multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, left_out, passes)
         parts = []
         for constraint in problem.constraints:
-            values, size = columns[constraint.measure], sizes.constraints[constraint.name]
+            values, size = constraint.of(columns), sizes.constraints[constraint.name]
             excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
             fared, (_, _, worst_kept) = Fared.sums_of(excess), Fared.sums_of(excess[~without])
             prices, share = multipliers[constraint.name].to(g), constraint.share

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.audit import Audit, ConstraintAudit, evaluate_all
+from samplewise.audit import Audit, ConstraintAudit
 from samplewise.certificate.jacobian import Jacobian, left_out_of, of_shape, side_by_side
+from samplewise.columns import evaluate_all
 from samplewise.errors import NotFiniteError
 from samplewise.gradients import gradient_of, put_back, trainable
+from samplewise.masks import at_bound
 from samplewise.problem import Problem, evaluation_mode
 from samplewise.samples import Data, Feed, source_of
 
@@ -69,6 +71,7 @@ def find_conflict(
         first = evaluate_all(problem, model, jacobian.feed, batch_size, jacobian.device) if shared else {}
         left_out = left_out_of(shared, first)
         columns = _restore(jacobian, weights, evaluations, left_out)
+        jacobian = jacobian.over(columns)
         found = Audit(columns[""], columns, problem.constraints)
         violators = {name: _at_odds(part, left_out) for name, part in found.items()}
         violation = _pulls(problem, columns, left_out)
@@ -99,8 +102,8 @@ def _pulls(
     """
     found = {}
     for each in problem.constraints:
-        violation = each.excess(measures[each.measure]).relu() / each.scale
-        found[each.name] = each.signed(measures[each.measure]) if each.equality else violation
+        values = each.of(measures)
+        found[each.name] = at_bound(each.signed(values) if each.equality else each.excess(values).relu() / each.scale)
     for name, mask in left_out.items():
         rows = mask if index is None else mask[index.cpu()]
         found[name] = found[name].masked_fill(of_shape(rows.to(found[name].device), found[name]), 0.0)

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from samplewise import distributed
 from samplewise.constraints import Constraint
 from samplewise.gradients import change_along, entry, gradient_of, per_sample_gradients, trainable
+from samplewise.masks import at_bound
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, to_device
 
@@ -29,7 +31,7 @@ def side_by_side(parts: Mapping[str, Tensor]) -> Tensor:
 
 def left_out_of(constraints: Iterable[Constraint], measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Which samples may violate each constraint, ``(N,)``: a problem is judged without their bounds."""
-    return {each.name: each.left_out(each.worst_excess(measures[each.measure])) for each in constraints}
+    return {each.name: each.left_out(each.worst_excess(each.of(measures))) for each in constraints}
 
 
 def of_shape(mask: Tensor, like: Tensor) -> Tensor:
@@ -50,6 +52,12 @@ class Jacobian:
     feed: Feed
     device: torch.device
     batch_size: int
+    widths: Mapping[str, int] = field(default_factory=dict)
+    """How many values a sample has at most for each constraint, where that is known."""
+
+    def over(self, columns: Mapping[str, Tensor]) -> Self:
+        """The same with the widths that the ``columns`` of all samples have."""
+        return replace(self, widths={name: part[0].numel() for name, part in self.parts(columns).items()})
 
     def fetch(self, index: Tensor) -> Any:
         """The samples ``index`` as one batch, where the model is."""
@@ -57,11 +65,16 @@ class Jacobian:
 
     def parts(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the multipliers of each constraint are the prices of: g, or of an equality the signed value."""
-        return {each.name: each.priced(measures[each.measure]) for each in self.problem.constraints}
+        return {each.name: each.priced(each.of(measures)) for each in self.problem.constraints}
 
     def priced(self, measures: Mapping[str, Tensor]) -> Tensor:
-        """All of these, ``(B, M)``."""
-        return side_by_side(self.parts(measures))
+        """All of these, ``(B, M)``: zero, and without a gradient, where a sample has no value."""
+        found = {}
+        for name, part in self.parts(measures).items():
+            rows = at_bound(part).reshape(len(part), -1)
+            # A batch may be narrower than the widest of all.
+            found[name] = functional.pad(rows, (0, self.widths.get(name, rows.shape[1]) - rows.shape[1]))
+        return side_by_side(found)
 
     def combined(self, prices: Tensor) -> Tensor:
         """The sum of all gradients times their ``prices`` ``(N, M)``, a vector ``(n,)``."""

@@ -59,13 +59,14 @@ class ConstraintCertificate(Fared):
 
     constraint: Constraint
     g: Tensor
-    """g_j of every sample as training sees it, ``(N,)`` or ``(N, m)``; of an equality the signed value."""
+    """g_j of every sample as training sees it, ``(N,)`` or ``(N, m)``; of an equality the signed value. NaN where a
+    sample has no value."""
     size: float
     """How large g is, over the samples or where the weights are changed a little: beside what it is small."""
     tolerance: float
     """Up to here g counts as zero."""
     multipliers: Tensor
-    """lambda_j of every sample, of the shape of g; of an equality they have either sign."""
+    """lambda_j of every sample, of the shape of g; of an equality they have either sign. Zero where g is NaN."""
     left_out: Tensor
     """Which samples may violate, ``(N,)``: those furthest beyond the bound and, if there are fewer, nearest to it."""
     worst_kept: float
@@ -79,7 +80,7 @@ class ConstraintCertificate(Fared):
     @property
     def binding(self) -> Tensor:
         """Where the constraint is active or violated, of g's shape: I_+ of Definition 3."""
-        found = torch.ones_like(self.near) if self.constraint.equality else self.g >= -self.tolerance
+        found = ~self.g.isnan() if self.constraint.equality else self.g >= -self.tolerance
         return found & ~of_shape(self.left_out, self.g)
 
     @property
@@ -102,7 +103,12 @@ class ConstraintCertificate(Fared):
         """Mean of ``|lambda_j g_j|``, in the objective's units; an equality has none."""
         if self.constraint.equality:
             return 0.0
-        return float((self.multipliers.double() * self.g).abs().view(self.samples, -1).sum(1).mean())
+        return float((self.multipliers.double() * self.g).abs().nansum() / self.samples)
+
+    @property
+    def mean_multiplier(self) -> float:
+        """Mean of the multipliers, over the values that there are."""
+        return float(self.multipliers[~self.g.isnan()].double().mean().nan_to_num())
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
@@ -112,7 +118,7 @@ class ConstraintCertificate(Fared):
             "constraint": str(self.constraint),
             **{name: getattr(self, name) for name in counts + sizes},
             "largest_multiplier": float(self.multipliers.abs().max()),
-            "mean_multiplier": float(self.multipliers.double().mean()),
+            "mean_multiplier": self.mean_multiplier,
         }
 
 

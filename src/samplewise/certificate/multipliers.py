@@ -9,6 +9,7 @@ from torch import Tensor
 from samplewise.certificate.jacobian import Jacobian, of_shape, side_by_side
 from samplewise.certificate.sizes import Sizes
 from samplewise.constraints import Constraint
+from samplewise.masks import at_bound
 from samplewise.methods import Method
 
 NEAR = 0.1
@@ -19,7 +20,8 @@ def estimates(method: Method | None, parts: Mapping[str, Tensor], index: Tensor 
     """The method's own multipliers, ``(B, M)``; zeros without a method."""
     if method is None:
         return torch.zeros_like(side_by_side(parts))
-    return side_by_side({name: method.multipliers(name, g.detach(), index).to(g) for name, g in parts.items()}).detach()
+    found = {name: method.multipliers(name, at_bound(g.detach()), index).to(g) for name, g in parts.items()}
+    return side_by_side(found).detach()
 
 
 def best_multipliers(
@@ -49,7 +51,7 @@ def best_multipliers(
         return side_by_side({name: entries(constraints[name], g).double() for name, g in found.items()})
 
     def upper(each: Constraint, g: Tensor) -> Tensor:
-        near = (g >= -NEAR * sizes.constraints[each.name]) | each.equality
+        near = ~g.isnan() if each.equality else g >= -NEAR * sizes.constraints[each.name]
         return torch.where(near & ~of_shape(left_out[each.name], g), math.inf, 0.0)
 
     def slack(each: Constraint, g: Tensor) -> Tensor:

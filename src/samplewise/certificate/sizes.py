@@ -59,10 +59,10 @@ def measure_sizes(
     objective = columns[""].double()
     sizes = {"": float((objective - objective.mean()).abs().mean())}
     for each in problem.constraints:
-        kept = columns[each.measure][~left_out[each.name]].double()
-        sizes[each.name] = float(each.priced(kept).abs().mean())
+        kept = each.of(columns)[~left_out[each.name]].double()
+        sizes[each.name] = _mean_size(each.priced(kept))
     for name in quantities:
-        sizes[name] = max(sizes[name], float((there[name] - here[name]).abs().mean()))
+        sizes[name] = max(sizes[name], _mean_size(there[name] - here[name]))
         slopes[name] = max(slopes[name], further[name])
     return Sizes(sizes.pop(""), slopes.pop(""), sizes, slopes)
 
@@ -77,7 +77,7 @@ def _look(
         with torch.no_grad():
             evaluation = problem.evaluate(model, fetch(few))
         for name, quantity in quantities.items():
-            values[name].append(quantity(evaluation).cpu().double())
+            values[name].append(quantity(evaluation).flatten().cpu().double())
             # Of a sample with several values that of their mean.
             rows = per_sample_gradients(problem, model, fetch, few, few, partial(_mean, quantity))
             lengths[name] += float(rows.norm(dim=1).sum()) / len(index)
@@ -85,11 +85,16 @@ def _look(
 
 
 def _priced(constraint: Constraint, evaluation: Evaluation) -> Tensor:
-    return constraint.priced(evaluation.measures[constraint.measure])
+    return constraint.priced(constraint.of(evaluation.measures))
 
 
 def _mean(quantity: Callable[[Evaluation], Tensor], evaluation: Evaluation, _: Tensor) -> Tensor:
-    return quantity(evaluation).mean()
+    return quantity(evaluation).nanmean()
+
+
+def _mean_size(values: Tensor) -> float:
+    """Of the values that there are."""
+    return float(values.abs().nanmean().nan_to_num())
 
 
 def _change_(weights: Sequence[Tensor]) -> None:

@@ -68,7 +68,7 @@ class ConstrainedMixin(Base):
         self.method = method.to(self.args.device)
         self.audits: dict[str, Audit] = {}
         """The last audits by the prefix of their metrics, such as ``eval``."""
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of a sample's measures in the present evaluation
+        self._dimensions: dict[str, int] = {}  # of the measures in the present evaluation
         self.add_callback(_Rounds(self, steps_per_round))
 
     def evaluation_of(self, model: nn.Module, inputs: dict[str, Any]) -> Evaluation:
@@ -100,19 +100,23 @@ class ConstrainedMixin(Base):
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """Objective and measures of each sample, ``(B,)`` or ``(B, m)``, in the place of logits."""
+        """Objective and measures of each sample, ``(B,)`` or ``(B, m)``, in the place of logits; then their widths m,
+        if there are any, beyond which the Trainer fills up.
+        """
         inputs = self._prepare_inputs(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
             found = self.evaluation_of(model, inputs)
-        shapes = {name: tuple(values.shape[1:]) for name, values in found.measures.items()}
-        if self._shapes not in ({}, shapes):
+        dimensions = {name: values.ndim for name, values in found.measures.items()}
+        if self._dimensions not in ({}, dimensions):
             raise MeasureError(
-                "expected the same measures, of the same shape for a sample, in every batch of an evaluation, got "
-                f"{self._shapes} and then {shapes}: the Trainer would fill the smaller up with -100. Fill it up in "
-                "evaluate, with values within the bound"
+                "expected the same measures, each either (B,) or (B, m), in every batch of an evaluation, got "
+                f"{self._dimensions} dimensions and then {dimensions}"
             )
-        self._shapes = shapes
-        return found.objective.mean(), (found.objective, *found.measures.values()), inputs.get("labels")
+        self._dimensions = dimensions
+        predictions = [found.objective, *(_sealed(found, name, self.problem) for name in found.measures)]
+        if widths := [values.shape[1] for values in found.measures.values() if values.ndim > 1]:
+            predictions.append(torch.tensor([widths] * len(found.objective), device=found.objective.device))
+        return found.objective.mean(), tuple(predictions), inputs.get("labels")
 
     def evaluation_loop(
         self,
@@ -123,17 +127,24 @@ class ConstrainedMixin(Base):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """The Trainer's loop over a data set; its metrics also say what holds there."""
-        self._shapes = {}
+        self._dimensions = {}
         output = super().evaluation_loop(dataloader, description, False, ignore_keys, metric_key_prefix)
         found = map(torch.as_tensor, output.predictions)
         objective, *columns = (column if column.is_floating_point() else column.float() for column in found)
-        measures = dict(zip(self._shapes, columns, strict=True))
+        several = [name for name, count in self._dimensions.items() if count > 1]
+        widths = columns.pop().T if several else ()
+        measures = dict(zip(self._dimensions, columns, strict=True))
+        for name, width in zip(several, widths, strict=True):
+            filled_up = torch.arange(measures[name].shape[1]) >= width.unsqueeze(1)
+            measures[name] = measures[name].masked_fill(filled_up, math.nan)
         audit = Audit(objective, measures, self.problem.constraints, compared=self._compared(metric_key_prefix))
-        Evaluation(objective, audit.measures, torch.arange(len(objective))).check_finite(audit.bounds)
+        masks = {each.measure: ~measures[each.measure].isnan() for each in audit.bounds}
+        Evaluation(objective, measures, torch.arange(len(objective)), masks=masks).check_finite(audit.bounds)
         self.audits[metric_key_prefix] = audit
         # The Trainer looks for eval_x when it chooses the best model, and shows it as eval/x, as our history calls it.
         holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in audit_row("", audit).items()}
-        return output._replace(metrics=holds | (output.metrics or {}))
+        predictions: Any = tuple(column.numpy() for column in (objective, *measures.values()))
+        return output._replace(predictions=predictions, metrics=holds | (output.metrics or {}))
 
     def _compared(self, prefix: str) -> float:
         """How many models are compared by evaluations under one name, for its bounds to be corrected."""
@@ -158,6 +169,18 @@ class ConstrainedMixin(Base):
         return super().train(resume_from_checkpoint, *arguments, **options)
 
 
+def _sealed(found: Evaluation, name: str, problem: Problem) -> Tensor:
+    """A measure for the Trainer to join with those of other batches and processes, where masks are lost.
+
+    So that NaN says that there is no value, what a bound is on and is not a number becomes infinite.
+    """
+    values = found.measures[name]
+    if not any(name in (each.measure, each.reference) for each in problem.constraints):
+        return values
+    values = values if values.is_floating_point() else values.float()
+    return values.masked_fill(values.isnan() & found.masks.get(name, True), math.inf)
+
+
 class ConstrainedTrainer(ConstrainedMixin, Trainer):
     """The Trainer with a problem and a method in the place of a loss; ``examples/with_huggingface.py`` shows it.
 
@@ -173,7 +196,8 @@ class ConstrainedTrainer(ConstrainedMixin, Trainer):
     and ``trainer.audits["eval"]`` is the audit itself. Its bounds are corrected for the evaluations under one name that
     were made so far, and hold however many follow and whichever model is kept; ``train`` has none. ``eval_loss`` is the
     mean objective: with the penalties it could not be compared between rounds, since tau grows. Predictions are the
-    objective and the measures of each sample.
+    objective and the measures of each sample, NaN where it has no value. ``compute_metrics`` gets them as the Trainer
+    joins batches, filled up with -100, and then how many values each sample's batch had of each measure ``(B, m)``.
     """
 
 

@@ -14,7 +14,7 @@ from samplewise.errors import ConfigurationError, needed_for
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
-from samplewise.problem import Problem
+from samplewise.problem import Measures, Problem
 from samplewise.samples import Data
 from samplewise.unseen import compared_in_series
 
@@ -115,9 +115,8 @@ class Audits(L.Callback):
             self._audit(trainer, pl_module)
 
     def _audit(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        def evaluate(module: L.LightningModule, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
-            found = self.problem.evaluate(module, trainer.precision_plugin.convert_input(batch))
-            return found.objective, found.measures
+        def evaluate(module: L.LightningModule, batch: Any) -> tuple[Tensor, Measures]:
+            return self.problem.function(module, trainer.precision_plugin.convert_input(batch))
 
         distributed.share_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
         problem = Problem(evaluate, self.problem.constraints)

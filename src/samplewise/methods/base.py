@@ -10,6 +10,7 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, MeasureError, constraint_named
+from samplewise.masks import at_bound
 from samplewise.methods.weighted import Weighted
 from samplewise.problem import Evaluation, broadcast, can_look, measure_of, parse
 from samplewise.schedules import Schedule
@@ -92,12 +93,17 @@ class Method(Weighted, ABC):
             measure: what it bounds, of every sample of the training data in order, such as ``audit[name].values``.
         """
         constraint: Constraint = constraint_named(name, {each.name: each for each in self.constraints})
-        lambdas = self.multipliers(name, constraint.priced(measure), torch.arange(len(measure)))
-        lacking = constraint.excess(measure).relu() / constraint.scale
+        lambdas = self.multipliers(name, at_bound(constraint.priced(measure)), torch.arange(len(measure)))
+        lacking = at_bound(constraint.excess(measure)).relu() / constraint.scale
         return (lambdas.detach().abs() * lacking).reshape(len(measure), -1).sum(1) / len(measure)
 
     def __call__(
-        self, objective: Tensor, *, index: Tensor | None = None, sample_weight: Tensor | None = None, **measures: Tensor
+        self,
+        objective: Tensor,
+        *,
+        index: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        **measures: Tensor | tuple[Tensor, Tensor],
     ) -> Tensor:
         """The loss of a batch, a scalar.
 
@@ -108,12 +114,13 @@ class Method(Weighted, ABC):
             objective: f_j of each sample, shape ``(B,)``.
             index: each sample's number in the data set, shape ``(B,)``; needed by methods with per-sample state.
             sample_weight: weights of the mean, shape ``(B,)``. A sample of weight zero counts as absent.
-            measures: ``(B,)`` or ``(B, m)`` each, by name. Where the objective carries a gradient the bounded ones
-                must too, unless nothing is enforced.
+            measures: ``(B,)`` or ``(B, m)`` each, by name, or a pair ``(values, mask)``: what the mask, bool of the
+                same shape, leaves out never counts. Where the objective carries a gradient the bounded ones must too,
+                unless nothing is enforced.
         """
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         for name, measure in evaluation.measures.items():
-            if measure.ndim > 1 and not torch.compiler.is_compiling():
+            if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
                 self._check_square(name, measure)
         return self.loss(evaluation)
 
@@ -144,9 +151,13 @@ class Method(Weighted, ABC):
         present = None if weight is None else weight > 0
         differentiated = torch.is_grad_enabled()
         needed, excesses = self.enforces and differentiated and objective.requires_grad, []
-        for constraint in self.constraints:
-            excess = constraint.excess(evaluation.measures[constraint.measure])
-            if needed and not excess.requires_grad:
+        look = can_look(objective)
+        margins = (self.tightening.tolist() if look else self.tightening) if self.steered else None
+        for i, constraint in enumerate(self.constraints):
+            # What is left out is put at the bound that training sees: there it costs nothing, and pulls at nothing.
+            excess = constraint.excess(constraint.of(evaluation.measures))
+            excess = evaluation.filled(constraint, excess, -(margins[i] if margins is not None else constraint.margin))
+            if needed and not evaluation.measures[constraint.measure].requires_grad:
                 raise MeasureError(
                     f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
                     "the constraint would not be enforced. Compute it from the model's output without detach(), "
@@ -154,7 +165,6 @@ class Method(Weighted, ABC):
                 )
             excesses.append(excess)
         places = self.locate(evaluation.index, present) if self.stateful else None
-        look = can_look(objective)
         if differentiated and self.training:
             self._count(evaluation, excesses, present, look)
             if self._looking:
@@ -163,13 +173,12 @@ class Method(Weighted, ABC):
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
             taus = self.weights.tolist() if look else self.weights
-            margins = self.tightening.tolist() if look and self.steered else self.tightening
             for i, excess in enumerate(excesses):
                 constraint = self.constraints[i]
                 if self.signed and constraint.equality:
-                    g = constraint.signed(evaluation.measures[constraint.measure])
+                    g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)
                 else:
-                    g = constraint.tightened(excess, margins[i] if self.steered else None)
+                    g = constraint.tightened(excess, None if margins is None else margins[i])
                 term = self.term(i, g, taus[i], places)
                 total = total + (term if term.ndim == 1 else term.sum(1))
         if weight is None or present is None:

@@ -51,7 +51,8 @@ class MultiplierTable(FullPrecision):
             if had or bool(self.values.any()):
                 raise MeasureError(
                     f"{self.what} had values of shape {tuple(had)} for each sample before and has {tuple(width)} now: "
-                    "expected the same in every batch. Give this method the measure it was trained on"
+                    "expected the same in every batch. Give this method the measure it was trained on; where samples "
+                    "differ, fill all batches up to one width and give a mask"
                 )
             if not make_room:
                 return torch.zeros_like(like)
@@ -95,7 +96,8 @@ class AugmentedLagrangian(Method):
     Under several processes the multipliers of the batch are exchanged at every step, so all processes hold the same.
 
     A measure of shape ``(B, m)`` gets its m multipliers for each sample at the first step of training; for
-    ``torch.compile`` take that step before the method is compiled.
+    ``torch.compile`` take that step before the method is compiled. Samples with fewer values are filled up to the same
+    m in all batches, under a mask: the multipliers of what it leaves out stay zero.
 
     Args:
         constraints: the requirements.

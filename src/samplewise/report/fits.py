@@ -117,7 +117,8 @@ def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any
     kept = read_json(path, "an audit", format=FORMAT)
     with decoding(path, "an audit"):
         requirements = tuple(from_plain(Requirement, part, name=name) for name, part in kept["constraints"].items())
-        measures = {split: tuple(part["means"]) for split, part in kept["splits"].items()}
+        bounded = [each.measure for each in requirements]  # among them differences from the samples' own bounds
+        measures = {split: (*part["means"], *bounded) for split, part in kept["splits"].items()}
         return replace(
             run,
             requirements=requirements,

@@ -20,6 +20,7 @@ from samplewise.checkpoint import Checkpoints, load_state, save_state
 from samplewise.disk import alone, atomic, cannot_write, clear_partial, ensure_writable, write_json, write_tensors
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 from samplewise.history import History
+from samplewise.masks import at_bound
 from samplewise.provenance import provenance
 from samplewise.training.position import Selection
 from samplewise.training.promise import Promised
@@ -198,17 +199,25 @@ def _findings(audits: Mapping[str, Audit], selection: Selection, request: Reques
         "format": "samplewise-audit-2",
         "selected": selection.to_dict(),
         "trained_on": request.trained_on,
-        "constraints": {name: {**asdict(bound), "formula": str(bound)} for name, bound in bounds.items()},
+        "constraints": {
+            name: {**asdict(bound), "measure": bound.column, "formula": str(bound)} for name, bound in bounds.items()
+        },
         "splits": splits,
     }
 
 
 def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, Tensor]:
-    """Every measure of every audited sample, ``SPLIT/MEASURE``, and the training data's ``multipliers/CONSTRAINT``."""
-    values = {f"{split}/{name}": each for split, found in audits.items() for name, each in found.measures.items()}
+    """Every measure of every audited sample, ``SPLIT/MEASURE``, what bounds by numbers are on among them, and the
+    training data's ``multipliers/CONSTRAINT``.
+    """
+    values: dict[str, Tensor] = {}
+    for split, found in audits.items():
+        bounded = {part.constraint.column: part.values for part in found.values()}
+        values |= {f"{split}/{name}": each for name, each in (found.measures | bounded).items()}
     if request.trained_on is not None:
         index = torch.arange(audits[request.trained_on].samples)
         for name, part in audits[request.trained_on].items():
-            values[f"multipliers/{name}"] = request.method.multipliers(name, part.constraint.priced(part.values), index)
+            g = at_bound(part.constraint.priced(part.values))
+            values[f"multipliers/{name}"] = request.method.multipliers(name, g, index)
     # Copies, since a file cannot hold two names of one tensor.
     return {name: each.detach().cpu().clone() for name, each in values.items()}

@@ -12,6 +12,7 @@ from torch import nn
 from samplewise import distributed
 from samplewise.audit import Audit
 from samplewise.forecast import in_words
+from samplewise.masks import present
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -70,4 +71,5 @@ class Watch:
             for split, found in audits.items():
                 for name, values in found.measures.items():
                     # Not the name of the mean: TensorBoard takes a name for one kind of data only.
-                    show(f"{split}/{name}/distribution", values, epoch)
+                    if len(there := present(values)):
+                        show(f"{split}/{name}/distribution", there, epoch)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from samplewise import distributed
-from samplewise.constraints import AtLeast, AtMost, Constraint
+from samplewise.bounds import AtLeast, AtMost
+from samplewise.constraints import Constraint
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem

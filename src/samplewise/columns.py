@@ -1,0 +1,68 @@
+"""Objective and measures of every sample of a data set, as columns."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from samplewise import distributed
+from samplewise.errors import MeasureError
+from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
+from samplewise.samples import Feed, in_order, to_device
+
+Visit = Callable[[Evaluation], object] | None
+
+
+def evaluate_all(
+    problem: Problem, model: nn.Module, feed: Feed, batch_size: int | None, device: torch.device, visit: Visit = None
+) -> dict[str, Tensor]:
+    """Objective (under the empty name) and measures of every sample in eval mode, on the CPU.
+
+    Where samples have different numbers of values, or a mask leaves some out, NaN takes their place. ``visit`` gets the
+    evaluation of each batch, with its graph. Under several processes each evaluates a part of the samples, and all get
+    the whole.
+    """
+    length = feed.source.length
+    mine = distributed.share(length)
+    pieces: dict[str, list[Tensor]] = {}
+
+    def first() -> Evaluation:
+        return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))
+
+    with evaluation_mode(model):
+        # A process without samples still evaluates one, to know the shapes, and counts nothing.
+        for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
+            with torch.set_grad_enabled(visit is not None):
+                evaluation = problem.evaluate(model, batch, index.to(device))
+                evaluation.check_finite(problem.constraints)
+                if not pieces:
+                    refuse_broadcast(evaluation, first)
+                if mine and visit is not None:
+                    visit(evaluation)
+            for name, values in {"": evaluation.objective, **evaluation.measures}.items():
+                found = values.detach().cpu()
+                pieces.setdefault(name, []).append(found if found.is_floating_point() else found.float())
+    return {name: _whole(name, parts, mine, length, device) for name, parts in pieces.items()}
+
+
+def _whole(name: str, parts: Sequence[Tensor], mine: range, length: int, device: torch.device) -> Tensor:
+    """The column of all samples from the batches of ``mine``, as wide as the widest batch of any process."""
+    several = parts[0].ndim > 1
+    if sum(map(len, parts)) != max(len(mine), 1) or any((part.ndim > 1) is not several for part in parts):
+        raise MeasureError(
+            f"expected the measure {name!r} in every batch, either (B,) or (B, m) in all of them, got the shapes "
+            f"{sorted({tuple(part.shape) for part in parts})} of {max(len(mine), 1)} samples"
+        )
+    width = torch.tensor(max(part.shape[1] if several else 1 for part in parts), device=device)
+    # Every process fills rows of its own and leaves zeros elsewhere, so the sum is the whole: each sample counts once.
+    column = parts[0].new_zeros((length, int(distributed.all_max_(width))) if several else length)
+    start = mine.start
+    for part in parts if mine else ():
+        rows = column[start : start + len(part)]
+        if several:
+            rows[:, part.shape[1] :] = math.nan
+            rows = rows[:, : part.shape[1]]
+        rows.copy_(part)
+        start += len(part)
+    return distributed.all_sum_(column.to(device)).cpu() if distributed.world_size() > 1 else column
