@@ -5,6 +5,7 @@ import tempfile
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, TrainingArguments, set_seed
+from transformers.utils.logging import disable_progress_bar
 
 import samplewise as sw
 from samplewise.integrations.huggingface import ConstrainedTrainer
@@ -29,7 +30,8 @@ def evaluate(model, inputs):
 def main() -> None:
     """Train, and say what holds before and after."""
     set_seed(0)
-    train, test = sequences(1000, seed=1), sequences(500, seed=2)
+    disable_progress_bar()
+    train, test, validation = sequences(1000, seed=1), sequences(500, seed=2), sequences(500, seed=3)
     config = BertConfig(
         vocab_size=10,
         max_position_embeddings=LENGTH,
@@ -50,13 +52,16 @@ def main() -> None:
                 per_device_train_batch_size=32,
                 learning_rate=2e-3,
                 lr_scheduler_type="cosine",
-                logging_strategy="no",
-                save_strategy="no",
+                eval_strategy="epoch",
+                save_strategy="epoch",
+                load_best_model_at_end=True,
+                metric_for_best_model="selection_loss",
                 report_to="none",
                 disable_tqdm=True,
                 use_cpu=True,
             ),
             train_dataset=train,
+            eval_dataset=validation,
             problem=problem,
             method=sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(2.0, growth=1.2)),
         )

@@ -53,7 +53,7 @@ def main() -> None:
     before = {name: sw.audit(problem, module, split).satisfied for name, split in splits.items()}
 
     with tempfile.TemporaryDirectory() as folder:
-        best = ModelCheckpoint(folder, monitor="train/satisfied", mode="max")
+        best = ModelCheckpoint(folder, monitor="train/selection_loss")
         trainer = L.Trainer(
             accelerator="cpu",
             max_epochs=EPOCHS,

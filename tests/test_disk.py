@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import multiprocessing
 import os
 import resource
 import shutil
@@ -146,6 +147,18 @@ def test_only_one_process_works_in_a_folder(tmp_path: Path) -> None:
             alone(tmp_path / "run", "run").__enter__()
     with alone(tmp_path / "run", "run"):
         """The first has ended."""
+
+
+def test_a_folder_is_free_at_the_end_though_a_worker_forked_meanwhile_goes_on(tmp_path: Path) -> None:
+    with alone(tmp_path, "run"):
+        worker = multiprocessing.get_context("fork").Process(target=signal.pause)
+        worker.start()
+    try:
+        with alone(tmp_path, "run"):
+            assert worker.is_alive()
+    finally:
+        worker.kill()
+        worker.join()
 
 
 def test_the_lock_touches_neither_what_a_link_leads_to_nor_what_is_there(tmp_path: Path) -> None:

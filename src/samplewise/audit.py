@@ -16,6 +16,7 @@ from samplewise.errors import constraint_named
 from samplewise.masks import present
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, source_of
+from samplewise.selection import selection_loss
 from samplewise.unseen import check, must_hold
 from samplewise.unseen import violation_rate_upper as violation_rate_upper
 
@@ -184,6 +185,15 @@ class Audit(Mapping[str, ConstraintAudit]):
     def mean_violation(self) -> float:
         """Sum over the constraints of the mean violation, each in units of its scale."""
         return sum(part.mean_violation / part.constraint.scale for part in self.constraints.values())
+
+    def selection_loss(self, target: float | None = None) -> float:
+        """One number to choose a model by, lower is better: feasible ones first, and among them the objective.
+
+        ``target`` is the share of samples that must meet all constraints; if None each constraint must hold for its own
+        share. See :func:`samplewise.selection.selection_loss`.
+        """
+        feasible, beyond = (self.met, self.failed) if target is None else (self.satisfied >= target, self.violated)
+        return selection_loss(feasible, self.objective, beyond, self.mean_violation)
 
     def suggest(self, share: float = 0.99, confidence: float | None = None) -> dict[str, Constraint]:
         """For each constraint the tightest bound that at least ``share`` of fresh samples meet.

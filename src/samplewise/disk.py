@@ -105,6 +105,11 @@ def alone(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     finally:
+        with contextlib.suppress(ImportError):
+            import fcntl
+
+            # Not by closing it alone: a worker that was forked meanwhile, and has not ended yet, holds it open too.
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

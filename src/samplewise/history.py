@@ -102,10 +102,11 @@ def round_row(summary: Round) -> Row:
     return row
 
 
-def audit_row(split: str, found: Audit) -> Row:
+def audit_row(split: str, found: Audit, target: float | None = None) -> Row:
     """What an audit found on the data set ``split``, as numbers by name; of training data without bounds on others."""
-    row: Row = {f"{split}/objective": found.objective, f"{split}/satisfied": found.satisfied}
-    row |= {f"{split}/{name}": value for name, value in found.means.items()}
+    own = {"objective": found.objective, "satisfied": found.satisfied, "selection_loss": found.selection_loss(target)}
+    # Ours also where a measure is called so: it decides which model is kept.
+    row: Row = {f"{split}/{name}": value for name, value in {**own, **found.means, **own}.items()}
     for name, part in found.items():
         row |= _fared(f"{split}/{name}", part)
     if found and found.compared < math.inf:

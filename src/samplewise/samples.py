@@ -1,5 +1,6 @@
 """Data sets as batches of samples, each with its number in the data set."""
 
+import contextlib
 import functools
 import hashlib
 import random
@@ -103,21 +104,40 @@ class ItemByItem(Source):
     def __init__(self, given: DataLoader[Any]) -> None:
         dataset: Any = given.dataset
         self.length, self._order = len(dataset), _Order()
-        of_workers = ("prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers")
-        self.loader = DataLoader(
-            _Seeded(dataset),
-            batch_sampler=self._order,  # type: ignore[arg-type]  # lists of numbers with their seed
-            collate_fn=given.collate_fn,
-            pin_memory=given.pin_memory,
-            num_workers=given.num_workers,
-            worker_init_fn=functools.partial(_start_worker, given.worker_init_fn),
-            generator=torch.Generator(),  # its own: it draws a number whenever it starts, even without workers
-            **{name: getattr(given, name) for name in of_workers if given.num_workers > 0},
-        )
+        started = functools.partial(_start_worker, given.worker_init_fn)
+        # Lists of numbers with their seed.
+        self.loader = loader_like(given, _Seeded(dataset), batch_sampler=self._order, worker_init_fn=started)
 
     def batches(self, indices: Sequence[Tensor], *, seed: int = 0, first: int = 0) -> Iterator[Any]:
         self._order.batches = [(mix(seed, number), index.tolist()) for number, index in enumerate(indices, first)]
         return iter(self.loader)
+
+
+def loader_like(given: DataLoader[Any], dataset: Any, **instead: Any) -> DataLoader[Any]:
+    """A DataLoader of ``dataset`` that reads as ``given`` does, but for what is said ``instead``."""
+    names = ["collate_fn", "pin_memory", "num_workers", "worker_init_fn"]
+    if given.num_workers > 0:
+        names += ["prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers"]
+    said = {name: getattr(given, name) for name in names} | instead
+    # A generator of its own: a loader draws a number whenever it starts, even without workers.
+    return DataLoader(dataset, generator=torch.Generator(), **said)
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random generators that begin at ``seed``; where they are the caller's own, they are put back afterwards."""
+    own = torch.utils.data.get_worker_info() is None
+    kept = (random.getstate(), np.random.get_state(), torch.get_rng_state()) if own else None
+    try:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        yield
+    finally:
+        if kept is not None:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])
+            torch.set_rng_state(kept[2])
 
 
 @dataclass
@@ -138,20 +158,10 @@ class _Seeded(Dataset[Any]):
 
     def __getitems__(self, batch: tuple[int, list[int]]) -> list[Any]:
         seed, numbers = batch
-        own = torch.utils.data.get_worker_info() is None  # the generators are the caller's own
-        kept = (random.getstate(), np.random.get_state(), torch.get_rng_state()) if own else None
-        try:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.default_generator.manual_seed(seed)
+        with seeded(seed):
             if "__getitems__" in vars(reader(self.dataset)):
                 return list(self.dataset.__getitems__(numbers))
             return [self.dataset[number] for number in numbers]
-        finally:
-            if kept is not None:
-                random.setstate(kept[0])
-                np.random.set_state(kept[1])
-                torch.set_rng_state(kept[2])
 
 
 def _start_worker(given: Callable[[int], None] | None, worker: int) -> None:
@@ -202,7 +212,8 @@ def _check_samples(data: Any, *, bare: bool) -> None:
     if isinstance(data, IterableDataset) or not hasattr(type(data), "__getitem__"):
         raise DataError(
             f"expected a map-style Dataset, whose samples have numbers, or a DataLoader of one, got {found}: "
-            "constraints are kept by sample, so each needs a number that stays"
+            "constraints are kept by sample, so each needs a number that stays. A stream (IterableDataset) can be "
+            "trained on, by fit, but not judged"
         )
     if not hasattr(data, "__len__") or len(data) == 0:
         raise DataError(f"the data set {found} is empty or has no length: expected at least one sample")

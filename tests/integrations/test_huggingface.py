@@ -7,7 +7,7 @@ import pytest
 import torch
 from plain import plain, row, same_state
 from run_huggingface import work
-from small_huggingface import Dictionaries, arguments, make_trainer
+from small_huggingface import Dictionaries, arguments, evaluate_inputs, make_trainer
 from transformers import BertConfig, BertForSequenceClassification
 
 import samplewise as sw
@@ -107,6 +107,26 @@ def test_an_evaluation_is_an_audit_and_chooses_the_best_model(tmp_path: Path) ->
     trainer.evaluate(Dictionaries(51, 2), metric_key_prefix="test")
     assert trainer.audits["test"].compared == 1
     assert "train_violation_rate_upper" not in trainer.evaluate(Dictionaries(51, 2), metric_key_prefix="train")
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("satisfied", 2), ("selection_loss", 3)])
+def test_of_epochs_that_are_all_satisfied_the_one_of_the_best_objective_is_kept(
+    metric: str, expected: int, tmp_path: Path
+) -> None:
+    objectives, errors = [1.0, 1.536, 1.198, 1.3], [1.0, 0.0, 0.0, 0.0]  # as found after each epoch
+
+    def evaluate(model: Any, inputs: Any) -> Any:
+        objective, measures = evaluate_inputs(model, inputs)
+        if model.training:
+            return objective, measures
+        epoch = round(trainer.state.epoch) - 1
+        return 0 * objective + objectives[epoch], {"reconstruction": 0 * objective + errors[epoch]}
+
+    options: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "best", "metric_for_best_model": metric}
+    problem = sw.Problem(evaluate, make_problem().constraints)
+    trainer = make_trainer(arguments(tmp_path, **options), problem=problem)
+    trainer.train()
+    assert trainer.state.best_global_step == expected * 5
 
 
 def test_a_measure_called_loss_leaves_the_trainers_own_number(tmp_path: Path) -> None:

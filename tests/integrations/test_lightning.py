@@ -126,6 +126,28 @@ def test_the_best_model_is_the_one_with_the_best_audit(validated: bool, tmp_path
     assert resumed.made == 1 + shares.index(min(shares)), "a resumed run counts on"
 
 
+@pytest.mark.parametrize(
+    "objectives", [[1.0, 1.536, 1.198, 1.3], [1.0, 1.0 + 2e-9, 1.0 + 1e-9, 1.0 + 2e-9], [-7e5, 7e7, -7e6, 0.0]]
+)
+@pytest.mark.parametrize(
+    ("monitored", "expected"),
+    [({"monitor": "val/satisfied", "mode": "max"}, 1), ({"monitor": "val/selection_loss"}, 2)],
+)
+def test_of_epochs_that_are_all_satisfied_the_one_of_the_best_objective_is_kept(
+    monitored: dict[str, Any], expected: int, objectives: list[float], tmp_path: Path
+) -> None:
+    errors = [1.0, 0.0, 0.0, 0.0]  # as found after each epoch, as are the objectives
+
+    def evaluate(module: Any, batch: Any) -> Any:
+        one = torch.ones(len(batch[0]), dtype=torch.float64)
+        return objectives[module.current_epoch] * one, {"reconstruction": errors[module.current_epoch] * one}
+
+    audits = Audits(sw.Problem(evaluate, make_problem().constraints), {"val": make_data(51, 1)})
+    best = ModelCheckpoint(tmp_path, filename="{epoch}", **monitored)
+    trainer(tmp_path, Rounds(), audits, best, epochs=4).fit(Module(), loader())
+    assert Path(best.best_model_path).stem == f"epoch={expected}"
+
+
 def test_in_mixed_precision_audits_are_those_of_fit(tmp_path: Path) -> None:
     audits, module = make_audits(), Module()
     trainer(tmp_path, Rounds(), audits, epochs=1, precision="bf16-mixed").fit(module, loader())

@@ -4,11 +4,14 @@ from dataclasses import asdict
 import pytest
 
 from samplewise.errors import CheckpointError
+from samplewise.selection import selection_loss
 from samplewise.training.position import Position, Selection, Status, better, terminate
 
 
 def candidate(epoch: int, satisfied: float, objective: float, violation: float = 0.0) -> Selection:
-    return Selection(epoch, "train", 0.9, satisfied, violation, objective, failed=round(100 * (1 - satisfied)))
+    violated = round(100 * (1 - satisfied))
+    loss = selection_loss(satisfied >= 0.9, objective, violated, violation)
+    return Selection(epoch, "train", 0.9, satisfied, objective, violated, loss)
 
 
 def test_a_feasible_epoch_beats_any_other() -> None:

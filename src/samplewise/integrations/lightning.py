@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,6 +17,7 @@ from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Measures, Problem
 from samplewise.samples import Data
+from samplewise.selection import check_target
 from samplewise.unseen import compared_in_series
 
 with needed_for("this integration", "lightning"):
@@ -69,8 +71,10 @@ class Audits(L.Callback):
     """Audits data sets whenever Lightning validates, or after each epoch where it does not, and logs what holds.
 
     It works for any module, with a method or without. The names are those of :func:`samplewise.fit`'s history, such as
-    ``val/satisfied`` (the share of the samples that meet all constraints) and ``val/NAME/worst``, so the best model is
-    kept by ``ModelCheckpoint(monitor="val/satisfied", mode="max")``.
+    ``val/satisfied`` (the share of the samples that meet all constraints) and ``val/NAME/worst``.
+    ``ModelCheckpoint(monitor="val/selection_loss")`` keeps the model that ``fit`` would: of those that meet the target
+    the one of the best objective, else the one with the fewest samples violated. The lower the number the better, so it
+    serves ``EarlyStopping`` and ``ReduceLROnPlateau`` too.
 
     The model is audited as it ships and as ``fit`` audits it: in its weights' own precision, without autocast, each
     sample once; under several processes each audits a part, with the first one's running statistics.
@@ -84,10 +88,18 @@ class Audits(L.Callback):
         data: data sets by name.
         confidence: of the upper bounds on the violation rate.
         batch_size: samples in a batch, as in :func:`samplewise.audit`.
+        target: share of the samples that must meet all constraints, as in :func:`samplewise.fit`; if not given each
+            constraint must hold for its own.
     """
 
     def __init__(
-        self, problem: Problem, data: Mapping[str, Data], *, confidence: float = 0.95, batch_size: int | None = None
+        self,
+        problem: Problem,
+        data: Mapping[str, Data],
+        *,
+        confidence: float = 0.95,
+        batch_size: int | None = None,
+        target: float | None = None,
     ) -> None:
         if not isinstance(data, Mapping) or not data:
             raise ConfigurationError(f"expected data sets by name, {{'val': data}}, got {data!r}")
@@ -95,6 +107,7 @@ class Audits(L.Callback):
         self.data = data
         self.confidence = confidence
         self.batch_size = batch_size
+        self.target = check_target(target)
         self.made = 0
         """How many times the data sets were audited."""
         self.latest: dict[str, Audit] = {}
@@ -125,4 +138,8 @@ class Audits(L.Callback):
         for name, data in self.data.items():
             compared = math.inf if name == "train" else compared_in_series(self.made)
             found = self.latest[name] = judge(data, compared=compared)
-            pl_module.log_dict(audit_row(name, found), sync_dist=True)
+            row = audit_row(name, found, self.target)
+            # Lightning would keep float32, in which models that differ may look the same; MPS has nothing longer.
+            dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
+            values = {key: torch.tensor(value, dtype=dtype, device=pl_module.device) for key, value in row.items()}
+            pl_module.log_dict(values, sync_dist=True)

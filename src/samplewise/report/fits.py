@@ -73,10 +73,11 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
         curves, notes = tuple(read_curves(rows, list(names))), tuple(read_notes(rows, list(names)))
     with decoding(identity, "a run of fit"):
         asked = stored["asked"]
+        over = "a stream of" if asked["samples"] is None else f"{asked['samples']:,}"
         run = RunReport(
             name=folder.resolve().name,
             folder=str(folder),
-            problem=f"Minimise the mean objective over {asked['samples']:,} training samples",
+            problem=f"Minimise the mean objective over {over} training samples",
             requirements=tuple(Requirement(name="", measure="", formula=str(text)) for text in asked["constraints"]),
             method=_method(asked["method"]),
             selected="not audited yet",

@@ -27,6 +27,8 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
     looked = asked.round_rule is not None and asked.average is None
     if not due or large or stepper.sharded or looked or asked.auxiliary is not None:
         return {}
+    if asked.feed is None:  # a stream does not give batches independent of each other
+        return {}
     stepper.share_buffers()
     # Half of what a process takes at once: this needs no more memory than a step, even in full precision.
     size = -(-asked.size // (2 * asked.accumulate * distributed.world_size()))
@@ -36,18 +38,19 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
     # Of the weights that take the steps, averaged or not: the noise is that of their next step.
     # A look must not end a run: not every model or measure has a gradient as it ships; cuDNN's recurrent ones have not.
     with contextlib.suppress(MeasureError, RuntimeError):
-        return growth_row(estimate_gradient(asked.problem, stepper.trained_model, drawn, asked.method), size, asked)
+        estimate = estimate_gradient(asked.problem, stepper.trained_model, drawn, asked.method)
+        return growth_row(estimate, size, asked.feed.source.length, asked.size)
     return {}
 
 
-def growth_row(estimate: GradientEstimate, size: int, asked: Request) -> dict[str, Any]:
-    """The growth constant of training batches, and the batch size at which it would be two.
+def growth_row(estimate: GradientEstimate, size: int, samples: int, batch_size: int) -> dict[str, Any]:
+    """The growth constant of batches of ``batch_size`` out of ``samples``, and the batch size at which it would be two.
 
     ``size`` is that of the batches estimated from. None where they hold nothing but noise; nothing if they hold none.
     """
-    share, growth = size / asked.feed.source.length, estimate.growth
+    share, growth = size / samples, estimate.growth
     if share >= 1 or not estimate.noise > 0:
         return {}
     # A batch that repeats no sample is the less noisy, the more of the data set it is.
     useful = None if growth is None else size * (growth - 1) / (1 - share)
-    return {"gradient/growth": None if useful is None else 1 + useful / asked.size, "gradient/useful_batch": useful}
+    return {"gradient/growth": None if useful is None else 1 + useful / batch_size, "gradient/useful_batch": useful}

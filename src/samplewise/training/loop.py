@@ -22,9 +22,9 @@ from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, in_order, mix
+from samplewise.training.epoch import steps_left
 from samplewise.training.folder import Best, RunFolder
 from samplewise.training.growth import growth_row, look_at_gradient
-from samplewise.training.plan import epoch_order, plan_epoch
 from samplewise.training.position import Position, Selection, Status, better, terminate
 from samplewise.training.promise import spread, steer_
 from samplewise.training.request import Request
@@ -93,7 +93,8 @@ class Training:
     def _conflicts(self) -> bool:
         """Whether it can be shown, in at most a fifth as many passes as epochs, that the constraints are at odds."""
         asked, evaluations = self.request, min(30, self.request.last_epoch // 5)
-        if not asked.method.enforces or not evaluations or self.stepper.sharded or asked.promise is not None:
+        looked_for = asked.method.enforces and asked.promise is None and not self.stepper.sharded
+        if not looked_for or not evaluations or asked.feed is None:
             return False
         # A look must not end a run that is complete: not every model has a gradient as it ships.
         with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):
@@ -106,33 +107,20 @@ class Training:
 
     def _train_epoch(self) -> None:
         asked, rank, position = self.request, distributed.rank(), self.position
-        plan = plan_epoch(
-            epoch_order(asked.feed, seed=asked.seed, epoch=position.epoch),
-            batch_size=asked.size,
-            accumulate=asked.accumulate,
-            world=distributed.world_size(),
-            rank=rank,
-            drop_last=asked.feed.drop_last,
-        )
-        left = plan[position.step :]
-        batches = asked.feed.source.batches(
-            [part.index for step in left for part in step],
-            seed=mix(asked.seed, "data", position.epoch, rank),
-            first=position.step * asked.accumulate,
-        )
+        total, left = steps_left(asked, position)
         method = self._warmup if position.epoch < asked.warmup_epochs else asked.method
-        self.watch.start_epoch(len(plan), position.step)
-        for number, step in enumerate(left, position.step + 1):
+        self.watch.start_epoch(total, position.step)
+        for number, (micro, batches) in enumerate(left, position.step + 1):
             # Dropout and the like depend on the position in the run alone, so a resumed run draws the same.
             seed_device(mix(asked.seed, "step", position.epoch, number - 1, rank), self.stepper.device)
-            self.stepper.step(method, step, batches)
+            self.stepper.step(method, micro, batches)
             if asked.scheduled_by == "step":
                 self._schedule()
             self.position = replace(self.position, step=number, steps=self.position.steps + 1)
             self.watch.step()
             if self.position.steps % CHECK_EVERY == 0:
                 method.check()
-            if asked.checkpoint_steps and self.position.steps % asked.checkpoint_steps == 0 and number < len(plan):
+            if asked.checkpoint_steps and self.position.steps % asked.checkpoint_steps == 0 and number != total:
                 self._save()
 
     def _end_epoch(self) -> dict[str, Any]:
@@ -154,13 +142,15 @@ class Training:
         if epoch in asked.audited_epochs:
             self.audits = self._audit()
             for split, found in self.audits.items():
-                row |= audit_row(split, found)
+                row |= audit_row(split, found, asked.target)
             self.watch.audited(self.audits, epoch)
             if asked.on_audit is not None:
                 with evaluation_mode(self.stepper.model_to_audit):
                     asked.on_audit(self.stepper.model_to_audit, epoch, self.audits)
-            reached = self._choose().feasible and not warming
-            self.position = replace(self.position, reached=reached)
+            candidate = self._choose()
+            self.position = replace(self.position, reached=candidate.feasible and not warming)
+            if asked.scheduled_by == "audit" and not warming:
+                self._schedule(candidate.loss)
             if asked.promise is not None and not warming:
                 row |= self._steer()
         return row
@@ -169,18 +159,19 @@ class Training:
         """Move tau and margins towards what is promised; returns the margins that training had up to now."""
         asked, tune = self.request, self.audits[self.request.select_on]
         assert asked.target is not None, "which the promise says"
+        assert asked.feed is not None, "since a promise takes no stream"
         had = {f"margin/{name}": margin for name, margin in asked.method.margins.items()}
         seen = self._audit_of(spread(asked.feed, tune.samples), compared=math.inf)
         steer_(asked.method, tune, seen, aim=asked.target, progress=asked.behind(self.position.epoch))
         return had
 
-    def _schedule(self) -> None:
+    def _schedule(self, *numbers: float) -> None:
         scheduler, position, epochs = self.request.schedule, self.position, self.request.last_epoch
         if scheduler is None:
             return
         before = max(scheduler.get_last_lr())
         try:
-            scheduler.step()
+            scheduler.step(*numbers)  # type: ignore[arg-type]  # none but the one that waits for a plateau
         except ValueError as error:
             raise ConfigurationError(f"the scheduler cannot go on: {error} Make it for all {epochs} epochs") from error
         if position.epoch >= position.planned and max(scheduler.get_last_lr()) > before:
@@ -194,7 +185,7 @@ class Training:
     def _round_ends(self, row: dict[str, Any]) -> bool:
         """Whether the epoch just complete is the last of its round; what the rule saw goes into ``row``."""
         asked, rule = self.request, self.request.round_rule
-        if rule is None:
+        if rule is None or asked.feed is None:
             return True
         epochs = self.position.round_epochs + 1
         self.stepper.share_buffers()
@@ -205,7 +196,7 @@ class Training:
         row["gradient/epsilon"] = verdict.epsilon
         row["gradient/norm"] = None if verdict.estimate is None else verdict.estimate.norm
         if verdict.estimate is not None and model is self.stepper.trained_model:
-            row |= growth_row(verdict.estimate, rule.batch_size, asked)
+            row |= growth_row(verdict.estimate, rule.batch_size, asked.feed.source.length, asked.size)
         self.position = replace(self.position, round_epochs=0 if ends else epochs)
         return ends
 
@@ -231,7 +222,7 @@ class Training:
         asked = self.request
         decisive = self.audits[asked.select_on]
         self.streaks.update(decisive)
-        found = decisive.satisfied, decisive.mean_violation, decisive.objective, decisive.failed
+        found = decisive.satisfied, decisive.objective, decisive.failed, decisive.selection_loss(asked.target)
         candidate = Selection(self.position.epoch, asked.select_on, asked.target, *found)
         if better(candidate, self.position.best):
             self.position = replace(self.position, best=candidate)

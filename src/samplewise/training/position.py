@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from samplewise.errors import CheckpointError
+from samplewise.selection import INFEASIBLE
 
 
 class Status(enum.Enum):
@@ -36,19 +37,15 @@ class Selection:
     target: float | None
     """Share of the samples that must meet all constraints; if None each constraint must hold for its own share."""
     satisfied: float
-    mean_violation: float
     objective: float
     failed: int
     """Samples that violate a constraint which does not give them up."""
+    loss: float
+    """The number that decides, the lower the better: :meth:`samplewise.Audit.selection_loss`."""
 
     @property
     def feasible(self) -> bool:
-        return not self.failed if self.target is None else self.satisfied >= self.target
-
-    @property
-    def lack(self) -> tuple[float, float]:
-        """How far it is from feasible; less is better."""
-        return self.failed if self.target is None else -self.satisfied, self.mean_violation
+        return self.loss < INFEASIBLE
 
     @property
     def reason(self) -> str:
@@ -71,11 +68,7 @@ class Selection:
 
 def better(candidate: Selection, best: Selection | None) -> bool:
     """Whether ``candidate`` takes the place of ``best``; the earlier epoch stays on a tie."""
-    if best is None or candidate.feasible != best.feasible:
-        return best is None or candidate.feasible
-    if candidate.feasible:
-        return candidate.objective < best.objective
-    return candidate.lack < best.lack
+    return best is None or candidate.loss < best.loss
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import Data, check_whole, source_of
+from samplewise.selection import check_target
 from samplewise.stopping import GradientRule
+from samplewise.training.epoch import Stream, streamed
 from samplewise.training.overlap import digest, refuse_overlap
 from samplewise.unseen import to_aim_at
 
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
     from samplewise.training.watch import OnAudit
 
 TUNE, PROVE = "tune_on", "prove_on"
-LEAST = {0: ("warmup_epochs", "audit_every"), 1: ("epochs", "batch_size", "accumulate", "patience", "checkpoint_steps")}
+LEAST = {
+    0: ("warmup_epochs", "audit_every"),
+    1: ("epochs", "steps_per_epoch", "batch_size", "accumulate", "patience", "checkpoint_steps"),
+}
 
 
 @dataclass
@@ -40,6 +46,7 @@ class Request:
     method: Method
     optimizer: torch.optim.Optimizer
     epochs: int
+    steps_per_epoch: int | None
     batch_size: int | None
     seed: int
     warmup_epochs: int
@@ -63,26 +70,31 @@ class Request:
     progress: bool | None
 
     def __post_init__(self) -> None:
-        feed, audited = source_of(self.train_data), self.audit_on
+        stream, audited = streamed(self.train_data), self.audit_on
+        feed = None if stream is not None else source_of(self.train_data)
         if audited is not None and (not isinstance(audited, Mapping) or not audited):
             raise ConfigurationError(f"expected audit_on as data sets by name, {{'test': data}}, got {audited!r}")
-        if feed.batch_size is None and self.batch_size is None:
+        for least, name in ((least, name) for least, names in LEAST.items() for name in names):
+            if getattr(self, name) is not None:
+                whole_number(getattr(self, name), name, least)
+        said = feed.batch_size if feed is not None else stream.batch_size if stream is self.train_data else None
+        if said is None and self.batch_size is None:
             raise ConfigurationError("batch_size is missing: a data set, unlike a DataLoader, does not say it")
-        self.size: int = feed.batch_size or self.batch_size or 0
+        self.size: int = said or self.batch_size or 0
         if self.batch_size not in (None, self.size):
             raise ConfigurationError(
                 f"batch_size={self.batch_size}, but the DataLoader has {self.size}: give one of them"
             )
-        self.feed = replace(feed, shuffle=True) if feed.shuffle is None else feed
+        self.feed = replace(feed, shuffle=True) if feed is not None and feed.shuffle is None else feed
+        self.stream = None if stream is None else self._read(stream)
+        if stream is None and self.steps_per_epoch is not None:
+            raise ConfigurationError("steps_per_epoch is for a stream: data with numbers have epochs of their own")
         promised = {} if self.promise is None else {TUNE: self.promise.tune_on}
         by_name = {**promised, **(audited or {})} or {"train": self.train_data}
         self.splits = {name: source_of(data) for name, data in by_name.items()}
         self.audit_every = 0 if audited is None and self.promise is None else self.audit_every
         given = self.scheduler
         self.schedule, self.scheduled_by = given if isinstance(given, tuple) else (given, "epoch")
-        for least, name in ((least, name) for least, names in LEAST.items() for name in names):
-            if getattr(self, name) is not None:
-                whole_number(getattr(self, name), name, least)
         if self.clip_norm is not None and not finite_number(self.clip_norm, "clip_norm") > 0:
             raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
         if self.average is not None and not 0 < finite_number(self.average, "average") < 1:
@@ -90,8 +102,7 @@ class Request:
                 f"expected 0 < average < 1, the share of the average that stays at each step, such as 0.999, got "
                 f"{self.average}"
             )
-        if self.target is not None and not 0 <= finite_number(self.target, "target") <= 1:
-            raise ConfigurationError(f"expected a target share in [0, 1], got {self.target}")
+        check_target(self.target)
         if self.stop_at_target and not self.audit_every:
             raise ConfigurationError("stop_at_target=True needs audit_on={...}: only an audit can meet the target")
         if self.patience is not None and not self.audit_every:
@@ -106,6 +117,7 @@ class Request:
             (self.target is not None, "the promise says what to reach: leave out target="),
             (not self.audit_every, "a promise is steered by audits: give audit_every >= 1"),
             (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
+            (self.feed is None, "a promise looks at training samples again: give them as data with numbers, no stream"),
             (not self.method.enforces, f"{type(self.method).__name__} enforces nothing, so nothing can be steered"),
         ):
             if wrong:
@@ -126,15 +138,21 @@ class Request:
                 raise ConfigurationError(f"expected {name} made and ready, a {kind}, got {value!r}")
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigurationError("LBFGS evaluates the loss several times a step, fit does it once: use Adam or SGD")
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise ConfigurationError("ReduceLROnPlateau needs a number at each step: use a schedule of epoch or tau")
         if self.scheduled_by not in ("epoch", "step"):
             raise ConfigurationError(f"expected scheduler=(scheduler, 'step') or 'epoch', got {self.scheduled_by!r}")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            self._check_plateau(scheduler)
         advice = () if self.audit_every else ("give audit_on={'train': dataset}, the data to audit",)
         for split in self.splits.values():
             check_whole(split, *advice)
         self.problem.check_method_over(self.method.constraints)
-        self.method.check_samples(self.feed.source.length)
+        if self.feed is not None:
+            self.method.check_samples(self.feed.source.length)
+        elif self.method.stateful:
+            raise ConfigurationError(
+                f"{type(self.method).__name__} keeps a state for each sample, but those of a stream have no number to "
+                "find it by: use SequentialPenalty, or give a data set whose samples have numbers"
+            )
         trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if trained.isdisjoint(map(id, self.model.parameters())):
             raise ConfigurationError(
@@ -142,6 +160,34 @@ class Request:
             )
         if scheduler is not None and scheduler.optimizer is not optimizer:
             raise ConfigurationError("the scheduler drives another optimizer than the one given")
+
+    def _read(self, stream: DataLoader[Any]) -> Stream:
+        if self.audit_on is None:
+            raise ConfigurationError(
+                "audit_on is missing: a stream cannot be judged, since its samples do not come back. Give a data set "
+                "whose samples have numbers, audit_on={'validation': data}"
+            )
+        if self.round_rule is not None:
+            raise ConfigurationError(
+                "round_rule draws batches of its own by the samples' numbers, which a stream has not: leave it out"
+            )
+        named = {name: getattr(self, name) for name in ("size", "accumulate", "seed", "steps_per_epoch")}
+        return Stream(stream, **named)
+
+    def _check_plateau(self, scheduler: ReduceLROnPlateau) -> None:
+        if not self.audit_every or self.scheduled_by == "step":
+            raise ConfigurationError(
+                "ReduceLROnPlateau waits for better audits, so it is stepped after each of them: give audit_on={...}, "
+                "and the scheduler without 'step'"
+            )
+        if scheduler.mode != "min":
+            raise ConfigurationError("expected ReduceLROnPlateau(mode='min'): the lower the selection loss the better")
+        self.scheduled_by = "audit"
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples are trained on; None of a stream."""
+        return None if self.feed is None else self.feed.source.length
 
     @property
     def last_epoch(self) -> int:
@@ -169,15 +215,24 @@ class Request:
     def trained_on(self) -> str | None:
         """Name of the audited data set that is the training data, if there is one."""
         split = self.splits.get("train")
-        return "train" if split is not None and split.source.length == self.feed.source.length else None
+        return "train" if split is not None and split.source.length == self.samples else None
 
     def identity(self) -> dict[str, Any]:
         """What makes a run this run and no other: not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
         described = {key: repr(value) for key, value in vars(method).items() if key[0] != "_" and key != "training"}
-        plain = ("seed", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every", "target")
+        plain = (
+            "seed",
+            "steps_per_epoch",
+            "warmup_epochs",
+            "clip_norm",
+            "accumulate",
+            "average",
+            "audit_every",
+            "target",
+        )
         return {
-            "samples": self.feed.source.length,
+            "samples": self.samples,
             "batch_size": self.size,
             "constraints": [repr(constraint) for constraint in self.problem.constraints],
             "method": {"type": type(method).__name__, **described},
@@ -186,7 +241,7 @@ class Request:
             "scheduler": None if self.schedule is None else [type(self.schedule).__name__, self.scheduled_by],
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "audited": {name: split.source.length for name, split in self.splits.items()},
-            "shuffle": self.feed.shuffle,
+            "shuffle": None if self.feed is None else self.feed.shuffle,
             "round_rule": None if self.round_rule is None else repr(self.round_rule),
             "promise": None if self.promise is None else repr(self.promise),
             **{name: getattr(self, name) for name in (*plain, "stop_at_target")},

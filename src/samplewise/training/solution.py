@@ -64,6 +64,7 @@ def fit(
     method: Method,
     optimizer: torch.optim.Optimizer,
     epochs: int,
+    steps_per_epoch: int | None = None,
     batch_size: int | None = None,
     seed: int = 0,
     warmup_epochs: int = 0,
@@ -95,16 +96,20 @@ def fit(
         problem: what to minimise and what must hold.
         model: trained in place.
         train_data: a data set, in a new order each epoch, or a DataLoader, whose batch size, order, collation and
-            workers are taken over.
+            workers are taken over. Also a stream (``IterableDataset``, or a DataLoader of one), for methods without a
+            state for each sample, in one process and with ``audit_on``.
         method: over the problem's constraints.
         optimizer: over the model's parameters.
         epochs: passes over the data under the method.
+        steps_per_epoch: of a stream, steps in an epoch in the place of a pass, where it has no end or a long way to it.
         batch_size: samples in a step, over all devices and micro-batches together.
         seed: of the order of samples and of everything random in model and data.
         warmup_epochs: epochs before those, on the objective alone.
         round_rule: end a round when the gradient is small enough, as the paper's theory asks, not after each epoch.
         scheduler: a learning-rate schedule of PyTorch over ``optimizer``, stepped after each epoch; after each step
-            if given as ``(scheduler, "step")``.
+            if given as ``(scheduler, "step")``. ``ReduceLROnPlateau`` is stepped after each audit, warm-up aside, with
+            the selection loss of the data set that selects: while that misses the target fewer violated samples are
+            progress, from then on a lower objective is, as for a validation loss.
         clip_norm: the gradient's norm is cut to this.
         accumulate: backward passes (micro-batches) in a step.
         average: audit, select and ship an exponential average of the weights, of which this share, such as 0.999, stays

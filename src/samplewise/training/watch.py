@@ -46,7 +46,7 @@ class Watch:
             self._steps = self._bar.add_task("steps", total=None, note="")
             yield
 
-    def start_epoch(self, steps: int, done: int) -> None:
+    def start_epoch(self, steps: int | None, done: int) -> None:
         if self._bar is not None:
             self._bar.reset(self._steps, total=steps, completed=done)
 
