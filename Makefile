@@ -42,6 +42,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/certify_cost.py
 	$(BIN)/python benchmarks/stopping_rule.py --seeds 2
 	$(BIN)/python benchmarks/theorem2_bound.py
+	$(BIN)/python benchmarks/promise_kept.py
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 ifdef XRAYS
 	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)

@@ -20,6 +20,7 @@ def train(
     norm: bool = False,
     batch: int = 33,  # the last step has two samples
     average: float | None = None,
+    share: float | None = None,
 ) -> dict[str, Any]:
     """Train, or go on; everything that the run ends with."""
     strategy = "ddp_find_unused_parameters_true" if devices > 1 else "auto"  # warm-up leaves the decoder out
@@ -28,6 +29,7 @@ def train(
     problem, data, model = make_problem(), make_data(), make_model(dropout=dropout, norm=norm)
     method = make_method(kind)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    promise = None if share is None else sw.Promise(share, make_data(60, seed=2), make_data(60, seed=3))
     solution = sw.fit(
         problem,
         model,
@@ -39,6 +41,7 @@ def train(
         warmup_epochs=1,
         batch_size=batch,
         average=average,
+        promise=promise,
         audit_on={"train": data, "test": make_data(51, seed=1)},
         checkpoint=folder,
         checkpoint_steps=2,
@@ -49,6 +52,7 @@ def train(
         "method": dict(method.state_dict()),
         "shipped": dict(solution.model.state_dict()),
         "selected": solution.selected.epoch,
+        "promised": 0.0 if solution.promise is None else solution.promise.share_at_least,
         "history": [{k: v for k, v in row.items() if k != "seconds"} for row in solution.history.rows],
         "violators": solution.audits["test"]["reconstruction"].violators,
         "objective": solution.audits["test"].objective,

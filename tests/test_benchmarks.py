@@ -24,6 +24,7 @@ SMALL = {
     "jobs_or_threads": "--epochs 1 --repeats 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
     "prepare_speed": "--data {pictures} --size 32 --limit 4 --repeats 2 --large 2 --times 2",
+    "promise_kept": "--seeds 2 --epochs 1",
     "step": "--repeats 2 --steps 2",
     "stopping_rule": "--epochs 1",
     "theorem2_bound": "--iterations 300 --runs 2 --figures {pictures}/figures",

@@ -1,12 +1,15 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import samplewise as sw
 from samplewise.errors import ConfigurationError
-from samplewise.penalties import Huber, Linear, Penalty, Quadratic
+from samplewise.penalties import Huber, Linear, Logarithmic, Penalty, Quadratic
 
-PENALTIES: list[Penalty] = [Linear(), Quadratic(), Huber(0.5), Huber(3.0)]
+PENALTIES: list[Penalty] = [Linear(), Quadratic(), Huber(0.5), Huber(3.0), Logarithmic(0.5), Logarithmic(3.0)]
 numbers = st.floats(-100, 100, allow_subnormal=False)
 every_penalty = pytest.mark.parametrize("penalty", PENALTIES, ids=str)
 
@@ -19,6 +22,8 @@ def formula(penalty: Penalty, g: float) -> float:
         return g
     if isinstance(penalty, Quadratic):
         return g * g / 2
+    if isinstance(penalty, Logarithmic):
+        return penalty.width * (math.log(penalty.width + g) - math.log(penalty.width))
     assert isinstance(penalty, Huber)
     return g * g / (2 * penalty.delta) if g <= penalty.delta else g - penalty.delta / 2
 
@@ -109,3 +114,45 @@ def test_several_values_of_a_sample_are_added_up(penalty: Penalty) -> None:
 def test_huber_refuses_a_delta_that_is_not_positive(delta: float) -> None:
     with pytest.raises(ConfigurationError, match="delta"):
         Huber(delta)
+
+
+@given(first=numbers, second=numbers, width=st.floats(0.01, 100))
+def test_the_logarithmic_penalty_is_concave_beyond_the_bound_and_below_the_linear_one(
+    first: float, second: float, width: float
+) -> None:
+    penalty, gs = Logarithmic(width), torch.tensor([first, second], dtype=torch.float64).abs()
+    values, middle = penalty(gs), penalty(gs.mean().unsqueeze(0))
+    assert middle >= values.mean() - 1e-9 * (1 + values.mean())
+    assert bool((values <= Linear()(gs) + 1e-12).all())
+    assert bool((penalty.slope(gs) <= 1).all())
+    torch.testing.assert_close(penalty.slope(gs[:1] * 0 + width), torch.tensor([0.5], dtype=torch.float64))
+
+
+def test_the_linear_penalty_is_the_limit_of_the_logarithmic_one() -> None:
+    g = torch.linspace(-2, 5, 50, dtype=torch.float64)
+    torch.testing.assert_close(Logarithmic(1e8)(g), Linear()(g), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [0, -1, float("nan"), float("inf"), "1"])
+def test_the_logarithmic_penalty_refuses_a_width_that_is_not_positive(width: float) -> None:
+    with pytest.raises(ConfigurationError, match="width"):
+        Logarithmic(width)
+
+
+def test_a_certificate_finds_the_prices_of_the_logarithmic_penalty() -> None:
+    """min (w - 2)^2 under w <= 1: at the bound the multiplier is 2, between 0 and tau; there the penalty has a kink."""
+
+    class Point(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.tensor(1.0))
+
+    def evaluate(model: Point, batch: tuple[torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        w = model.w + 0 * batch[0]
+        return (w - 2).square(), {"w": w}
+
+    problem = sw.Problem(evaluate, [sw.AtMost("w", 1.0)])
+    method = sw.SequentialPenalty(problem.constraints, penalty=Logarithmic(0.5), schedule=sw.Constant(5.0))
+    found = sw.certify(problem, Point(), torch.utils.data.TensorDataset(torch.arange(4.0)), method)
+    assert found.is_kkt(1e-4), str(found)
+    torch.testing.assert_close(found.multipliers["w"], torch.full((4,), 2.0), rtol=1e-3, atol=1e-3)

@@ -44,7 +44,13 @@ def newest(folder: Path) -> Path | None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("sequential", {}), ("lagrangian", {}), ("sequential", {"average": 0.9, "norm": True})]
+    ("method", "options"),
+    [
+        ("sequential", {}),
+        ("lagrangian", {}),
+        ("sequential", {"average": 0.9, "norm": True}),
+        ("sequential", {"share": 0.3}),
+    ],
 )
 def test_killed_at_any_moment_a_run_ends_with_the_same_weights(
     tmp_path: Path, method: str, options: dict[str, Any]
@@ -72,10 +78,14 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize(("method", "average"), [("sequential", None), ("lagrangian", None), ("sequential", 0.9)])
-def test_two_processes_end_where_one_does(tmp_path: Path, method: str, average: float | None) -> None:
-    alone = train(tmp_path / "one", method, dropout=0.0, average=average)
-    first, second = in_two(tmp_path / "two", method, dropout=0.0, average=average)
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("sequential", {}), ("lagrangian", {}), ("sequential", {"average": 0.9}), ("sequential", {"share": 0.3})],
+)
+def test_two_processes_end_where_one_does(tmp_path: Path, method: str, options: dict[str, Any]) -> None:
+    alone = train(tmp_path / "one", method, dropout=0.0, **options)
+    first, second = in_two(tmp_path / "two", method, dropout=0.0, **options)
+    assert first["promised"] == second["promised"] == alone["promised"]
     for key in ("model", "shipped"):
         torch.testing.assert_close(first[key], alone[key], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(first["method"], alone["method"], rtol=1e-3, atol=1e-4)

@@ -157,7 +157,7 @@ def _subgradients(
     with torch.enable_grad():
         evaluation = problem.evaluate(model, batch, index)
         loss = method.loss(evaluation)
-        for i, constraint in enumerate(problem.constraints if nearest else ()):
+        for i, constraint in enumerate(method.as_trained if nearest else ()):
             tau, g = method.taus[constraint.name], constraint.g(constraint.of(evaluation.measures))
             size = g.detach().abs().flatten()
             places = size.argsort()[: min(nearest, int(size.isfinite().sum()))]  # without NaN, where no value is

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -15,8 +16,10 @@ from samplewise.cli.report import read_reports
 from samplewise.errors import DataError
 from samplewise.report.charts import Look, curve_charts
 from samplewise.report.fits import NOISE, keep_certificate, read_curves
+from samplewise.report.page import make_page
 from samplewise.report.run import USEFUL, Multipliers, RunReport
-from small import BOUND, make_data, make_problem
+from samplewise.report.words import facts, verdict
+from small import BOUND, make_data, make_method, make_model, make_problem
 from small_fit import small_fit
 
 
@@ -146,6 +149,42 @@ def test_a_run_that_was_never_audited_shows_what_was_seen_while_training(tmp_pat
     assert ("Share satisfied", "while training") in {(curve.title, curve.split) for curve in run.curves}
 
 
+def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> None:
+    model, problem = make_model(), make_problem()
+    promises = {"kept": sw.Promise(0.02, make_data(60, seed=2), make_data(200, seed=3))}
+    promises["missed"] = sw.Promise(0.9, make_data(60, seed=2), make_data(200, seed=3))
+    for name, promise in promises.items():
+        outcome = sw.fit(
+            problem,
+            model,
+            make_data(),
+            method=make_method("sequential"),
+            optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
+            epochs=4,
+            batch_size=50,
+            promise=promise,
+            checkpoint=tmp_path / name,
+        ).promise
+        assert outcome is not None
+        run = read_one(tmp_path / name)
+        assert run.promise is not None
+        assert run.promise.kept == outcome.kept == (name == "kept")
+        assert verdict(run) == str(outcome)
+        shown = dict(facts(run.promise.facts))
+        assert shown["samples that proved it"] == "200"
+        assert (shown["confidence"], shown["kept"]) == ("95%", "yes" if outcome.kept else "no")
+        assert shown["margin of reconstruction"] == f"{outcome.margins['reconstruction']:.5g}"
+        assert shown["tau of reconstruction"] == f"{outcome.taus['reconstruction']:.5g}"
+        instead = None if outcome.instead is None else str(outcome.instead["reconstruction"])
+        assert shown.get("could be promised instead") == instead
+        assert (instead is None) == outcome.kept
+        assert {curve.title for curve in run.curves} >= {"τ", "Margin"}
+        page = make_page([run])
+        assert f'<p class="verdict {"holds" if outcome.kept else ""}">' in page
+        assert "<h3>Promise</h3>" in page
+    assert read_one(tmp_path / "kept").splits[0].trained_on, "tune_on steered, so it bounds nothing"
+
+
 def torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -180,6 +219,8 @@ def changed(**values: object) -> Callable[[Path], None]:
         ("audit.safetensors", other),
         ("certificate.json", torn),
         ("certificate.json", unlike),
+        ("promise.json", torn),
+        ("promise.json", unlike),
         ("history.jsonl", other),
     ],
 )
@@ -188,7 +229,7 @@ def test_a_file_that_cannot_be_read_is_named(
 ) -> None:
     for path in (*fitted[0].glob("*.json*"), fitted[0] / "audit.safetensors"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    if name == "certificate.json":
+    if name in ("certificate.json", "promise.json"):
         (tmp_path / name).write_text("{}")
     if name == "history.jsonl":  # a last line without its end is only left out
         (tmp_path / name).write_text("{}\n" + "[1\n")

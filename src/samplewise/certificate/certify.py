@@ -193,6 +193,7 @@ def certify(
     length, parameters = feed.source.length, sum(weight.numel() for weight in weights)
     if method is not None:
         method.check_samples(length)
+        problem = Problem(problem.function, method.as_trained)
     # Rows of at most 256 MB in float32; 16 MB cost nothing to speak of.
     limit = max(1, min(subset or max(64, min(512, 2**22 // parameters)), 2**26 // parameters))
     generator = torch.Generator().manual_seed(seed)

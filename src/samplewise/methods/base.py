@@ -92,7 +92,7 @@ class Method(Weighted, ABC):
             name: of the constraint.
             measure: what it bounds, of every sample of the training data in order, such as ``audit[name].values``.
         """
-        constraint: Constraint = constraint_named(name, {each.name: each for each in self.constraints})
+        constraint: Constraint = constraint_named(name, {each.name: each for each in self.as_trained})
         lambdas = self.multipliers(name, at_bound(constraint.priced(measure)), torch.arange(len(measure)))
         lacking = at_bound(constraint.excess(measure)).relu() / constraint.scale
         return (lambdas.detach().abs() * lacking).reshape(len(measure), -1).sum(1) / len(measure)
@@ -152,7 +152,7 @@ class Method(Weighted, ABC):
         differentiated = torch.is_grad_enabled()
         needed, excesses = self.enforces and differentiated and objective.requires_grad, []
         look = can_look(objective)
-        margins = (self.tightening.tolist() if look else self.tightening) if self.steered else None
+        margins = (self.tightening.tolist() if look else self.tightening) if self._steered else None
         for i, constraint in enumerate(self.constraints):
             # What is left out is put at the bound that training sees: there it costs nothing, and pulls at nothing.
             excess = constraint.excess(constraint.of(evaluation.measures))

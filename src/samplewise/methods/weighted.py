@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +40,7 @@ class Weighted(FullPrecision):
         self.pace = nn.Buffer(torch.zeros(len(taus), 2, dtype=torch.int64))
         self.tightening = nn.Buffer(taus.new_tensor([each.margin for each in self.constraints]))
         self.from_outside = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ says tau and margin
-        self.steered = False  # the same, at hand in every step
+        self._steered = False  # the same, at hand in every step; no part of what makes a run this run
         self.balance = Balance(len(taus))
         self._open = [i for i, rule in enumerate(self.schedules) if rule.tau0 == AUTO]
         self._looking = bool(self._open)  # for tau0, as long as it is not found
@@ -48,8 +49,8 @@ class Weighted(FullPrecision):
         self._told: set[str] = set()  # constraints of which it was said that their tau is at its maximum
 
     def _look_again(self, *_: object) -> None:
-        self.steered = bool(self.from_outside)
-        self._looking = bool(self._open) and not self.balance.complete(self.rounds)
+        self._steered = bool(self.from_outside)
+        self._looking = bool(self._open) and not (self._steered or self.balance.complete(self.rounds))
 
     def _is_equality(self, name: str) -> bool:
         return any(each.equality for each in self.constraints if each.name == name)
@@ -97,7 +98,7 @@ class Weighted(FullPrecision):
             if summary.samples:
                 met = met + 1 if now.met else 0
                 self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
-            if not self.steered and (met < MET or self.constraints[i].margin):
+            if not self._steered and (met < MET or self.constraints[i].margin):
                 grown += 1
                 self.weights[i] = rule.following(tau, grown, now, before)
             self.pace[i] = self.pace.new_tensor([grown, met])
@@ -113,7 +114,8 @@ class Weighted(FullPrecision):
         """
         for i, each in enumerate(self.constraints):
             self.weights[i], self.tightening[i] = taus[each.name], margins[each.name]
-        self.steered = bool(self.from_outside.fill_(True))
+        self.from_outside.fill_(True)
+        self._look_again()
 
     def _last(self, i: int) -> tuple[float, Fared | None]:
         """The weight of constraint i in the last round that had samples, and how it fared there."""
@@ -162,6 +164,11 @@ class Weighted(FullPrecision):
     def margins(self) -> dict[str, float]:
         """By how much each constraint is tightened at present, in its measure's units."""
         return self._named(self.tightening)
+
+    @property
+    def as_trained(self) -> tuple[Constraint, ...]:
+        """The constraints with the margins that they have at present: what multipliers are the prices of."""
+        return tuple(replace(each, margin=self.margins[each.name]) for each in self.constraints)
 
     @property
     def tau0s(self) -> dict[str, float]:

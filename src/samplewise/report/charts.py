@@ -99,7 +99,7 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
                         look.name(run, curve.split),
                         (int(curve.epochs[i]) for i in keep),
                         # No tau is no point of a logarithmic axis.
-                        (_short(curve.values[i] if curve.split else curve.values[i] or None) for i in keep),
+                        (_short(curve.values[i] or None if "type" in scale else curve.values[i]) for i in keep),
                         f"epoch %{{x}}: %{{y:{'.2%' if scale is SHARE else '.5g'}}}",
                         mode="lines" if len(keep) > 1 else "markers",
                         line={"color": shade, "dash": look.dash(curve.split), "width": 2},

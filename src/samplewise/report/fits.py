@@ -15,6 +15,7 @@ from samplewise.disk import write_json
 from samplewise.errors import DataError
 from samplewise.forecast import in_words
 from samplewise.history import History
+from samplewise.report import words
 from samplewise.report.run import (
     TRAINING,
     USEFUL,
@@ -25,12 +26,13 @@ from samplewise.report.run import (
     Finding,
     Multipliers,
     Numbers,
+    Proved,
     Requirement,
     RunReport,
     distribution,
     long_tail,
 )
-from samplewise.training.folder import AUDIT, IDENTITY, VALUES
+from samplewise.training.folder import AUDIT, IDENTITY, PROMISE, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
 NOISE = (
@@ -85,6 +87,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             curves=curves,
             notes=notes,
             multipliers=read_multipliers(folder),
+            promise=read_promise(folder),
             certificate=read_certificate(folder),
             settings={**asked, "epochs so far": len(rows), "model": _size(asked["model"])},
             provenance=dict(stored["provenance"]),
@@ -143,6 +146,28 @@ def read_certificate(folder: Path) -> Certified | None:
         facts = {FACTS.get(name, name): value for name, value in stored.items() if name not in nested}
         facts |= {f"constraint {name}": part for name, part in stored["constraints"].items()}
         return Certified(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"], "curvature": stored["curvature"]})
+
+
+def read_promise(folder: Path) -> Proved | None:
+    """What came of the promise that the run was asked for, if it was and has ended."""
+    path = folder / PROMISE
+    if not path.exists():
+        return None
+    stored = read_json(path, "the outcome of a promise")
+    with decoding(path, "the outcome of a promise"):
+        facts = {
+            "asked for": words.percent(stored["share"]),
+            "kept": stored["kept"],
+            "of all such samples, at least": words.share(stored["share_at_least"]),
+            "confidence": words.percent(stored["confidence"]),
+            "samples that proved it": words.count(stored["audit"]["samples"]),
+            "violated among them": words.count(stored["audit"]["violated"]),
+        }
+        for name in stored["margins"]:
+            facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
+        if stored["instead"]:
+            facts["could be promised instead"] = ", ".join(map(str, stored["instead"].values()))
+        return Proved(bool(stored["kept"]), str(stored["message"]), facts)
 
 
 def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
@@ -221,7 +246,7 @@ def _size(model: Mapping[str, Sequence[int]]) -> str:
 
 
 def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -> Iterator[Curve]:
-    """The curves in a history: of each audited data set, of what was seen while training, and tau."""
+    """The curves in a history: of each audited data set, of what was seen while training, tau, and steered margins."""
     columns = dict.fromkeys(name for row in rows for name in row)
     several = len(constraints) > 1
     taus = [_curve(rows, f"tau/{name}")[1] for name in constraints]
@@ -234,6 +259,8 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
             if not any(_curve(rows, column)[1]) or (one_tau and rest != constraints[0]):
                 continue  # nothing was enforced, or the same is shown already
             title, shown = "τ" if one_tau else f"τ: {rest}", ""
+        elif split == "margin":
+            title, shown = f"Margin: {rest}" if several else "Margin", ""
         elif column == "gradient/useful_batch":
             if sum(value is not None for value in _curve(rows, column)[1]) < 2:
                 continue  # one point is no curve: the history has it

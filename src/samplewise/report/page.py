@@ -70,13 +70,21 @@ def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, An
     return {
         "run": run,
         "verdict": words.verdict(run),
-        "holds": bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values()),
+        "holds": _holds(run),
         "charts": run_charts(run, place, look),
         "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
         "settings": words.flat(run.settings),
+        "promise": words.facts(run.promise.facts) if run.promise else (),
         "certificate": words.facts(run.certificate.facts) if run.certificate else (),
         "provenance": [*words.flat(made), ("folder", run.folder)],
     }
+
+
+def _holds(run: RunReport) -> bool:
+    """Whether what was asked for is there: the promised share, or every constraint on every data set."""
+    if run.promise is not None:
+        return run.promise.kept
+    return bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values())
 
 
 def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:

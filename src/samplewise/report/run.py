@@ -200,6 +200,15 @@ class Certified:
 
 
 @dataclass(frozen=True)
+class Proved:
+    """What came of a promised share of unseen samples."""
+
+    kept: bool
+    sentence: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class RunReport:
     """One run: what was asked, what came out, and how it got there."""
 
@@ -223,6 +232,7 @@ class RunReport:
     tables: tuple[Table, ...] = ()
     galleries: tuple[Gallery, ...] = ()
     multipliers: tuple[Multipliers, ...] = ()
+    promise: Proved | None = None
     certificate: Certified | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)

@@ -43,9 +43,11 @@ def number(value: float | None) -> str:
 
 
 def verdict(run: RunReport) -> str:
-    """What holds, in one sentence: training data and unseen data side by side, with the exact bound."""
+    """What holds: what came of a promise or, in one sentence, training and unseen data with the exact bound."""
     if not run.requirements:
         return "Nothing was required of the samples."
+    if run.promise is not None:
+        return run.promise.sentence
     if not run.splits:
         return "No audit has been made yet: the curves show what was seen while training."
     bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")

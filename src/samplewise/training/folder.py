@@ -22,13 +22,13 @@ from samplewise.errors import CheckpointError, ConfigurationError, DataError, Sa
 from samplewise.history import History
 from samplewise.masks import at_bound
 from samplewise.provenance import provenance
-from samplewise.training.position import Selection
+from samplewise.training.position import Position, Selection
 from samplewise.training.promise import Promised
-from samplewise.training.request import PROVE, Request
+from samplewise.training.request import Request
 
 IDENTITY = "run.json"
 MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"
-PROMISE = "promise.json"
+PROMISE, PROVED = "promise.json", "proved.json"
 NEXT = "best.next"  # the best model before the checkpoint that knows it is written
 WORST = 20  # violators named for each constraint and data set
 KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
@@ -48,7 +48,8 @@ class RunFolder:
     ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
     each epoch, ``checkpoints/`` the state to go on from. Of the selected model, ``best.safetensors`` has the weights,
     ``best-method.safetensors`` the method's state of that moment, ``audit.json`` what holds for it, and
-    ``audit.safetensors`` every measure of every sample that was audited.
+    ``audit.safetensors`` every measure of every sample that was audited. ``promise.json`` says what came of a promise,
+    ``proved.json`` which samples, by what they hold, were used up to prove it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +65,6 @@ class RunFolder:
             self._compare(identity, asked)
         elif (self.path / MODEL).exists() or len(self.checkpoints):
             raise CheckpointError(f"{self.path} holds checkpoints but no {IDENTITY}: it is not a run of this library")
-        self._refuse_second_proof(request)
         # Room for one more checkpoint while it is written.
         ensure_writable(self.path, needed=request.checkpoint_bytes() * max(1, KEEP + 1 - len(self.checkpoints)))
         if not identity.exists():
@@ -132,25 +132,30 @@ class RunFolder:
         staged.rmdir()
 
     def keep(self, promised: Promised, request: Request, epochs: int) -> None:
-        """Write what came of a promise after so many epochs."""
+        """Write what came of a promise after so many epochs, and which samples are used up by that."""
         if self._writes:
-            write_json(self.path / PROMISE, {**promised.to_dict(), PROVE: request.prove_on, "epochs": epochs})
+            write_json(self.path / PROVED, self._proved() | dict.fromkeys(request.prove_on, epochs))
+            write_json(self.path / PROMISE, promised.to_dict())
 
-    def _refuse_second_proof(self, request: Request) -> None:
-        """A proof is one look at samples never used before: a longer run would choose in view of it."""
-        path = self.path / PROMISE
-        if request.promise is None or not path.exists():
-            return
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-            again = before[PROVE] == request.prove_on and before["epochs"] < request.last_epoch
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} cannot be read as the outcome of a promise: {error!r}") from error
-        if again:
+    def refuse_second_proof(self, request: Request, position: Position, *, goes_on: bool) -> None:
+        """A proof is one look at samples never used before: what is trained in view of it they cannot prove."""
+        proved = self._proved()
+        before = {proved[sample] for sample in request.prove_on if sample in proved}
+        if before and (goes_on or min(before) < position.epoch):
             raise ConfigurationError(
-                f"{path}: this run's promise was proved after {before['epochs']} epochs, and prove_on is used up: "
-                "to go on, give a Promise with other samples to prove it on"
+                f"{self.path}: this run's promise was proved after {min(before)} epochs, and prove_on, or a part of "
+                "it, is used up: to go on, give a Promise with other samples to prove it on"
             )
+
+    def _proved(self) -> dict[str, int]:
+        """After how many epochs a promise was proved, by the samples that proved it."""
+        path = self.path / PROVED
+        try:
+            return {str(sample): int(epochs) for sample, epochs in json.loads(path.read_text()).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise CheckpointError(f"{path} cannot be read as the samples that proved a promise: {error!r}") from error
 
     def best(self) -> Best | None:
         """The selected model, or None, with a warning, if its files are gone or damaged."""
@@ -216,8 +221,8 @@ def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, 
         values |= {f"{split}/{name}": each for name, each in (found.measures | bounded).items()}
     if request.trained_on is not None:
         index = torch.arange(audits[request.trained_on].samples)
-        for name, part in audits[request.trained_on].items():
-            g = at_bound(part.constraint.priced(part.values))
-            values[f"multipliers/{name}"] = request.method.multipliers(name, g, index)
+        for each in request.method.as_trained:
+            g = at_bound(each.priced(audits[request.trained_on][each.name].values))
+            values[f"multipliers/{each.name}"] = request.method.multipliers(each.name, g, index)
     # Copies, since a file cannot hold two names of one tensor.
     return {name: each.detach().cpu().clone() for name, each in values.items()}

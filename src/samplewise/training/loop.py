@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 import warnings
@@ -14,8 +13,8 @@ import torch
 
 from samplewise import distributed
 from samplewise.audit import Audit, audit
-from samplewise.certificate.conflict import Conflict, find_conflict
-from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, NotFiniteError
+from samplewise.certificate.conflict import Conflict
+from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
 from samplewise.forecast import forecast_row
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
@@ -25,6 +24,7 @@ from samplewise.samples import Feed, in_order, mix
 from samplewise.training.epoch import steps_left
 from samplewise.training.folder import Best, RunFolder
 from samplewise.training.growth import growth_row, look_at_gradient
+from samplewise.training.odds import look_for_conflict
 from samplewise.training.position import Position, Selection, Status, better, terminate
 from samplewise.training.promise import spread, steer_
 from samplewise.training.request import Request
@@ -86,24 +86,9 @@ class Training:
             self._save()
         status = self.status
         assert status is not None
-        if status is Status.UNFINISHED and self._conflicts():
-            return Status.INFEASIBLE
-        return status
-
-    def _conflicts(self) -> bool:
-        """Whether it can be shown, in at most a fifth as many passes as epochs, that the constraints are at odds."""
-        asked, evaluations = self.request, min(30, self.request.last_epoch // 5)
-        looked_for = asked.method.enforces and asked.promise is None and not self.stepper.sharded
-        if not looked_for or not evaluations or asked.feed is None:
-            return False
-        # A look must not end a run that is complete: not every model has a gradient as it ships.
-        with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):
-            self.stepper.share_buffers()
-            model, size, device = self.stepper.model_to_audit, asked.size, self.stepper.device
-            self.conflict = find_conflict(
-                asked.problem, model, asked.feed, evaluations=evaluations, batch_size=size, device=device
-            )
-        return self.conflict is not None and self.conflict.shown
+        if status is Status.UNFINISHED:
+            self.conflict = look_for_conflict(self.request, self.stepper)
+        return Status.INFEASIBLE if self.conflict is not None and self.conflict.shown else status
 
     def _train_epoch(self) -> None:
         asked, rank, position = self.request, distributed.rank(), self.position
@@ -152,18 +137,18 @@ class Training:
             if asked.scheduled_by == "audit" and not warming:
                 self._schedule(candidate.loss)
             if asked.promise is not None and not warming:
-                row |= self._steer()
+                row |= {f"margin/{name}": margin for name, margin in asked.method.margins.items()}
+                if self.status is None:
+                    self._steer()
         return row
 
-    def _steer(self) -> dict[str, Any]:
-        """Move tau and margins towards what is promised; returns the margins that training had up to now."""
+    def _steer(self) -> None:
+        """Move tau and margins towards what is promised."""
         asked, tune = self.request, self.audits[self.request.select_on]
         assert asked.target is not None, "which the promise says"
         assert asked.feed is not None, "since a promise takes no stream"
-        had = {f"margin/{name}": margin for name, margin in asked.method.margins.items()}
         seen = self._audit_of(spread(asked.feed, tune.samples), compared=math.inf)
         steer_(asked.method, tune, seen, aim=asked.target, progress=asked.behind(self.position.epoch))
-        return had
 
     def _schedule(self, *numbers: float) -> None:
         scheduler, position, epochs = self.request.schedule, self.position, self.request.last_epoch
@@ -266,6 +251,7 @@ class Training:
                 self._load(state)
             except CheckpointError as error:
                 raise CheckpointError(f"{folder.checkpoints.read}: {' '.join(str(error).split())}") from error
+        folder.refuse_second_proof(self.request, self.position, goes_on=self.status is None)
         folder.tidy(self.position.best)
         self.stepper.fabric.barrier()
         if self.position.best is not None:
@@ -284,6 +270,8 @@ class Training:
         asked = self.request
         try:
             self.position = Position.of(state["position"])
+            if self.position.best is not None:  # other samples to prove a promise on make another target of it
+                self.position = replace(self.position, best=self.position.best.aimed_at(asked.target))
             self.stepper.load(state)
             asked.method.load_state_dict(state["method"])
             self._warmup.load_state_dict(state["warmup"])

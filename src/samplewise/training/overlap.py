@@ -1,37 +1,31 @@
 """Whether two data sets share samples, by number or by content."""
 
+import copy
 import hashlib
-from collections.abc import Iterator, Mapping
-from itertools import combinations
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
 from samplewise.errors import DataError
 from samplewise.problem import SHOWN
-from samplewise.samples import Data, in_order
+from samplewise.samples import Data, ItemByItem, cut
+
+BATCH = 256
 
 
-def contents(data: Data) -> list[bytes]:
-    """What each sample holds, as a fingerprint, in order."""
-    return [hashlib.blake2b(row, digest_size=16).digest() for batch, _ in in_order(data) for row in _rows(batch)]
-
-
-def digest(contents: list[bytes]) -> str:
-    """A whole data set in one word, whatever the order of its samples."""
-    return hashlib.blake2b(b"".join(sorted(contents)), digest_size=16).hexdigest()
-
-
-def refuse_overlap(data: Mapping[str, Data]) -> dict[str, list[bytes]]:
-    """The contents of the data sets by name, or an error if two of them share a sample.
+def refuse_overlap(data: Mapping[str, Data], pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The contents of the data sets by name, or an error if two of them that must not share a sample.
 
     By content, so that a copy is found too, and by number for parts of one data set, whose samples may look different
     whenever they are read.
     """
     found = {name: contents(each) for name, each in data.items()}
-    for first, second in combinations(data, 2):
+    for first, second in pairs:
         known = set(found[first])
         shared = [number for number, content in enumerate(found[second]) if content in known]
         shared = shared or _of_one(data[first], data[second])
@@ -45,34 +39,43 @@ def refuse_overlap(data: Mapping[str, Data]) -> dict[str, list[bytes]]:
     return found
 
 
-def _rows(batch: Any) -> Iterator[bytes]:
-    """The bytes of each sample of a batch."""
-    columns = [list(_column(leaf)) for leaf in _leaves(batch)]
-    return (b"/".join(row) for row in zip(*columns, strict=True))
+def contents(data: Data) -> list[str]:
+    """What each sample holds, as a fingerprint, in order; read one by one, since a batch may pad or mask them."""
+    loader: DataLoader[Any] = copy.copy(data) if isinstance(data, DataLoader) else DataLoader(data)  # type: ignore[arg-type]
+    loader.collate_fn = _fingerprints
+    source = ItemByItem(loader)
+    batches = source.batches(cut(torch.arange(source.length), BATCH))
+    return [each for batch in batches for each in batch]
 
 
-def _leaves(batch: Any) -> Iterator[Any]:
-    """What a batch is made of: its tensors, and lists with one entry for each sample."""
-    if isinstance(batch, Mapping) or hasattr(batch, "items"):
-        batch = tuple(batch[key] for key in sorted(batch))
-    elif not isinstance(batch, tuple) and not (isinstance(batch, list) and any(isinstance(x, Tensor) for x in batch)):
-        yield batch
-        return
-    for part in batch:
-        yield from _leaves(part)
+def _fingerprints(samples: list[Any]) -> list[str]:
+    return [hashlib.blake2b(b"/".join(_parts(sample)), digest_size=8).hexdigest() for sample in samples]
 
 
-def _column(leaf: Any) -> Iterator[bytes]:
-    if not isinstance(leaf, Tensor):
-        return (repr(each).encode() for each in leaf)
-    flat = leaf.detach().cpu().contiguous().reshape(len(leaf), -1)
-    return (row.tobytes() for row in flat.view(torch.uint8).numpy())
+def _parts(sample: Any) -> Iterator[bytes]:
+    """The bytes of what a sample is made of; a number has those of the tensor that it becomes."""
+    if isinstance(sample, Tensor):
+        yield sample.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif isinstance(sample, Mapping):
+        for key in sorted(sample, key=str):
+            yield str(key).encode()
+            yield from _parts(sample[key])
+    elif isinstance(sample, list | tuple):
+        for part in sample:
+            yield from _parts(part)
+    elif isinstance(sample, int | float):
+        yield np.asarray(sample).tobytes()
+    elif hasattr(sample, "tobytes"):  # an array or a picture
+        yield sample.tobytes()
+    else:
+        yield pickle.dumps(sample)
 
 
 def _of_one(first: Data, second: Data) -> list[int]:
     """Which samples of ``second`` are, by number, in ``first``, where both are parts of one data set."""
     (base, own), (other, its) = _numbers(first), _numbers(second)
-    return [number for number, place in enumerate(its) if place in set(own)] if base is other else []
+    known = set(own)
+    return [number for number, place in enumerate(its) if place in known] if base is other else []
 
 
 def _numbers(data: Any) -> tuple[Any, list[int]]:

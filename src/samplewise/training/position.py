@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from samplewise.errors import CheckpointError
@@ -46,6 +46,13 @@ class Selection:
     @property
     def feasible(self) -> bool:
         return self.loss < INFEASIBLE
+
+    def aimed_at(self, target: float | None) -> "Selection":
+        """The same epoch under another target, as far as its numbers say."""
+        if target is None or target == self.target:
+            return self
+        loss = self.objective if self.satisfied >= target else max(self.loss, INFEASIBLE)
+        return replace(self, target=target, loss=loss)
 
     @property
     def reason(self) -> str:

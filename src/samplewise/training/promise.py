@@ -70,7 +70,8 @@ class Promised:
     audit: Audit
     """Of the model on ``prove_on``."""
     instead: dict[str, Constraint] | None
-    """Where it is not kept, the tightest bounds that could be promised for this share; None if that takes more."""
+    """Where it is not kept, the tightest bounds that could be promised together for this share; None if that takes more
+    samples."""
 
     @property
     def message(self) -> str:
@@ -92,7 +93,8 @@ class Promised:
         """The numbers as plain values."""
         instead = None if self.instead is None else {name: str(each) for name, each in self.instead.items()}
         plain = {name: getattr(self, name) for name in ("share", "kept", "share_at_least", "margins", "taus")}
-        return {**plain, "message": self.message, "instead": instead, "audit": self.audit.to_dict()}
+        found = {"confidence": self.audit.confidence, "audit": self.audit.to_dict()}
+        return {**plain, "message": self.message, "instead": instead, **found}
 
 
 def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, *, batch_size: int) -> Promised:
@@ -102,8 +104,9 @@ def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, 
     at_least = 1 - found.violation_rate_upper
     kept, instead = at_least >= promise.share, None
     if not kept:
-        with contextlib.suppress(ConfigurationError):  # too few samples for the bounds of all constraints at once
-            instead = found.suggest(promise.share)
+        # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
+        with contextlib.suppress(ConfigurationError):
+            instead = found.suggest(1 - (1 - promise.share) / max(1, len(found)))
     return Promised(promise.share, kept, at_least, method.margins, method.prices, found, instead)
 
 

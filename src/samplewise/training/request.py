@@ -19,7 +19,7 @@ from samplewise.samples import Data, check_whole, source_of
 from samplewise.selection import check_target
 from samplewise.stopping import GradientRule
 from samplewise.training.epoch import Stream, streamed
-from samplewise.training.overlap import digest, refuse_overlap
+from samplewise.training.overlap import refuse_overlap
 from samplewise.unseen import to_aim_at
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Request:
         if self.patience is not None and not self.audit_every:
             raise ConfigurationError("patience needs audit_on={...}: only an audit can find a better model")
         self._check_parts()
+        self.prove_on: list[str] = []  # what its samples hold
         if self.promise is not None:
             self._plan_promise(self.promise)
 
@@ -122,10 +123,15 @@ class Request:
         ):
             if wrong:
                 raise ConfigurationError(message)
-        parts = {"the training data": self.train_data, TUNE: promise.tune_on, PROVE: promise.prove_on}
-        self.prove_on = digest(refuse_overlap(parts)[PROVE])
-        proves, tunes = source_of(promise.prove_on).source.length, self.splits[TUNE].source.length
-        self.target = to_aim_at(promise.share, tunes, proves, promise.confidence)
+        proves = source_of(promise.prove_on)
+        check_whole(proves)
+        tunes = self.splits[TUNE].source.length
+        self.target = to_aim_at(promise.share, tunes, proves.source.length, promise.confidence)
+        trained = "the training data"
+        looked_at = {trained: self.train_data, TUNE: promise.tune_on}
+        looked_at |= {name: data for name, data in (self.audit_on or {}).items() if data is not self.train_data}
+        pairs = [(trained, TUNE), *((name, PROVE) for name in looked_at)]
+        self.prove_on = refuse_overlap({**looked_at, PROVE: promise.prove_on}, pairs)[PROVE]
 
     def _check_parts(self) -> None:
         scheduler, optimizer = self.schedule, self.optimizer
@@ -208,8 +214,9 @@ class Request:
         return {*range(self.audit_every or last, last, self.audit_every or last), last}
 
     def holds_training_data(self, split: str) -> bool:
-        """Whether an audited data set is the training data or, by its name, a part of it."""
-        return split == "train" or (self.audit_on or {}).get(split) is self.train_data
+        """Whether an audited data set is the training data or, by its name, a part of it, or steers the training."""
+        steers = self.promise is not None and split == TUNE
+        return steers or split == "train" or (self.audit_on or {}).get(split) is self.train_data
 
     @property
     def trained_on(self) -> str | None:
@@ -221,16 +228,9 @@ class Request:
         """What makes a run this run and no other: not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
         described = {key: repr(value) for key, value in vars(method).items() if key[0] != "_" and key != "training"}
-        plain = (
-            "seed",
-            "steps_per_epoch",
-            "warmup_epochs",
-            "clip_norm",
-            "accumulate",
-            "average",
-            "audit_every",
-            "target",
-        )
+        plain = ["seed", "steps_per_epoch", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every"]
+        if self.promise is None:
+            plain.append("target")  # which of a promise depends on prove_on, and a longer run has another
         return {
             "samples": self.samples,
             "batch_size": self.size,

@@ -47,7 +47,7 @@ class Solution:
     history: History
     audits: dict[str, Audit]
     """The audits of the last epoch by data set. The bounds of the one that selects are corrected for all audits of the
-    run, so they hold for the selected model too; the training data have none."""
+    run, so they hold for the selected model too; the training data have none, nor has a promise's ``tune_on``."""
     streaks: Streaks
     """Which samples of the deciding data set stayed violated, audit after audit."""
     promise: Promised | None = None

@@ -1,0 +1,25 @@
+"""Whether the samples that a complete run leaves violated are at odds with each other."""
+
+import contextlib
+
+from samplewise.certificate.conflict import Conflict, find_conflict
+from samplewise.errors import MeasureError, NotFiniteError
+from samplewise.training.request import Request
+from samplewise.training.step import Stepper
+
+
+def look_for_conflict(asked: Request, stepper: Stepper) -> Conflict | None:
+    """What is left of the violations without the objective, in at most a fifth as many passes as epochs.
+
+    None where it is not looked for: a promise asks for no training sample in particular, and a stream has none.
+    """
+    evaluations = min(30, asked.last_epoch // 5)
+    looked_for = asked.method.enforces and asked.promise is None and not stepper.sharded
+    if not looked_for or not evaluations or asked.feed is None:
+        return None
+    # A look must not end a run that is complete: not every model has a gradient as it ships.
+    with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):
+        stepper.share_buffers()
+        model, size, device = stepper.model_to_audit, asked.size, stepper.device
+        return find_conflict(asked.problem, model, asked.feed, evaluations=evaluations, batch_size=size, device=device)
+    return None

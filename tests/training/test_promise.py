@@ -1,0 +1,508 @@
+"""A promised share: what is proved of it, what steers towards it, and what is refused."""
+
+import copy
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import beta, binom
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler, random_split
+
+import samplewise as sw
+from samplewise.errors import ConfigurationError, DataError
+from samplewise.training.promise import GAIN, SPAN, STEP, prove, steer_
+from small import evaluate, make_data, make_method, make_model, make_problem, same_weights
+
+TUNE, PROVE = make_data(60, seed=2), make_data(80, seed=3)
+
+
+def run(**options: Any) -> tuple[nn.Module, sw.Solution]:
+    model = make_model(dropout=0.0)
+    problem = make_problem()
+    given = {
+        "train_data": make_data(),
+        "promise": sw.Promise(0.3, TUNE, PROVE),
+        "method": sw.SequentialPenalty(problem.constraints, schedule=sw.Constant("auto")),
+        "epochs": 4,
+        "batch_size": 50,
+        "progress": False,
+        **options,
+    }
+    return model, sw.fit(problem, model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-2), **given)
+
+
+def promised(solution: sw.Solution) -> sw.Promised:
+    assert solution.promise is not None
+    return solution.promise
+
+
+# What is proved.
+
+
+def values(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    return batch[0][:, 0], {"first": batch[0][:, 0], "second": batch[0][:, -1]}
+
+
+def proof_of(columns: Tensor, constraints: list[sw.Constraint], share: float, confidence: float = 0.95) -> sw.Promised:
+    problem, data = sw.Problem(values, constraints), TensorDataset(columns)
+    method = sw.SequentialPenalty(constraints, schedule=sw.Constant(1.0))
+    return prove(sw.Promise(share, data, data, confidence), problem, nn.Identity(), method, batch_size=64)
+
+
+@given(samples=st.integers(1, 400), data=st.data(), share=st.floats(0.05, 0.99), confidence=st.floats(0.5, 0.999))
+def test_a_promise_is_kept_exactly_if_the_clopper_pearson_bound_says_so(
+    samples: int, data: st.DataObject, share: float, confidence: float
+) -> None:
+    violated = data.draw(st.integers(0, samples))
+    column = torch.cat([torch.ones(violated), torch.zeros(samples - violated)]).unsqueeze(1)
+    found = proof_of(column, [sw.AtMost("first", 0.5)], share, confidence)
+    upper = 1.0 if violated == samples else float(beta.ppf(confidence, violated + 1, samples - violated))
+    assert found.share_at_least == pytest.approx(1 - upper, abs=1e-9)
+    assert found.kept == (found.share_at_least >= share)
+    if abs(1 - upper - share) > 1e-6:  # so few violated would be seen too seldom if no more than the share held
+        assert found.kept == (binom.cdf(violated, samples, 1 - share) <= 1 - confidence)
+
+
+def test_what_could_be_promised_instead_holds_for_all_constraints_together() -> None:
+    """Each bound alone would hold for the share; together they would not: on fresh samples they miss different ones."""
+    draw = torch.Generator().manual_seed(0)
+    constraints = [sw.AtMost("first", 0.5), sw.AtMost("second", 0.5)]
+    short = 0
+    for _ in range(100):
+        found = proof_of(torch.rand(300, 2, generator=draw), constraints, 0.8)
+        assert not found.kept
+        assert found.instead is not None
+        first, second = (found.instead[name].upper for name in ("first", "second"))
+        short += min(1.0, first) * min(1.0, second) < 0.8  # of uniform numbers the bound is the share
+    assert short <= 5
+    assert "For 80.00% it could be first <= " in found.message
+
+
+def test_too_few_samples_for_all_bounds_at_once_promise_nothing_instead() -> None:
+    columns = torch.rand(30, 2, generator=torch.Generator().manual_seed(0))
+    found = proof_of(columns, [sw.AtMost("first", 0.5), sw.AtMost("second", 0.5)], 0.9)
+    assert found.instead is None
+    assert found.message.startswith("Not kept: 90.00% were asked for")
+    assert "it could be" not in found.message
+
+
+def test_a_run_proves_the_model_that_it_returns_with_what_it_was_trained_under() -> None:
+    seen: list[tuple[dict[str, float], dict[str, float]]] = []
+    method = make_method("sequential")
+    _, solution = run(method=method, on_audit=lambda *_: seen.append((method.margins, method.prices)))
+    found, again = promised(solution), sw.audit(make_problem(), solution.model, PROVE)
+    assert found.audit.violated == again.violated
+    assert found.share_at_least == pytest.approx(1 - again.violation_rate_upper)
+    assert (found.margins, found.taus) == seen[solution.selected.epoch - 1]
+    assert found.margins == solution.method.margins
+    assert solution.history.column("margin/reconstruction") == [margins["reconstruction"] for margins, _ in seen]
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (plain["kept"], plain["confidence"], plain["message"]) == (found.kept, 0.95, str(found))
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_a_run_whose_last_epoch_is_selected_is_no_exception(average: float | None) -> None:
+    """After the last epoch nothing is steered: what is returned is as the model was trained."""
+    model, solution = run(epochs=1, average=average)
+    assert solution.selected.epoch == 1
+    assert promised(solution).margins == {"reconstruction": 0.0}
+    assert (solution.model is model) == (average is None)
+    assert promised(solution).audit.violated == sw.audit(make_problem(), solution.model, PROVE).violated
+
+
+def test_prove_on_is_not_evaluated_before_the_end_and_decides_nothing() -> None:
+    marked = TensorDataset(PROVE.tensors[0] + 100.0, PROVE.tensors[1])
+    seen: list[bool] = []
+
+    def watched(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append(bool(batch[0].mean() > 50))
+        return evaluate(model, batch)
+
+    problem = sw.Problem(watched, make_problem().constraints)
+    model = make_model(dropout=0.0)
+    solution = sw.fit(
+        problem,
+        model,
+        make_data(),
+        method=sw.SequentialPenalty(problem.constraints, schedule=sw.Constant("auto")),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
+        epochs=4,
+        batch_size=50,
+        promise=sw.Promise(0.3, TUNE, marked),
+    )
+    first = seen.index(True)
+    assert all(seen[first:])
+    assert len(seen) - first == 2, "80 samples, each once"
+    _, other = run()
+    assert same_weights(solution.model, other.model)
+    assert solution.selected == other.selected
+    assert solution.selected.split == "tune_on"
+    assert solution.audits["tune_on"].compared == math.inf, "what steers says nothing of others"
+
+
+# What steers.
+
+BOUNDS = [sw.AtMost("first", 1.0), sw.AtMost("second", 2.0)]
+
+
+def audited(*columns: Tensor, bounds: list[sw.Constraint] | None = None) -> sw.Audit:
+    bounds = BOUNDS[: len(columns)] if bounds is None else bounds
+    measures = {each.measure: column for each, column in zip(bounds, columns, strict=True)}
+    return sw.Audit(torch.zeros(len(columns[0])), measures, tuple(bounds))
+
+
+def share_of(satisfied: float, samples: int = 100) -> Tensor:
+    """A measure that is within a bound of 1 for so many samples."""
+    return torch.arange(1, samples + 1) / (satisfied * samples + 0.5)
+
+
+def steered(
+    method: sw.Method, tune: sw.Audit, *, train: sw.Audit | None = None, aim: float = 0.9, at: float = 1.0
+) -> float:
+    before = method.taus["first"]
+    steer_(method, tune, train or tune, aim=aim, progress=at)
+    return method.taus["first"] / before
+
+
+def penalty(*bounds: sw.Constraint, schedule: sw.Schedule | None = None) -> sw.Method:
+    return sw.SequentialPenalty(bounds or BOUNDS[:1], schedule=schedule or sw.Constant(2.0))
+
+
+def test_tau_rises_by_what_is_short_of_what_is_due_and_at_most_doubles() -> None:
+    method = penalty()
+    assert steered(method, audited(share_of(0.88))) == pytest.approx(math.exp(GAIN * 0.02 / 0.9))
+    assert steered(method, audited(share_of(0.3))) == pytest.approx(math.exp(STEP)) == pytest.approx(2.0)
+
+
+def test_early_in_a_run_less_is_due() -> None:
+    """Half way 1 - (1 - 1/2)^3 = 7/8 of the aim."""
+    due = 0.8 * 7 / 8
+    assert steered(penalty(), audited(share_of(0.6)), aim=0.8, at=0.5) == pytest.approx(
+        min(2.0, math.exp(GAIN * (due - 0.6) / 0.8))
+    )
+    method = penalty()
+    method.steer_({"first": 10.0}, {"first": 0.0})
+    assert steered(method, audited(share_of(0.75)), aim=0.8, at=0.5) == pytest.approx(
+        math.exp(GAIN * (due - 0.75) / 0.8)
+    )
+
+
+def test_tau_falls_beyond_the_aim_but_below_it_not_under_its_first_value() -> None:
+    method = penalty()
+    assert steered(method, audited(share_of(0.95))) == pytest.approx(math.exp(-GAIN * 0.05 / 0.9))
+    low = method.taus["first"]
+    assert steered(method, audited(share_of(0.7)), at=0.1) == pytest.approx(1.0), (
+        "short of the aim, if not of what is due"
+    )
+    assert method.taus["first"] == low
+
+
+@pytest.mark.parametrize(
+    ("schedule", "highest"),
+    [(sw.Constant(2.0), SPAN * 2.0), (sw.Geometric(2.0, maximum=7.0), 7.0), (sw.Geometric(2.0), SPAN * 2.0)],
+)
+def test_tau_stays_below_the_schedules_maximum_or_a_hundred_times_its_first(
+    schedule: sw.Schedule, highest: float
+) -> None:
+    method = penalty(schedule=schedule)
+    for _ in range(20):
+        steered(method, audited(share_of(0.1)))
+    assert method.taus["first"] == pytest.approx(highest)
+
+
+@given(
+    tune=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=60),
+    train=st.lists(st.floats(-5, 5, width=32), min_size=1, max_size=60),
+    aim=st.floats(0.05, 1.0),
+    before=st.floats(0, 3),
+)
+def test_the_margin_is_the_gap_of_the_quantiles_averaged_with_the_one_before(
+    tune: list[float], train: list[float], aim: float, before: float
+) -> None:
+    method = penalty()
+    method.steer_({"first": 2.0}, {"first": before})
+    steer_(method, audited(torch.tensor(tune)), audited(torch.tensor(train)), aim=aim, progress=1.0)
+    quantiles = [np.quantile(each, aim, method="inverted_cdf") for each in (tune, train)]
+    assert method.margins["first"] == pytest.approx((before + max(0.0, quantiles[0] - quantiles[1])) / 2, abs=1e-6)
+
+
+def test_the_margin_of_two_bounds_stops_where_they_meet() -> None:
+    bound = sw.Between("first", 0.0, 1.0)
+    method = penalty(bound)
+    tune = audited(torch.full((10,), 9.0), bounds=[bound])
+    for _ in range(5):
+        steered(method, tune, train=audited(torch.full((10,), 0.5), bounds=[bound]))
+    assert method.margins["first"] == bound.reach == 0.5
+    (held,) = method.as_trained
+    assert held.interval == (0.5, 0.5)
+
+
+def test_of_several_constraints_the_one_with_most_violators_moves_most() -> None:
+    method = penalty(*BOUNDS)
+    tune = audited(share_of(0.84), 2 * share_of(0.92))
+    assert tune.satisfied == pytest.approx(0.84)
+    steer_(method, tune, tune, aim=0.9, progress=1.0)
+    moved = {name: math.log(tau / 2.0) for name, tau in method.taus.items()}
+    assert moved["first"] == pytest.approx(GAIN * 0.06 / 0.9)
+    assert moved["second"] == pytest.approx(moved["first"] / 2), "half as many"
+
+
+def test_a_steered_method_is_whole_after_a_round_trip_and_follows_no_schedule() -> None:
+    method = penalty(schedule=sw.Geometric(2.0, growth=3.0))
+    method.steer_({"first": 5.0}, {"first": 0.25})
+    again = penalty(schedule=sw.Geometric(2.0, growth=3.0))
+    again.load_state_dict(method.state_dict())
+    g, measure = torch.tensor([0.35]), torch.tensor([1.1])  # 0.1 beyond the bound, 0.35 beyond what it is held to
+    for each in (method, copy.deepcopy(method), again):
+        assert each(torch.zeros(1), first=measure) == pytest.approx(5.0 * float(g))
+        each.step()
+        assert (each.taus, each.margins) == ({"first": 5.0}, {"first": 0.25})
+    plain = penalty(schedule=sw.Geometric(2.0, growth=3.0))
+    again.load_state_dict(plain.state_dict())
+    for each in (plain, again):
+        assert each(torch.zeros(1), first=measure) == pytest.approx(2.0 * 0.1)
+        each.step()
+        assert each.taus == {"first": 6.0}
+
+
+def test_multipliers_and_costs_are_those_of_the_bound_that_was_trained_for() -> None:
+    method, measure = penalty(), torch.tensor([0.5, 0.9, 1.1])
+    method.steer_({"first": 5.0}, {"first": 0.25})
+    method(torch.zeros(3), first=measure)
+    (held,) = method.as_trained
+    assert method.multipliers("first", held.priced(measure)).tolist() == [0.0, 5.0, 5.0]
+    torch.testing.assert_close(method.costs("first", measure), torch.tensor([0.0, 0.0, 5.0 * 0.1 / 3]))
+
+
+def test_a_certificate_is_of_the_bounds_that_were_trained_for() -> None:
+    """min w^2 under w >= 1 - margin: at w = 1.25 with a margin of 1/4 the multiplier 2.5 lies between 0 and tau."""
+
+    class Point(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.tensor(1.25))
+
+    def square(model: Point, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        w = model.w + 0 * batch[0]
+        return w.square(), {"first": w}
+
+    problem = sw.Problem(square, [sw.AtLeast("first", 1.0)])
+    method = penalty(*problem.constraints)
+    data = TensorDataset(torch.arange(4.0))
+    assert not sw.certify(problem, Point(), data, method).is_kkt()
+    method.steer_({"first": 5.0}, {"first": 0.25})
+    found = sw.certify(problem, Point(), data, method)
+    assert found.is_kkt(1e-4), str(found)
+    torch.testing.assert_close(found.multipliers["first"], torch.full((4,), 2.5), rtol=1e-3, atol=1e-3)
+
+
+def test_the_first_tau_that_is_looked_for_does_not_undo_what_was_steered() -> None:
+    method, weight = penalty(schedule=sw.Constant("auto")), torch.ones((), requires_grad=True)
+
+    def batch() -> None:
+        method(weight * torch.ones(2), first=weight * torch.full((2,), 3.0)).backward()
+
+    batch()
+    method.steer_({"first": 50.0}, {"first": 0.0})
+    batch()
+    assert method.taus == {"first": 50.0}
+
+
+# What is refused.
+
+
+def test_a_copy_is_found_wherever_it_is() -> None:
+    train, tune, prove_on = make_data(), make_data(60, seed=2), make_data(80, seed=3)
+
+    def mixed(own: TensorDataset, other: TensorDataset, *numbers: int) -> TensorDataset:
+        parts = [[each.clone() for each in data.tensors] for data in (own, other)]
+        for mine, its in zip(*parts, strict=True):
+            mine[list(numbers)] = its[[0, 5][: len(numbers)]]
+        return TensorDataset(*parts[0])
+
+    for message, promise in (
+        ("expected tune_on to share no sample with the training data, but 2 of its 60 .*sample 3, 7 of tune_on",
+         sw.Promise(0.3, mixed(tune, train, 3, 7), prove_on)),
+        ("expected prove_on to share no sample with the training data, but 1 of its 80 .*sample 9 of prove_on",
+         sw.Promise(0.3, tune, mixed(prove_on, train, 9))),
+        ("expected prove_on to share no sample with tune_on, but 1 of its 80 .*sample 4 of prove_on",
+         sw.Promise(0.3, tune, mixed(prove_on, tune, 4))),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            run(promise=promise)
+        loader = sw.Promise(0.3, DataLoader(promise.tune_on, 7, shuffle=True), DataLoader(promise.prove_on, 16))  # type: ignore[arg-type]
+        with pytest.raises(DataError, match=message):
+            run(promise=loader)
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Never the same twice, in any place."""
+
+    def __init__(self, data: TensorDataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        x, y = self.data[number]
+        return x + torch.randn(10), y
+
+
+def test_parts_of_one_data_set_are_told_by_number_whatever_they_look_like() -> None:
+    data = Noisy(make_data(400))
+    train, rest = Subset(data, range(200)), Subset(data, range(200, 400))
+    tune, prove_on = Subset(rest, range(60)), Subset(rest, range(60, 140))
+    run(train_data=train, promise=sw.Promise(0.3, tune, prove_on))
+    for wrong, other in (
+        (Subset(rest, range(50, 130)), "tune_on"),
+        (Subset(data, range(190, 270)), "the training data"),
+    ):
+        with pytest.raises(DataError, match=f"prove_on to share no sample with {other}, but 10 of its 80"):
+            run(train_data=train, promise=sw.Promise(0.3, tune, wrong))
+    with pytest.raises(DataError, match="tune_on to share no sample with the training data, but 60 of its 60"):
+        run(train_data=DataLoader(data, batch_size=50), batch_size=None, promise=sw.Promise(0.3, tune, prove_on))
+
+
+def test_a_random_split_shares_nothing() -> None:
+    parts = random_split(make_data(340), [200, 60, 80], torch.Generator().manual_seed(0))
+    _, solution = run(train_data=parts[0], promise=sw.Promise(0.3, parts[1], parts[2]))
+    assert promised(solution).audit.samples == 80
+
+
+def as_rows(data: TensorDataset) -> list[dict[str, Any]]:
+    return [{"x": x, "y": int(y)} for x, y in zip(*data.tensors, strict=True)]
+
+
+def padded(rows: list[Any]) -> tuple[Tensor, Tensor]:
+    """A batch that tells nothing of single samples."""
+    return torch.stack([row["x"] for row in rows]), torch.tensor([row["y"] for row in rows])
+
+
+def test_samples_of_any_make_are_compared_one_by_one() -> None:
+    def loader(rows: Any) -> DataLoader[Any]:
+        return DataLoader(rows, 50, collate_fn=padded)
+
+    train, tune, proof = (loader(as_rows(data)) for data in (make_data(), TUNE, PROVE))
+    run(train_data=train, promise=sw.Promise(0.3, tune, proof))
+    again = loader([*as_rows(PROVE), *as_rows(TUNE)[:1]])
+    with pytest.raises(DataError, match=r"1 of its 81 are there too \(sample 80 of prove_on"):
+        run(train_data=train, promise=sw.Promise(0.3, tune, again))
+    pairs = [(x, int(y)) for x, y in zip(*TUNE.tensors, strict=True)]  # a list of the samples of a tensor data set
+    with pytest.raises(DataError, match="60 of its 60 are there too"):
+        run(promise=sw.Promise(0.3, TUNE, pairs))
+    arrays = [(x.numpy(), y.numpy()) for x, y in zip(*TUNE.tensors, strict=True)]
+    with pytest.raises(DataError, match="60 of its 60 are there too"):
+        run(promise=sw.Promise(0.3, TUNE, arrays))
+
+
+def test_what_is_audited_on_the_way_proves_nothing() -> None:
+    with pytest.raises(DataError, match="expected prove_on to share no sample with test, but 80 of its 80"):
+        run(audit_on={"test": PROVE})
+    data = make_data()
+    _, solution = run(train_data=data, audit_on={"train": data, "test": make_data(30, seed=9)})
+    assert list(solution.audits) == ["tune_on", "train", "test"]
+
+
+def test_the_training_data_may_have_a_sampler_but_not_the_others() -> None:
+    sampler = WeightedRandomSampler([1.0] * 200, 100)
+    run(train_data=DataLoader(make_data(), batch_size=50, sampler=sampler), batch_size=None)
+    some = DataLoader(PROVE, batch_size=50, sampler=WeightedRandomSampler([1.0] * 80, 40))
+    with pytest.raises(ConfigurationError, match="every sample counts, got a DataLoader with a WeightedRandomSampler"):
+        run(promise=sw.Promise(0.3, TUNE, some))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": 0.9}, "the promise says what to reach: leave out target="),
+        ({"audit_every": 0}, "steered by audits: give audit_every >= 1"),
+        ({"audit_on": {"tune_on": make_data(20, seed=8)}}, "audit_on has a data set called 'tune_on'"),
+        ({"method": make_method("none")}, "Unconstrained enforces nothing, so nothing can be steered"),
+        (
+            {"promise": sw.Promise(0.99, TUNE, PROVE)},
+            "80 samples are too few .* it takes 299, or a share of at most 0.96",
+        ),
+    ],
+)
+def test_what_cannot_be_promised_is_refused_before_anything_is_trained(
+    options: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        run(**options)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 1.5, math.nan])
+def test_a_share_that_nobody_can_promise_is_refused(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="expected a share between 0 and 1"):
+        sw.Promise(share, TUNE, PROVE)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
+def test_a_confidence_that_cannot_be_is_refused(confidence: float) -> None:
+    with pytest.raises(ConfigurationError, match="expected a confidence between 0 and 1"):
+        sw.Promise(0.9, TUNE, PROVE, confidence=confidence)
+
+
+# A proof is one look.
+
+
+def test_a_longer_run_needs_other_samples_for_its_proof(tmp_path: Path) -> None:
+    _, first = run(checkpoint=tmp_path)
+    _, again = run(checkpoint=tmp_path)
+    assert promised(again).to_dict() == promised(first).to_dict(), "a complete run proves the same"
+    kept = json.loads((tmp_path / "promise.json").read_text())
+    assert kept == json.loads(json.dumps(promised(first).to_dict()))
+    more = TensorDataset(*(torch.cat(both) for both in zip(PROVE.tensors, make_data(40, seed=7).tensors, strict=True)))
+    for used in (PROVE, more):
+        with pytest.raises(
+            ConfigurationError, match="was proved after 4 epochs, and prove_on, or a part of it, is used"
+        ):
+            run(checkpoint=tmp_path, epochs=6, promise=sw.Promise(0.3, TUNE, used))
+    other = sw.Promise(0.3, TUNE, make_data(90, seed=4))
+    _, longer = run(checkpoint=tmp_path, epochs=6, promise=other)
+    assert longer.history.column("epoch") == [1, 2, 3, 4, 5, 6]
+    assert promised(longer).audit.samples == 90
+    with pytest.raises(ConfigurationError, match="was proved after 4 epochs"):
+        run(checkpoint=tmp_path, epochs=6)
+
+
+def test_a_run_that_stopped_early_is_complete(tmp_path: Path) -> None:
+    _, first = run(checkpoint=tmp_path, epochs=30, patience=2)
+    assert len(first.history.rows) < 30
+    _, again = run(checkpoint=tmp_path, epochs=30, patience=2)
+    assert promised(again).to_dict() == promised(first).to_dict()
+    with pytest.raises(ConfigurationError, match="is used up"):
+        run(checkpoint=tmp_path, epochs=30)
+
+
+def test_a_method_that_was_steered_already_goes_on_in_its_run(tmp_path: Path) -> None:
+    method = make_method("sequential")
+    run(checkpoint=tmp_path, method=method)
+    _, again = run(checkpoint=tmp_path, method=method, epochs=5, promise=sw.Promise(0.3, TUNE, make_data(80, seed=4)))
+    assert len(again.history.rows) == 5
+
+
+@pytest.mark.parametrize("kind", ["sequential", "lagrangian"])
+def test_every_method_that_enforces_can_be_steered(kind: str) -> None:
+    method = make_method(kind)
+    _, solution = run(method=method, epochs=3)
+    assert bool(method.from_outside)
+    assert promised(solution).taus["reconstruction"] > 0
+
+
+def test_a_share_is_reached_on_samples_nobody_has_seen() -> None:
+    """Left alone few of these samples meet the bound; the promise is steered to, and kept."""
+    _, plain = run(promise=None, epochs=30, method=make_method("none"))
+    assert sw.audit(make_problem(), plain.model, make_data(1000, seed=11)).satisfied < 0.3
+    _, solution = run(epochs=30)
+    assert promised(solution).kept
+    assert sw.audit(make_problem(), solution.model, make_data(1000, seed=11)).satisfied >= 0.3
