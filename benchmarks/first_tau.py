@@ -17,7 +17,6 @@ import samplewise as sw
 from samplewise.data import ImageData, digits, load_folder
 from samplewise.data.pictures.decode import decode
 from samplewise.methods.balance import BATCHES
-from samplewise.studies import demo
 from samplewise.studies.mnist.digit_network import study_problem
 from samplewise.studies.mnist.rows import parse_row
 from samplewise.studies.mnist.settings import StudySettings
@@ -74,8 +73,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of grey PNG images")
     chosen: argparse.Namespace = begin(parser)
     small = digits()
-    settings = StudySettings.of(small, theta=demo.THETA, code=demo.CODE, batch_size=demo.BATCH)
-    row = parse_row(demo.ROWS[4])
+    settings = StudySettings.of(small, theta=0.02, code=10, batch_size=64)
+    row = parse_row("penalty:20:1.02,lr=cosine,rate=2e-3,decay=1e-4")
     problems = [("digits", row.numbers[0], on_digits(small, settings, row.options.rate, chosen.seed))]
     if chosen.mnist is not None:
         data = load_folder(chosen.mnist)

@@ -54,4 +54,4 @@ def test_a_built_wheel_runs_the_demo_in_an_empty_environment(checkout: Path, tmp
     assert Path(where.strip()).is_relative_to(tmp_path / "venv")
     run(python.with_name("samplewise"), "demo", "--out", "demo", cwd=tmp_path)
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
-    assert "Penalty" in (tmp_path / "demo" / "table.md").read_text()
+    assert "Promise" in (tmp_path / "demo" / "table.md").read_text()

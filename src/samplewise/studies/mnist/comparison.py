@@ -119,9 +119,6 @@ class Comparison:
                 f"paper, train and {s.held_out}: {len(judged) - len(far)} of {len(judged)} rows"
                 + (f"; not {', '.join(far)}." if far else ".")
             )
-        own = [entry for entry in self.at("selected") if entry.row not in TABLE_ONE]
-        if own and s.comparable:
-            parts += ["## The paper's rows against ours, test, selected epoch", beaten(own)]
         return "\n\n".join(parts)
 
     def _grid(self, epoch: str, split: str) -> str:
@@ -148,19 +145,6 @@ class Comparison:
             )
             lines.append("  ".join([entry.label.ljust(wide), *halves]))
         return "\n".join(line.rstrip() for line in lines)
-
-
-def beaten(ours: Sequence[Entry]) -> str:
-    """Which fixed and sequential rows of Table I one of ours beats on test in both accuracy and share satisfied."""
-    lines = ["| Row of the paper | Accuracy | Satisfied | Beaten on both by |", "|---|---|---|---|"]
-    published = {row: halves["test"] for row, halves in TABLE_ONE.items() if row != "classification"}
-    count = 0
-    for row, half in published.items():
-        better = [one.name for one in ours if all(one.cells["test"][name].mean > half[name] for name in TOLERANCES)]
-        by = ", ".join(f"`{name}`" for name in better) or "none"
-        count += bool(better)
-        lines.append(f"| {row} | {half['accuracy']:.4f} | {half['satisfied']:.3f} | {by} |")
-    return "\n".join([*lines, "", f"{count} of {len(published)} rows are beaten on both counts."])
 
 
 def make_comparison(settings: StudySettings, found: Sequence[Result]) -> Comparison:

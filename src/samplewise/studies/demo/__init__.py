@@ -1,0 +1,1 @@
+"""The demo: one run that promises a share of unseen digits, beside a search over fixed weights."""
