@@ -32,8 +32,12 @@ PILOTS = (
     "humancompatible-train on MNIST at 1e-3, on validation, moved the ranges they try. Regression, with test in view: "
     "every try of all arms but `Promise` on a first version, whose bound and chances were then changed, since "
     "no arm kept more than 96 % there; then some of them, most in shorter runs, on this one. Watermark: one run of "
-    "the fixed weight and one of the sequential penalty, on validation. Other ranges, and what an arm does not vary, "
-    "such as the rate of multipliers, are guesses that nobody has tuned."
+    "the fixed weight and one of the sequential penalty, on validation. The shape of the promise's penalty and how it "
+    "steers were found before, on MNIST and Fashion-MNIST at a rate of 1e-3 and with 20,000 or 50,000 images, by samples "
+    "held out of them: none of MNIST's test part, but some that are in the test part here of Fashion-MNIST. Then nine "
+    "runs of the promise on these tasks, on validation: how fast what is due rises is the better of two. Test numbers of "
+    "one epoch of each arm on MNIST were seen when they were timed. Other ranges, and what an arm does not vary, such as "
+    "the rate of multipliers, are guesses that nobody has tuned: the others are not shown at their best."
 )
 
 
