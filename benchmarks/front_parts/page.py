@@ -200,7 +200,7 @@ def draw(runs: Runs, folder: Path) -> None:
         if shares:
             room = 0.03 * (max(shares) - min(shares)) or 0.01
             axes.set_xlim(min(shares) - room, min(max(shares) + room, 1.005))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
         axes.set_xlabel("share of unseen samples that meet the requirement")
         better = "higher" if task.higher_is_better else "lower"
         axes.set_ylabel(f"{task.score_name} ({better} is better)")
