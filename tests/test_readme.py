@@ -48,11 +48,25 @@ def test_the_words_below_it_count_who_was_ahead() -> None:
         assert f"{abs(100 * mean(differences)):.1f} {'points ahead' if what == 'accuracy' else 'behind'} in" in text
 
 
-def test_the_caption_has_the_numbers_of_the_figure() -> None:
-    text = " ".join(README)
-    for place in (0, 1):
-        unseen = shipped(place)[0]["parts"]["unseen"]
-        assert f"{100 * unseen['share']:.1f} % at accuracy {unseen['accuracy']:.4f}" in text
+def test_what_is_said_of_the_front_is_what_its_runs_found() -> None:
+    text, found = " ".join(README), read("benchmarks/front.json")
+    ahead = {task: promised(rows) for task, rows in found["rows"].items() if task in ("mnist", "fashion")}
+    mnist = [mean(row["at_own_share"]) for row in ahead["mnist"]]
+    assert all(min(row["at_own_share"]) > 0 for row in ahead["mnist"])
+    assert f"{100 * min(mnist):.1f} to {100 * max(mnist):.1f} points more accurate" in text
+    *below, last = ahead["fashion"]
+    assert all(min(row["at_own_share"]) < 0 < max(row["at_own_share"]) for row in below)
+    at = f"a tie up to {below[-1]['wanted']:.0%} and {100 * mean(last['at_own_share']):.1f} points at {last['wanted']:.0%}"
+    assert at.replace("%", " %") in text
+    runs = [run for run in found["runs"] if run["arm"] == "promise"]
+    kept = [run for run in runs if run["promise"]["kept"]]
+    assert all(run["candidates"][0]["test"]["share"] >= run["setting"] for run in kept)
+    assert f"of {len(runs)} promises" in text
+    assert f"{len(kept)} were kept" in text
+
+
+def promised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["arm"] == "promise"]
 
 
 def test_the_table_of_the_watermarking_tool_is_the_committed_one() -> None:
