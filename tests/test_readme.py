@@ -56,8 +56,8 @@ def test_what_is_said_of_the_front_is_what_its_runs_found() -> None:
     assert f"{100 * min(mnist):.1f} to {100 * max(mnist):.1f} points more accurate" in text
     *below, last = ahead["fashion"]
     assert all(min(row["at_own_share"]) < 0 < max(row["at_own_share"]) for row in below)
-    at = f"a tie up to {below[-1]['wanted']:.0%} and {100 * mean(last['at_own_share']):.1f} points at {last['wanted']:.0%}"
-    assert at.replace("%", " %") in text
+    gained = f"{100 * mean(last['at_own_share']):.1f} points"
+    assert f"a tie up to {100 * below[-1]['wanted']:.0f} % and {gained} at {100 * last['wanted']:.0f} %" in text
     runs = [run for run in found["runs"] if run["arm"] == "promise"]
     kept = [run for run in runs if run["promise"]["kept"]]
     assert all(run["candidates"][0]["test"]["share"] >= run["setting"] for run in kept)
