@@ -132,7 +132,8 @@ def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: f
         lowest = min(rule.first, method.taus[name]) if tune.satisfied < aim else 0.0
         taus[name] = max(lowest, min(method.taus[name] * math.exp(moved), rule.highest(SPAN)))
         gap = _reach(part.excess, aim) - _reach(train[name].excess, aim)
-        margin = (method.margins[name] + max(0.0, gap)) / 2
+        lost = max(0.0, gap) if math.isfinite(gap) else 0.0  # a sample without a value is infinitely within
+        margin = (method.margins[name] + lost) / 2
         margins[name] = min(margin, part.constraint.reach)
     method.steer_(taus, margins)
 
