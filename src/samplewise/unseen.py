@@ -74,7 +74,8 @@ def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
     """The share that ``tune`` samples should show, so that ``prove`` others will most likely prove ``share``.
 
     What those others must show by :func:`must_hold`, and twice the standard deviation of the difference between the
-    two counts: it is proved in about 97 of 100 cases.
+    two counts. A model that meets it, and was not selected on these samples, is proved in about 97 of 100 cases; one
+    that was, in fewer.
 
     Example:
         >>> round(to_aim_at(0.9, 1000, 1000, 0.95), 3)
