@@ -20,11 +20,16 @@ from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
 from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import parse_noise
+from samplewise.watermark.patches import patch_room
 from samplewise.watermark.recipe import Recipe
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"
 """The measure of how far a classifier's probabilities move, ``(B, m)``."""
+PATCHES = "patches"
+"""The measure of how far each patch is above its own floor, in dB, ``(B, patches)``."""
+PATCHES_SCALE = 8.0
+"""dB in one patch that weigh as one dB in the image."""
 DIAGNOSIS_MARGIN = 0.25
 """Share of the bound on it that is kept free in training, for images not seen there."""
 LEVELS = 255
@@ -78,10 +83,12 @@ class Pipeline:
     def problem(self) -> Problem:
         """The message read back as well as can be, subject to the recipe's PSNR floor for every image.
 
-        With a bound on the diagnosis, no probability of the classifier may move farther than that, for any image.
+        With local floors every patch has one of its own too. With a bound on the diagnosis, no probability of the classifier may move farther than that, for any image.
         """
         floor, diagnosis = self.recipe.floor, self.recipe.diagnosis
         constraints: list[Constraint] = [AtLeast(CONSTRAINT, floor, margin=self.recipe.margin)]
+        if self.recipe.local:
+            constraints.append(AtLeast(PATCHES, 0.0, scale=PATCHES_SCALE, margin=self.recipe.margin))
         if diagnosis is not None:
             # As far beyond the bound as the bound itself weighs what one dB below the floor weighs.
             constraints.append(AtMost(DIAGNOSIS, diagnosis, scale=diagnosis, margin=DIAGNOSIS_MARGIN * diagnosis))
@@ -120,6 +127,8 @@ class Pipeline:
             "message_loss": message_loss.detach(),
             "bit_error": error,
         }
+        if self.recipe.local:
+            measures[PATCHES] = patch_room(made.marked, made.covers, self.recipe.floor)
         if self.classifier is not None:
             with torch.no_grad():
                 before = self.classifier(made.covers).sigmoid()

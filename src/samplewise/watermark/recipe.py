@@ -29,6 +29,8 @@ class Recipe:
     """PSNR in dB that every image must reach."""
     margin: float = 0.0
     """How many dB above the floor to train for."""
+    local: bool = False
+    """Whether every patch has a floor of its own too, the higher the calmer it is."""
     diagnosis: float | None = None
     """How far the mark may move any probability of a frozen classifier, for every image; None without one."""
     classifier: str = ""
@@ -136,7 +138,19 @@ Adam divides by the gradient's size, so even a tiny tau from the first step woul
 is a message worth keeping.
 """
 
-RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} | {"hidden": HIDDEN, "swift": SWIFT}
+LATTICE = replace(
+    SWIFT,
+    network="lattice",
+    bits=255,
+    size=256,
+    floor=45.0,
+    local=True,
+    noise="2*jitter(1) + jpeg(40..95), jitter(1) + resize(0.4..1) + jpeg(60..95), jitter(1) + crop(0.5..1), "
+    "jitter(1) + gaussian(0..0.02), gamma(0.6..1.6) + jitter(1), jitter(1)",
+)
+"""As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
+
+RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} | {"hidden": HIDDEN, "lattice": LATTICE, "swift": SWIFT}
 """By network; one without a recipe of its own gets the defaults."""
 FOUND_OUT = ("data", "classifier")
 """Fields that no recipe file sets, as they are fingerprints of what is given."""

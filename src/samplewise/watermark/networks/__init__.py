@@ -10,11 +10,12 @@ from samplewise.checkpoint import load_state, save_state
 from samplewise.errors import CheckpointError
 from samplewise.watermark.networks.base import Network
 from samplewise.watermark.networks.hidden import Hidden
+from samplewise.watermark.networks.lattice import Lattice
 from samplewise.watermark.networks.swift import Swift
 
-__all__ = ["NETWORKS", "SHIPPED_FILE", "Hidden", "Network", "Swift", "load_network", "network_name", "save_network"]
+__all__ = ["NETWORKS", "SHIPPED_FILE", "Hidden", "Lattice", "Network", "Swift", "load_network", "network_name", "save_network"]
 
-NETWORKS: dict[str, type[Network]] = {"hidden": Hidden, "swift": Swift}
+NETWORKS: dict[str, type[Network]] = {"hidden": Hidden, "lattice": Lattice, "swift": Swift}
 """By the name that commands and files use. A new network takes its class and a line here."""
 SHIPPED_FILE = "swift.safetensors"
 """The trained one that comes with the package, in the folder above."""

@@ -59,10 +59,10 @@ class Swift(Network):
         self.slots = slots or min(SLOTS_PER_CELL, -(-COPIES * bits // cells))
         self.encoder = _Encoder(width, self.slots)
         self.decoder = nn.Sequential(
-            _block(16, width),
-            _block(width, width),
-            _block(width, 2 * width, stride=2),
-            _block(2 * width, 2 * width),
+            block(16, width),
+            block(width, width),
+            block(width, 2 * width, stride=2),
+            block(2 * width, 2 * width),
             nn.Conv2d(2 * width, self.slots, 1),
         )
 
@@ -98,11 +98,11 @@ class _Encoder(nn.Module):
 
     def __init__(self, width: int, slots: int) -> None:
         super().__init__()
-        self.fine = _block(16, width)
-        self.coarse = _block(width, 2 * width, stride=2)
-        self.mix = _block(2 * width + slots, 2 * width)
+        self.fine = block(16, width)
+        self.coarse = block(width, 2 * width, stride=2)
+        self.mix = block(2 * width + slots, 2 * width)
         self.up = nn.Conv2d(2 * width, 4 * width, 1)
-        self.join = _block(2 * width, width)
+        self.join = block(2 * width, width)
         self.out = nn.Conv2d(width, 16, 1)
 
     def forward(self, grey: Tensor, laid_out: Tensor) -> Tensor:
@@ -112,7 +112,8 @@ class _Encoder(nn.Module):
         return torch.tanh(functional.pixel_shuffle(self.out(joined), 4))
 
 
-def _block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
+def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
+    """A 3x3 convolution, group norm, ReLU."""
     convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
     return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
 

@@ -1,0 +1,159 @@
+"""Where tiles begin and which way round they are: told by the strokes of the message, and by a pilot in every tile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft, ndimage
+
+from samplewise.watermark.finding.place import Picture, Place, seen_at, whitened
+from samplewise.watermark.networks.lattice import CELL, TILE, Lattice, pilot_tile
+
+Tiles = NDArray[np.float32]
+"""Of 64 x 64 pixels, most often each as one row of 4,096."""
+Matrix = NDArray[np.float64]
+
+SMOOTH = 1.2
+"""Network's pixels: what is smoother than that is the picture."""
+WAYS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
+"""The eight ways round: quarter turns, after mirroring or not."""
+LOOKS = 3
+"""Ways round and beginnings of a cell for which a pilot is looked for."""
+SHIFT = 4
+"""Network's pixels by which single tiles may be off at first."""
+PASSES = 2
+LEAST = 5.5
+"""Standard deviations; over all pilots and places chance reaches 4.5."""
+
+
+class Pilots:
+    """The pilots of a key, of which an image has one, and the strokes of the network beside which it is seen."""
+
+    def __init__(self, network: Lattice, seeds: list[bytes]) -> None:
+        self.network = network
+        self.seeds = seeds
+
+    @cached_property
+    def _strokes(self) -> Tiles:
+        """What messages can be, an orthonormal basis, ``(256, 4096)``."""
+        basis: Tiles = np.linalg.qr(_whitened_tiles(self.network.stroke_tiles().numpy()).T)[0].T
+        return np.ascontiguousarray(basis)
+
+    @cached_property
+    def _pilots(self) -> Tiles:
+        """What is no message in the pilots, ``(pilots, 4096)``."""
+        return self._beside(_whitened_tiles(np.stack([pilot_tile(seed).numpy() for seed in self.seeds])))
+
+    def _beside(self, tiles: Tiles) -> Tiles:
+        """What no message can be in tiles, of length 1 each."""
+        rest = tiles - (tiles @ self._strokes.T) @ self._strokes
+        return rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
+
+    def unmoved(self, seen: Picture) -> tuple[int, float]:
+        """The pilot of what the network sees of an image that nobody moved, and how sure that is."""
+        return self._best_pilot(_tiles(whitened(seen, SMOOTH)).sum(0, keepdims=True))[1:]
+
+    def best(self, picture: Picture, place: Place) -> Place:
+        """The pilot that an image has at a place whose tiles may begin anywhere and lie any way round."""
+        origin, shape = place.covering(picture.shape, TILE)
+        seen, inside = seen_at(picture, place, origin, shape)
+        folded = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0)).sum(0).reshape(TILE, TILE)
+        looks = []
+        for turns, mirrored in WAYS:
+            turned = _rolled(np.rot90(folded.T if mirrored else folded, turns), 1, CELL)
+            explained = np.square(turned @ self._strokes.T).sum(1)
+            looks += [(float(one), turns, mirrored, number) for number, one in enumerate(explained)]
+        found = Place(place.matrix, place.start)
+        for _, turns, mirrored, number in sorted(looks, reverse=True)[:LOOKS]:
+            shift = np.array(divmod(number, CELL))
+            turned = np.roll(np.rot90(folded.T if mirrored else folded, turns), -shift, (0, 1))
+            cells, pilot, sure = self._best_pilot(_rolled(turned, CELL, TILE // CELL))
+            if abs(sure) > found.sure:
+                # A pixel q of the turned tile is pixel way @ (q - half) + half of the folded one.
+                way, half = _way(turns, mirrored), np.full(2, TILE / 2.0)
+                begin = way @ (shift + CELL * np.array(divmod(cells, TILE // CELL)) - half) + half
+                start = place.matrix @ begin + place.start
+                found = Place(place.matrix @ way, start, sure < 0, pilot, abs(sure))
+        return found
+
+    def _best_pilot(self, tiles: Tiles) -> tuple[int, int, float]:
+        """Which of the tiles has which pilot, and how sure that is; below zero where black has become white."""
+        likeness = self._beside(tiles) @ self._pilots.T
+        tile, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
+        return tile, pilot, float(likeness[tile, pilot] / likeness.std())
+
+    def exact(self, picture: Picture, place: Place) -> Place:
+        """The place nearby at which all tiles have the same message and pilot."""
+        for _ in range(PASSES):
+            origin, shape = place.covering(picture.shape, TILE)
+            seen, inside = seen_at(picture, place, origin, shape)
+            tiles = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0))
+            others = tiles.sum(0) - tiles  # so that no tile is compared with itself
+            pilot = self._pilots[place.pilot]
+            expected = (others @ self._strokes.T) @ self._strokes + np.outer(others @ pilot, pilot)
+            spectra = fft.rfft2(tiles.reshape(-1, TILE, TILE)) * fft.rfft2(expected.reshape(-1, TILE, TILE)).conj()
+            surfaces = np.roll(fft.irfft2(spectra, (TILE, TILE)), (SHIFT, SHIFT), (1, 2))
+            down, across = shape[0] // TILE, shape[1] // TILE
+            rows, columns = np.divmod(np.arange(down * across), across)
+            middles = TILE * np.stack([rows + 0.5, columns + 0.5], 1) + origin
+            matrix, start = _fit(surfaces[:, : 2 * SHIFT + 1, : 2 * SHIFT + 1], middles)
+            place = replace(place, matrix=place.matrix @ matrix, start=place.matrix @ start + place.start)
+        return place
+
+
+def _whitened_tiles(tiles: Tiles) -> Tiles:
+    """Tiles ``(n, 64, 64)`` as whitening leaves them where they repeat, ``(n, 4096)``."""
+    return np.stack([tile - ndimage.gaussian_filter(tile, SMOOTH, truncate=3.0, mode="wrap") for tile in tiles]).reshape(
+        len(tiles), -1
+    )
+
+
+def _tiles(seen: Picture) -> Tiles:
+    """The whole tiles of a picture, ``(n, 4096)``."""
+    down, across = seen.shape[0] // TILE, seen.shape[1] // TILE
+    whole = seen[: down * TILE, : across * TILE]
+    return whole.reshape(down, TILE, across, TILE).swapaxes(1, 2).reshape(-1, TILE * TILE)
+
+
+def _rolled(tile: Picture, step: int, count: int) -> Tiles:
+    """A tile begun ``count`` x ``count`` multiples of ``step`` pixels further, ``(count * count, 4096)``."""
+    at = (step * np.arange(count)[:, None] + np.arange(TILE)) % TILE
+    return tile[at[:, None, :, None], at[None, :, None, :]].reshape(count * count, -1)
+
+
+def _way(turns: int, mirrored: bool) -> Matrix:
+    """The matrix that belongs to ``rot90(tile.T if mirrored else tile, turns)``: from there back to the tile."""
+    quarter = np.array([[0.0, 1.0], [-1.0, 0.0]])  # rot90's pixel (r, c) is pixel (c, -r) around the middle
+    matrix = np.linalg.matrix_power(quarter, turns)
+    return np.array([[0.0, 1.0], [1.0, 0.0]]) @ matrix if mirrored else matrix
+
+
+def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
+    """The affine map by which tiles fit best, of how well each fits at shifts of -4 to 4 pixels: matrix and start."""
+    centre = middles.mean(0)
+    apart = (middles - centre) / TILE
+    smooth = ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7))
+    tile = np.arange(len(smooth))[:, None]
+
+    def height(candidates: Matrix) -> Matrix:
+        """Of maps ``(n, 2, 3)``: how shifts change from tile to tile, and that of the middle."""
+        shifts = candidates[:, :, 2] + np.einsum("nij,tj->tni", candidates[:, :, :2], apart)
+        at = np.clip(shifts + SHIFT, 0.0, 2.0 * SHIFT)
+        which = np.broadcast_to(tile, at.shape[:2])
+        return ndimage.map_coordinates(smooth, [which, at[..., 0], at[..., 1]], order=1).sum(0)
+
+    single = np.eye(6).reshape(-1, 2, 3)
+    whole = np.array([[[1, 0, 0], [0, 1, 0]], [[0, -1, 0], [1, 0, 0]]], np.float64)  # larger, and turned
+    directions = np.concatenate([single, -single, whole, -whole])
+    found, step = np.zeros((2, 3)), 1.0
+    while step > 0.03:
+        tried = np.concatenate([found[None], found + step * directions])
+        best = int(height(tried).argmax())
+        found = tried[best]
+        if best == 0:
+            step /= 2
+    linear = found[:, :2] / TILE
+    return np.eye(2) + linear, found[:, 2] - linear @ centre
