@@ -132,7 +132,8 @@ watermark train --data data --out out
 watermark evaluate run --data data --out out
 watermark embed in.png out.png --text a
 watermark extract in.png
-watermark verify in.png out.png"""
+watermark verify in.png out.png
+watermark keygen name"""
 
 
 def test_every_command_says_what_it_does_before_it_loads_anything() -> None:

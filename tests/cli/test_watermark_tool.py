@@ -55,6 +55,10 @@ def test_embed_extract_and_verify(capsys: pytest.CaptureFixture[str], image: Pat
     out, err = capsys.readouterr()
     assert ", floor 60 dB" in out
     assert err.startswith("not well: PSNR of 42.0")
+    assert ", floor 42 dB\n" in shown(capsys, "verify", image, marked, "--psnr", "20")
+    (tmp_path / "marked.png.json").unlink()
+    assert main("verify", image, marked, "--psnr", "20") == 1
+    assert capsys.readouterr().err.startswith("not well: no certificate beside the image")
     assert shown(capsys, "extract", image, code=1) == "no readable watermark\n"
 
 
@@ -72,8 +76,15 @@ def test_json_for_machines(capsys: pytest.CaptureFixture[str], image: Path, tmp_
     assert verified["certificate"]["result_sha256"] == verified["result_sha256"]
     nothing = json.loads(shown(capsys, "extract", image, "--json", code=1))
     assert nothing == {"message": None, "kind": None, "confidence": 0.0, "corrected_errors": 0}
-    main("verify", image, marked)
+    assert "protected       1,600 pixels, unchanged" in shown(capsys, "verify", image, marked)
+    mask = np.zeros(GREY.shape, np.uint8)
+    mask[100:140, 100:140] = 1
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    shown(capsys, "embed", image, marked, "--text", "a", "--protect", tmp_path / "mask.png", "--force")
+    assert main("verify", image, marked) == 0
     assert "to check it, give the same --protect" in capsys.readouterr().err
+    assert main("verify", image, marked, *region) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_keys_come_from_files_or_the_environment_and_are_never_shown(
@@ -224,7 +235,7 @@ def test_folders_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], 
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "empty", xrays / "palette.jpg"])
 
 
-@pytest.mark.parametrize("command", ["embed", "extract", "verify"])
+@pytest.mark.parametrize("command", ["embed", "extract", "verify", "keygen"])
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     told = shown(capsys, command, "--help")
     assert f"samplewise watermark {command} " in told.partition("Example: ")[2]

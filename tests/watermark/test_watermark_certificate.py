@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from samplewise.errors import DataError, OutputError
 from samplewise.measures import ssim
-from samplewise.watermark.certificate import Fidelity, ImageCertificate, fidelity, sha256
+from samplewise.watermark.certificate import FORMAT, Fidelity, ImageCertificate, Signature, fidelity, sha256
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 changed = st.builds(
@@ -29,8 +29,18 @@ changed = st.builds(
     protected_unchanged=st.booleans(),
 )
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
+signatures = st.builds(Signature, st.just("ed25519"), digests, st.binary(min_size=64, max_size=64).map(bytes.hex))
 certificates = st.builds(
-    ImageCertificate, digests, digests, st.text(), finite, st.integers(8, 500), st.integers(0, 8), changed
+    ImageCertificate,
+    digests,
+    digests,
+    st.text(),
+    finite,
+    st.integers(8, 500),
+    st.integers(0, 8),
+    changed,
+    st.none() | digests | st.just("1,2,3,4"),
+    st.none() | signatures,
 )
 
 
@@ -119,7 +129,7 @@ def test_json_gives_back_every_certificate(tmp_path: Path, certificate: ImageCer
 
 def damaged(**changes: Any) -> dict[str, Any]:
     inner = changes.pop("inner", {})
-    values = {"format": "samplewise-watermark-certificate-1", "satisfied": True, **dataclasses.asdict(example())}
+    values = {"format": FORMAT, "satisfied": True, **dataclasses.asdict(example())}
     values["fidelity"] |= inner
     return {key: value for key, value in (values | changes).items() if value != "missing"}
 
@@ -129,7 +139,8 @@ def damaged(**changes: Any) -> dict[str, Any]:
     [
         ("", "cannot be read as a certificate of a marked image: Expecting value"),
         ("[" * 100_000, "cannot be read as a certificate of a marked image: maximum recursion depth"),
-        ("[]", "is not a certificate"),
+        ("[]", "cannot be read as a certificate of a marked image: expected an object, got list"),
+        ('{"floor": 40.0, "floor": 30.0}', "an entry is there twice"),
         ('{"format": NaN}', "NaN is not strict JSON"),
         (damaged(format="other"), "is not a certificate"),
         (damaged(florr=1), "unknown entry 'florr'. Did you mean 'floor'"),
@@ -139,6 +150,16 @@ def damaged(**changes: Any) -> dict[str, Any]:
         (damaged(bits=True), "expected bits to be a finite int, got True"),
         (damaged(bit_errors=201), "expected 0 to 200 bit errors, got 201"),
         (damaged(original_sha256="A" * 64), "SHA-256"),
+        (damaged(protected="1,2,3"), "expected x,y,w,h or a SHA-256 as the protected region, got '1,2,3'"),
+        (damaged(protected=["1,2,3,4"]), "expected protected to be a finite str or null"),
+        (damaged(signature="abc"), "entries of signature, got str"),
+        (damaged(signature={"algorithm": "ed25519", "public_key": "0" * 64}), "expected the entries value, got none"),
+        (
+            damaged(signature={"algorithm": "rsa", "public_key": "0" * 64, "value": "0" * 128}),
+            "algorithm ed25519, got 'rsa'",
+        ),
+        (damaged(signature={"algorithm": "ed25519", "public_key": "", "value": "0" * 128}), "64 hexadecimal digits"),
+        (damaged(signature={"algorithm": "ed25519", "public_key": "0" * 64, "value": "0" * 127}), "a signature of 128"),
         (damaged(fidelity=None), "entries of fidelity, got NoneType"),
         (damaged(inner={"psnr": None}), "agree on whether a pixel changed"),
         (damaged(inner={"changed_share": 1.5}), "share of at most 1"),
@@ -152,6 +173,12 @@ def test_what_is_not_a_certificate_is_refused(content: str | dict[str, Any], mes
     with pytest.raises(DataError, match=message) as caught:
         ImageCertificate.read(tmp_path / "a.json")
     assert str(caught.value).startswith(str(tmp_path / "a.json"))
+
+
+def test_certificates_of_the_first_version_are_read(tmp_path: Path) -> None:
+    first = damaged(format="samplewise-watermark-certificate-1", protected="missing", signature="missing")
+    (tmp_path / "a.json").write_text(json.dumps(first))
+    assert ImageCertificate.read(tmp_path / "a.json") == example()
 
 
 @pytest.mark.parametrize(

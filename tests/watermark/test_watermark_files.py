@@ -167,6 +167,28 @@ def test_regions_stay_bit_exact_in_the_file(tmp_path: Path) -> None:
         elsewhere = verify_files(MARKER, source, target, protect=Region.parse("150,150,20,20"))
         assert "pixels changed in the protected region" in elsewhere.problems
         assert "the certificate says protected_pixels 6000, found 400" in elsewhere.problems
+        assert any("about another protected region" in problem for problem in elsewhere.problems)
+        for same in (" 40,30, 100,060", str(tmp_path / "mask.png")):  # by what it covers, not by how it was given
+            assert not verify_files(MARKER, source, target, protect=Region.parse(same)).problems
+        moved = verify_files(MARKER, source, target, protect=Region.parse("41,30,99,60"))  # unchanged, but less
+        assert len(moved.problems) == 2
+
+
+def test_a_rectangle_is_checked_by_the_certificate_alone(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
+    file_marker(protect=Region.parse("40, 30,100,60")).mark_file(source, target)
+    found = verify_files(MARKER, source, target)
+    assert (found.problems, found.fidelity.protected_pixels) == ((), 6000)
+    pixels = read(target).pixels.copy()
+    pixels[30, 40] ^= 1
+    saved(target, pixels)
+    assert "pixels changed in the protected region" in verify_files(MARKER, source, target).problems
+    beside = certificate_path(target)
+    for place, message in (("40,30,1000,60", "region inside of 264 x 256"), ("0,0,0,5", "at least one pixel")):
+        beside.write_text(beside.read_text().replace("40,30,100,60", place))
+        with pytest.raises(ConfigurationError, match=rf"b\.png\.json: .*{message}"):
+            verify_files(MARKER, source, target)
+        beside.write_text(beside.read_text().replace(place, "40,30,100,60"))
 
 
 @pytest.mark.parametrize(
@@ -254,9 +276,13 @@ def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Pa
     keyed = Watermarker(MARKER.network, model=MARKER.model, key=Key(b"0123456789abcdef"))
     assert verify_files(keyed, *pair).problems == ("no readable watermark with this network and key",)
     assert verify_files(MARKER, *pair, floor=41).problems[0].endswith("below the floor of 41")
+    lower = verify_files(MARKER, *pair, floor=30)
+    assert (lower.floor, lower.problems) == (40, ())  # that of the certificate is not lowered
     certificate_path(pair[1]).unlink()
-    alone = verify_files(MARKER, *pair)
-    assert (alone.floor, alone.problems, alone.certificate) == (None, (), None)
+    for floor in (None, 30.0):
+        alone = verify_files(MARKER, *pair, floor=floor)
+        assert (alone.floor, alone.certificate) == (floor, None)
+        assert alone.problems == ("no certificate beside the image, so nothing says what should hold for it",)
     with pytest.raises(ConfigurationError, match="expected a finite number"):
         verify_files(MARKER, *pair, floor=float("nan"))
     for values, kind in ((COLOUR, "256 x 264, colour, 8 bits"), (DEEP, "264 x 256, grey, 16 bits")):

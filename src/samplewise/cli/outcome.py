@@ -18,6 +18,7 @@ FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 EXTRAS = {
+    "cryptography": "watermark",
     "jinja2": "report",
     "kornia": "watermark",
     "matplotlib": "plots",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli import options, watermark_evaluate, watermark_tool
+from samplewise.cli import options, watermark_evaluate, watermark_keys, watermark_tool
 from samplewise.cli.outcome import begin, emit, note
 from samplewise.cli.progress import prepare_pictures
 from samplewise.errors import ConfigurationError
@@ -158,3 +158,4 @@ app.command(epilog=watermark_evaluate.EPILOG)(watermark_evaluate.evaluate)
 app.command(epilog=watermark_tool.EMBED)(watermark_tool.embed)
 app.command(epilog=watermark_tool.EXTRACT)(watermark_tool.extract)
 app.command(epilog=watermark_tool.VERIFY)(watermark_tool.verify)
+app.command(epilog=watermark_keys.KEYGEN)(watermark_keys.keygen)

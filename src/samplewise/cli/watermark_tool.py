@@ -12,19 +12,22 @@ import typer
 from samplewise.cli.options import JsonFlag
 from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
+from samplewise.cli.watermark_keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
     from samplewise.watermark.payload import Extracted, Payload
+    from samplewise.watermark.verification import Verification
     from samplewise.watermark.watermarker import Watermarker
 
 EMBED = (
     '\b\nExample: samplewise watermark embed xray.png marked.png --text "patient 4711"\n'
     'A folder: samplewise watermark embed xrays marked --text "St. Elsewhere" --psnr 45 --workers 2\n'
     "Go on:    the same command with --resume\n"
-    "With key: samplewise watermark embed xray.dcm marked.dcm --hex 00ff17 --key key.txt"
+    "With key: samplewise watermark embed xray.dcm marked.dcm --hex 00ff17 --key key.txt\n"
+    'Signed:   samplewise watermark embed xray.png marked.png --text "patient 4711" --sign hospital'
 )
 EXTRACT = (
     "\b\nExample: samplewise watermark extract marked.png\n"
@@ -32,7 +35,8 @@ EXTRACT = (
 )
 VERIFY = (
     "\b\nExample: samplewise watermark verify xray.png marked.png\n"
-    "A region: samplewise watermark verify xray.png marked.png --protect 100,80,64,64"
+    "A region: samplewise watermark verify xray.png marked.png --protect 100,80,64,64\n"
+    "Signed:   samplewise watermark verify xray.png marked.png --public-key hospital.pub"
 )
 SHOWN = 10
 """Files of one kind that are named in a summary."""
@@ -60,6 +64,8 @@ def embed(
     key: KeyOption = None,
     protect: ProtectOption = None,
     model: ModelOption = None,
+    sign: SignOption = None,
+    passphrase: PassphraseOption = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes for a folder; one for each core if not given.")
     ] = None,
@@ -79,7 +85,8 @@ def embed(
 
     payload = _payload(text, hexadecimal, bits)
     region = None if protect is None else Region.parse(protect)
-    files = FileMarker(_marker(model, key), payload, psnr, region, force=force, lossy=lossy)
+    signer = open_signer(sign, passphrase)
+    files = FileMarker(_marker(model, key), payload, psnr, region, force=force, lossy=lossy, signer=signer)
     if source.is_dir():
         if force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
@@ -97,7 +104,7 @@ def embed(
         },
         f"{printable(str(target))}: PSNR {_decibels(measured.psnr)} (floor {certificate.floor:g}), largest difference "
         f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected "
-        "on reading back",
+        "on reading back" + ("" if signer is None else f", signed by {signer.public.fingerprint}"),
         as_json=as_json,
     )
     for each in () if as_json else notes:
@@ -152,20 +159,27 @@ def verify(
     original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The image before.")],
     marked: Annotated[Path, typer.Argument(metavar="MARKED", help="The image after.")],
     psnr: Annotated[
-        float | None, typer.Option(help="Floor in dB; that of the certificate beside MARKED if not given.")
+        float | None, typer.Option(help="Floor in dB to check beside that of the certificate of MARKED.")
     ] = None,
     key: KeyOption = None,
     protect: ProtectOption = None,
     model: ModelOption = None,
+    public_key: PublicKeyOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure a marked image against its original, and read its message; exit code 1 if not all is well."""
+    """Measure a marked image against its original, read its message, and compare with the certificate beside it.
+
+    The exit code is 1 if not all is well, or if there is no certificate.
+    """
     begin(f"watermark verify: comparing {marked} with {original}")
     from samplewise.watermark.marking import Region
+    from samplewise.watermark.signing import read_public_key
     from samplewise.watermark.verification import verify_files
 
     region = None if protect is None else Region.parse(protect)
-    found = verify_files(_marker(model, key), original, marked, floor=psnr, protect=region)
+    expected = None if public_key is None else read_public_key(public_key)
+    marker = _marker(model, key)
+    found = verify_files(marker, original, marked, floor=psnr, protect=region, public_key=expected)
     measured, certificate = found.fidelity, found.certificate
     facts = {
         "PSNR": _decibels(measured.psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
@@ -173,14 +187,16 @@ def verify(
         "max difference": f"{measured.max_difference} of {measured.peak}",
         "changed pixels": f"{100 * measured.changed_share:.1f}%",
     }
-    if region is not None:
+    if measured.protected_pixels:
         kept = "unchanged" if measured.protected_unchanged else "CHANGED"
         facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
     facts["message"] = _shown(found.extracted)
     facts["certificate"] = "none beside the image" if certificate is None else "compared with the image"
+    if certificate is not None:
+        facts["signature"] = _signature(found)
     emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=as_json)
     if not as_json:
-        if region is None and certificate is not None and certificate.fidelity.protected_pixels:
+        if certificate is not None and certificate.fidelity.protected_pixels and not measured.protected_pixels:
             note("the certificate speaks of a protected region; to check it, give the same --protect")
         for problem in found.problems:
             note(f"not well: {problem}")
@@ -215,6 +231,7 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
             "left_alone": left,
             "lowest_psnr": min(reached, default=None),
             "notes": notes,
+            "signed_by": None if files.signer is None else files.signer.public.fingerprint,
             "failed": [{"file": one.name, "status": one.status.value, "reason": one.reason} for one in failed],
             "out": str(target),
         },
@@ -258,6 +275,16 @@ def _shown(found: Extracted) -> str:
     if message is None:
         return "no readable watermark"
     return message.hex() if isinstance(message, bytes) else printable(message)
+
+
+def _signature(found: Verification) -> str:
+    if found.certificate is None or found.certificate.signature is None:
+        return "none: whoever can write the files can write the certificate"
+    if found.signed_by is None:
+        return "NOT VALID"
+    return f"by {found.signed_by}, " + (
+        "the key that was given" if found.trusted else "a key for which nobody vouched: give --public-key"
+    )
 
 
 def _decibels(psnr: float | None) -> str:

@@ -56,9 +56,16 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
     def refuse(name: str) -> NoReturn:
         raise ValueError(f"{name} is not strict JSON")
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Of two entries of one name a reader may see the first, where programs take the last.
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("an entry is there twice")
+        return found
+
     with decoding(path, what):
         with path.open("rb") as file:
-            value = json.loads(file.read(largest), parse_constant=refuse)
+            value = json.loads(file.read(largest), parse_constant=refuse, object_pairs_hook=once)
         if not isinstance(value, dict):
             if format is None:
                 raise ValueError(f"expected an object, got {type(value).__name__}")

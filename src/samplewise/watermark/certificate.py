@@ -20,12 +20,16 @@ from samplewise.disk import write_json
 from samplewise.errors import DataError, did_you_mean
 from samplewise.watermark.formats import bands, naming
 
-FORMAT = "samplewise-watermark-certificate-1"
+FORMAT = "samplewise-watermark-certificate-2"
+READABLE = ("samplewise-watermark-certificate-1", FORMAT)
+"""The first had neither a signature nor the region."""
+ALGORITHM = "ed25519"
 MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
 BAND, SSIM_BAND = 1 << 20, 1 << 18  # values that are compared at once
 SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
 HASH = re.compile(r"[0-9a-f]{64}")
-Kind = TypeVar("Kind", "Fidelity", "ImageCertificate")
+PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
+Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
 
 
 def sha256(path: Path | str) -> str:
@@ -134,6 +138,23 @@ def _ssim(original: NDArray[Any], marked: NDArray[Any], peak: int) -> float | No
 
 
 @dataclass(frozen=True)
+class Signature:
+    """Who vouches for the other entries of a certificate; :mod:`samplewise.watermark.signing` makes and checks it."""
+
+    algorithm: str
+    public_key: str
+    """32 bytes, in hexadecimal digits."""
+    value: str
+    """64 bytes, in hexadecimal digits."""
+
+    def __post_init__(self) -> None:
+        if self.algorithm != ALGORITHM:
+            raise DataError(f"expected a signature of the algorithm {ALGORITHM}, got {self.algorithm!r}")
+        if not HASH.fullmatch(self.public_key) or not re.fullmatch("[0-9a-f]{128}", self.value):
+            raise DataError("expected a public key of 64 hexadecimal digits and a signature of 128")
+
+
+@dataclass(frozen=True)
 class ImageCertificate:
     """The facts about one marked image, for the archive. No name of a file or of a patient is among them."""
 
@@ -148,6 +169,9 @@ class ImageCertificate:
     bit_errors: int
     """How many of them are wrong when read from the result."""
     fidelity: Fidelity
+    protected: str | None = None
+    """Which region was not to be touched: a rectangle ``x,y,w,h``, or the SHA-256 of a mask."""
+    signature: Signature | None = None
 
     def __post_init__(self) -> None:
         for digest in (self.original_sha256, self.result_sha256):
@@ -155,31 +179,47 @@ class ImageCertificate:
                 raise DataError(f"expected a SHA-256 of 64 hexadecimal digits, got {digest!r}")
         if not 0 <= self.bit_errors <= self.bits:
             raise DataError(f"expected 0 to {self.bits} bit errors, got {self.bit_errors}")
+        if self.protected is not None and not (PLACE.fullmatch(self.protected) or HASH.fullmatch(self.protected)):
+            raise DataError(f"expected x,y,w,h or a SHA-256 as the protected region, got {self.protected!r}")
 
     @property
     def satisfied(self) -> bool:
         """Whether the floor is reached and nothing protected was touched."""
         return self.fidelity.reaches(self.floor) and self.fidelity.protected_unchanged
 
+    def entries(self) -> dict[str, Any]:
+        """What is written, by name."""
+        return {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
+
     def write(self, path: Path | str) -> None:
         """Write strict JSON, whole or not at all."""
-        write_json(Path(path), {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)})
+        write_json(Path(path), self.entries())
 
     @staticmethod
     def read(path: Path | str) -> "ImageCertificate":
-        """Read what :meth:`write` wrote.
+        """Read what :meth:`write` wrote; whether a signature is valid is not looked at.
 
         Raises:
             DataError: the file is torn, foreign, or has unknown, missing or impossible entries.
         """
-        values = read_json(Path(path), "a certificate of a marked image", format=FORMAT, largest=MAX_FILE)
-        told = values.pop("satisfied", None)
-        with naming(Path(path)):
-            inner = _build(Fidelity, values.get("fidelity"))
-            certificate = _build(ImageCertificate, values | {"fidelity": inner})
-            if told is not certificate.satisfied:
-                raise DataError(f"expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
-            return certificate
+        return read_entries(path)[0]
+
+
+def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
+    """A certificate, and the entries of its file just as they are, which is what a signature is about."""
+    entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_FILE)
+    values = dict(entries)
+    if values.pop("format", None) not in READABLE:
+        raise DataError(f"{path}: is not a certificate of a marked image of this version of the library ({FORMAT})")
+    told = values.pop("satisfied", None)
+    with naming(Path(path)):
+        values["fidelity"] = _build(Fidelity, values.get("fidelity"))
+        if values.get("signature") is not None:
+            values["signature"] = _build(Signature, values["signature"])
+        certificate = _build(ImageCertificate, values)
+        if told is not certificate.satisfied:
+            raise DataError(f"expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
+    return certificate, entries
 
 
 def _build(kind: type[Kind], values: Any) -> Kind:
@@ -189,10 +229,13 @@ def _build(kind: type[Kind], values: Any) -> Kind:
     hints = typing.get_type_hints(kind)
     if unknown := [name for name in values if name not in hints]:
         raise DataError(f"unknown entry {unknown[0]!r}.{did_you_mean(unknown[0], list(hints))}")
-    if missing := [name for name in hints if name not in values]:
+    # What was added later has a default, which an older certificate had without saying so.
+    needed = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
+    if missing := [name for name in needed if name not in values]:
         raise DataError(f"expected the entries {', '.join(missing)}, got none")
-    for name, hint in hints.items():
-        kinds, entry = typing.get_args(hint) or (hint,), values[name]
+    for name, entry in values.items():
+        hint = hints[name]
+        kinds = typing.get_args(hint) or (hint,)
         if type(entry) not in kinds or (isinstance(entry, float) and not math.isfinite(entry)):
             expected = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
             raise DataError(f"expected {name} to be a finite {expected}, got {entry!r}")

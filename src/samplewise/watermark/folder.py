@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from samplewise.data.processes import side_by_side
 from samplewise.data.records import SettingsFile
 from samplewise.disk import alone, clear_partial
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.watermark.certificate import ImageCertificate, certificate_path, sha256
+from samplewise.watermark.certificate import ImageCertificate, certificate_path, read_entries, sha256
 from samplewise.watermark.formats import SUFFIXES, looks_like_image, suffix_format
 from samplewise.watermark.marking import FileMarker
+
+if TYPE_CHECKING:
+    from samplewise.watermark.signing import Signer
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class FolderSettings:
     floor: float
     protect: str
     lossy: bool
+    signed_by: str = ""
+    """Fingerprint of the key that signs the certificates."""
 
 
 FOLDER_FILE = SettingsFile(".samplewise-watermark.json", "samplewise-marked-1", FolderSettings, "marked images")
@@ -114,6 +120,8 @@ def mark_folder(
     hidden = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()[:16]
     protect = marker.protect.identity if marker.protect is not None else ""
     settings = FolderSettings(marker.marker.model, hidden, marker.floor, protect, marker.lossy)
+    if marker.signer is not None:
+        settings = replace(settings, signed_by=marker.signer.public.fingerprint)
     if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:
         settings = replace(settings, model=marker.marker.formerly)  # begun by an earlier version
     FOLDER_FILE.open(out, settings, resume=resume)
@@ -133,7 +141,7 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
     """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
     try:
         if os.path.lexists(task.target):
-            _check_done(task)
+            _check_done(task, marker.signer)
             return FileResult(task.name, Status.DONE)
         certificate, notes = marker.mark_file(task.source, task.target)
         return FileResult(task.name, Status.WRITTEN, "", certificate, notes)
@@ -143,11 +151,13 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
         return FileResult(task.name, Status.BAD, str(error))
 
 
-def _check_done(task: Task) -> None:
+def _check_done(task: Task, signer: Signer | None) -> None:
     """What is there was made of this image, or else it is in the way: damaged, or of another image."""
-    told = ImageCertificate.read(certificate_path(task.target))
+    told, entries = read_entries(certificate_path(task.target))
     wrong = ""
-    if told.original_sha256 != sha256(task.source):
+    if signer is not None and not signer.signed(entries, told.signature):
+        wrong = "but its certificate is not signed by this key: remove it, and it is made again"
+    elif told.original_sha256 != sha256(task.source):
         wrong = "made of another image: choose another folder, or remove it"
     elif told.result_sha256 != sha256(task.target):
         wrong = "but not as its certificate says, perhaps cut off: remove it, and it is made again"

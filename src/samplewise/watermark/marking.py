@@ -6,9 +6,9 @@ import hashlib
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from samplewise.watermark.formats import ImageFile, check_free, naming, read, ta
 from samplewise.watermark.payload import Payload
 from samplewise.watermark.strength import checked_floor
 from samplewise.watermark.watermarker import Watermarker
+
+if TYPE_CHECKING:
+    from samplewise.watermark.signing import Signer  # who does not sign needs no cryptography
 
 LOSSY_TRIES = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
@@ -61,9 +64,14 @@ class Region:
     @property
     def identity(self) -> str:
         """What tells this region from others: a file may have changed under its name."""
+        return self.text if self.drawn is None else self.place[:16]
+
+    @property
+    def place(self) -> str:
+        """How certificates name it: ``x,y,w,h``, or the SHA-256 of the mask."""
         if self.drawn is None:
-            return self.text
-        return hashlib.sha256(f"{self.drawn.shape}".encode() + np.packbits(self.drawn).tobytes()).hexdigest()[:16]
+            return ",".join(str(int(number)) for number in self.text.split(","))
+        return hashlib.sha256(f"{self.drawn.shape}".encode() + np.packbits(self.drawn).tobytes()).hexdigest()
 
     def mask(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         """True inside, for an image of ``shape`` ``(H, W)``."""
@@ -105,6 +113,8 @@ class FileMarker:
     """Replace files that are there."""
     lossy: bool = False
     """Allow files that change the pixels (JPEG)."""
+    signer: Signer | None = None
+    """Signs the certificates."""
 
     def __post_init__(self) -> None:
         # What is wrong for every image is said before one is read.
@@ -186,5 +196,12 @@ class FileMarker:
                 reached = certificate.fidelity.psnr or math.inf
                 told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.floor:g}"
                 raise _BelowFloor(f"{image.path}: {told}: lower the floor, or write .png", reached)
+            certificate = self._completed(certificate)
             certificate.write(certificate_path(target))
         return certificate
+
+    def _completed(self, certificate: ImageCertificate) -> ImageCertificate:
+        """With what only files have: the region by its name, and the signature, which comes last."""
+        if self.protect is not None:
+            certificate = replace(certificate, protected=self.protect.place)
+        return certificate if self.signer is None else self.signer.sign(certificate)

@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.errors import DataError, finite_number
-from samplewise.watermark.certificate import Fidelity, ImageCertificate, certificate_path, fidelity
+from samplewise.watermark.certificate import (
+    PLACE,
+    Fidelity,
+    ImageCertificate,
+    certificate_path,
+    fidelity,
+    read_entries,
+)
 from samplewise.watermark.formats import ImageFile, naming, read
 from samplewise.watermark.marking import Region
 from samplewise.watermark.payload import Extracted
+from samplewise.watermark.signing import PublicKey, signed_by
 from samplewise.watermark.watermarker import Watermarker
 
 SLACK = {"psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
@@ -25,12 +33,16 @@ class Verification:
     result_sha256: str
     model: str
     floor: float | None
-    """In dB; None if neither asked for nor certified."""
+    """In dB, the higher of that asked for and that certified; None if there is neither."""
     bits: int
     fidelity: Fidelity
     extracted: Extracted
     certificate: ImageCertificate | None
     """That beside the marked file."""
+    signed_by: str | None = None
+    """Fingerprint of the key whose signature the certificate has; None without a valid one."""
+    trusted: bool = False
+    """Whether that is the key that was asked for: anybody can sign with a key of one's own."""
     problems: tuple[str, ...] = ()
     """What is not as it should be, in words; empty if all is well."""
 
@@ -45,11 +57,19 @@ class Verification:
 
 
 def verify_files(
-    marker: Watermarker, original: Path, marked: Path, *, floor: float | None = None, protect: Region | None = None
+    marker: Watermarker,
+    original: Path,
+    marked: Path,
+    *,
+    floor: float | None = None,
+    protect: Region | None = None,
+    public_key: PublicKey | None = None,
 ) -> Verification:
-    """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it, if any.
+    """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it.
 
-    The floor, in dB, is that of the certificate if none is given; in ``protect`` no pixel may have changed.
+    That there is none is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate; in
+    ``protect``, or the rectangle that the certificate names, no pixel may have changed; and by ``public_key`` the
+    certificate must be signed.
 
     Raises:
         DataError: a file cannot be read, or the two are not the same kind of image.
@@ -58,25 +78,39 @@ def verify_files(
     if _kind(before) != _kind(after):
         raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
     beside = certificate_path(marked)
-    told = ImageCertificate.read(beside) if beside.exists() else None
+    told, entries = read_entries(beside) if beside.exists() else (None, {})
+    signer = None if told is None or told.signature is None else signed_by(entries, told.signature)
     if told is not None and told.model == marker.formerly:
         told = replace(told, model=marker.model)
+    floors = [] if told is None else [told.floor]
     if floor is not None:
-        floor = finite_number(floor, "the PSNR floor")
-    protected = None if protect is None else protect.mask(before.pixels.shape[:2])
+        floors.append(finite_number(floor, "the PSNR floor"))
+    certified = None
+    if told is not None and told.protected is not None and PLACE.fullmatch(told.protected):
+        with naming(beside):
+            certified = Region.parse(told.protected).mask(before.pixels.shape[:2])
+    protected = certified if protect is None else protect.mask(before.pixels.shape[:2])
     with naming(marked):
         extracted = marker.extract(after)
     found = Verification(
         original_sha256=before.sha256,
         result_sha256=after.sha256,
         model=marker.model,
-        floor=told.floor if floor is None and told is not None else floor,
+        floor=max(floors, default=None),
         bits=marker.network.bits,
         fidelity=fidelity(before.pixels, after.pixels, peak=before.peak, protected=protected),
         extracted=extracted,
         certificate=told,
+        signed_by=None if signer is None else signer.fingerprint,
+        trusted=signer is not None and signer == public_key,
     )
-    return replace(found, problems=tuple(_problems(found, protecting=protect is not None)))
+    problems = [*_problems(found), *_disagreements(found, entries, checked=protected is not None)]
+    if told is not None and told.protected is not None and protected is not None:
+        # Compared as drawn: a rectangle may be given as a mask.
+        place = told.protected if certified is None else Region("", certified).place
+        if Region("", protected).place != place:
+            problems.append(f"the certificate is about another protected region, {told.protected}")
+    return replace(found, problems=(*problems, *_unsigned(found, public_key)))
 
 
 def _kind(image: ImageFile) -> str:
@@ -85,8 +119,9 @@ def _kind(image: ImageFile) -> str:
     return f"{width} x {height}, {colour}, {image.bits} bits{' signed' if image.lowest else ''}"
 
 
-def _problems(found: Verification, *, protecting: bool) -> list[str]:
-    measured, told = found.fidelity, found.certificate
+def _problems(found: Verification) -> list[str]:
+    """What is wrong with the files, whatever their certificate says."""
+    measured = found.fidelity
     problems = []
     if found.floor is not None and not measured.reaches(found.floor):
         problems.append(f"PSNR of {measured.psnr:.3f} dB, below the floor of {found.floor:g}")
@@ -94,20 +129,41 @@ def _problems(found: Verification, *, protecting: bool) -> list[str]:
         problems.append("pixels changed in the protected region")
     if not found.extracted:
         problems.append("no readable watermark with this network and key")
+    if found.certificate is None:
+        problems.append("no certificate beside the image, so nothing says what should hold for it")
+    return problems
+
+
+def _disagreements(found: Verification, entries: dict[str, Any], *, checked: bool) -> list[str]:
+    """Where the certificate says something else than the files; ``checked`` says whether a region was."""
+    told = found.certificate
     if told is None:
-        return problems
+        return []
     said = {name: getattr(told, name) for name in ("original_sha256", "result_sha256", "model", "bits", "bit_errors")}
-    said |= asdict(told.fidelity)
-    seen = {**vars(found), **asdict(measured), "bit_errors": found.extracted.corrected_errors}
+    said |= entries["fidelity"]  # what its version knew of
+    seen = {**vars(found), **asdict(found.fidelity), "bit_errors": found.extracted.corrected_errors}
     if not found.extracted:
         del said["bit_errors"]
-    if not protecting:  # where the region was is not in the certificate
+    if not checked:  # of a mask, a certificate has the hash only
         del said["protected_pixels"], said["protected_unchanged"]
-    return problems + [
+    return [
         f"the certificate says {name} {value}, found {seen[name]}"
         for name, value in said.items()
         if not _agree(value, seen[name], SLACK.get(name, 0))
     ]
+
+
+def _unsigned(found: Verification, expected: PublicKey | None) -> list[str]:
+    """What is wrong with the signature of a certificate, if there is one."""
+    told = found.certificate
+    if told is None:
+        return []
+    if told.signature is not None and found.signed_by is None:
+        return ["the signature does not fit the certificate: an entry was changed, or it is of another certificate"]
+    if expected is None or found.trusted:
+        return []
+    got = "no signature" if found.signed_by is None else f"one by {found.signed_by}"
+    return [f"expected a certificate signed by the key {expected.fingerprint}, got {got}"]
 
 
 def _agree(said: Any, seen: Any, slack: float) -> bool:
