@@ -17,11 +17,12 @@ Record = dict[str, Any]
 Work = Callable[[Task], Iterator[Record]]
 """What a task finds; a function at the top of a module, so that other processes can have it."""
 EVERY = 30.0  # seconds between two signs of life
+COMMIT = commit()  # at the beginning: while a long run goes on, work in the checkout may too
 
 
 def records(path: Path, settings: Record) -> list[Record]:
     """What has been found, empty at first; the file must come from the same ``settings`` and commit."""
-    head = {"settings": settings, "commit": commit()}
+    head = {"settings": settings, "commit": COMMIT}
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(head) + "\n")
