@@ -4,7 +4,7 @@ from common import table
 
 SOURCE = (
     "Petrov, Fernandez, Soucek, Elsahar, *We Can Hide More Bits: The Unused Watermarking Capacity in Theory and in "
-    "Practice*, arXiv 2510.12812, table 4"
+    "Practice*, arXiv 2510.12812, table 4, read from its text as submitted for review"
 )
 TOOLS = ("ChunkySeal", "VideoSeal", "MBRS", "TrustMark", "WAM")
 BITS = (1024, 256, 256, 100, 32)
