@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,9 @@ from samplewise.watermark.payload.bch import MAX_BITS, BchCode, nearest_codeword
 from samplewise.watermark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
 HEADER = 4  # bits: two of version, two of kind
-VERSION = 0
+VERSION, TIED_VERSION = 0, 1
+TIED_CHECKSUM = 32
+"""Bits of the shortest checksum of a tied frame: they leave room for 16 bytes, and the search makes few tries."""
 WRONG_SHARE = 0.02  # of the bits: this many errors are corrected at least, whatever the payload's length
 
 Bits = NDArray[np.uint8]
@@ -21,7 +23,7 @@ Bits = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Layout:
-    """The frame for payloads of one length: header, payload, checksum, parity.
+    """The frame for payloads of one length: header, payload, what ties it to its image, checksum, parity.
 
     The length itself is stored nowhere: the layout whose checksum fits tells it.
     """
@@ -49,16 +51,18 @@ def _ball(bits: int, radius: int) -> int:
 
 
 @functools.lru_cache
-def layouts(bits: int, *, checksum: int | None = None) -> tuple[Layout, ...]:
+def layouts(bits: int, *, tie: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
     """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
 
     The checksum has by default at least 28 bits and those that count to L: as there are fewer than L/8 layouts to try,
     the rate of false positives stays below 2^-30 for every L. At 200 bits that is 36, the longest that leaves room for
-    16 bytes, a UUID.
+    16 bytes, a UUID. With ``tie`` bits for the image beside, it has 32.
     """
     if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1:
         raise ConfigurationError(f"expected a whole number of bits above 0, got {bits!r}")
-    least = 28 + bits.bit_length() if checksum is None else checksum
+    if checksum is None:
+        checksum = TIED_CHECKSUM if tie else 28 + bits.bit_length()
+    least = checksum + tie
     found: list[Layout] = []
     while bits <= MAX_BITS:
         length, correctable = len(found) + 1, 0
@@ -69,7 +73,7 @@ def layouts(bits: int, *, checksum: int | None = None) -> tuple[Layout, ...]:
             break
         code = BchCode(bits, correctable)
         # The checksum takes what the code's steps leave.
-        found.append(Layout(length, least + spare - code.parity, code))
+        found.append(Layout(length, checksum + spare - code.parity, code))
     if not found:
         raise ConfigurationError(
             f"expected a network of 58 to {MAX_BITS} bits to carry a payload with checksum and parity, got {bits} bits"
@@ -92,14 +96,15 @@ class Codec:
         bits: L, what the network hides.
         key: masks, permutes and signs; see :class:`Key` for what that protects from. Without one anybody can read
             and write.
+        tie: how many bits beside the payload say which image it belongs to; such frames are of another version.
     """
 
-    def __init__(self, bits: int, key: Key | None = None) -> None:
+    def __init__(self, bits: int, key: Key | None = None, *, tie: int = 0) -> None:
         self.bits = bits
         self.key = key
-        self.layouts = layouts(bits)
-        self._mask = mask(key, bits)
-        self._order = permutation(key, bits)
+        self.tie = tie
+        self.version = TIED_VERSION if tie else VERSION
+        self.layouts = layouts(bits, tie=tie)
 
     @property
     def max_bytes(self) -> int:
@@ -133,20 +138,24 @@ class Codec:
             )
         return self.layouts[length - 1]
 
-    def encode(self, payload: Payload | str | bytes) -> Bits:
-        """The bits to hide, zeros and ones, shape ``(bits,)``."""
+    def encode(self, payload: Payload | str | bytes, tie: Sequence[int] = (), salt: str = "") -> Bits:
+        """The bits to hide, zeros and ones, shape ``(bits,)``; mask and order are others for each ``salt``."""
         payload = Payload.of(payload)
         layout = self._layout(len(payload.content))
-        header = VERSION << 2 | payload.kind.value
-        body = np.unpackbits(np.frombuffer(bytes([header]) + payload.content, np.uint8))[8 - HEADER :]
+        if len(tie) != self.tie:
+            raise ConfigurationError(f"expected {self.tie} bits that tie a payload to its image, got {len(tie)}")
+        header = self.version << 2 | payload.kind.value
+        said = np.unpackbits(np.frombuffer(bytes([header]) + payload.content, np.uint8))[8 - HEADER :]
+        body = np.concatenate([said, np.array(tie, np.uint8)])
         frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
-        return (frame ^ self._mask)[self._order]
+        return (frame ^ mask(self.key, self.bits, salt))[permutation(self.key, self.bits, salt)]
 
-    def decode(self, logits: ArrayLike) -> Extracted | None:
+    def decode(self, logits: ArrayLike, salt: str = "") -> Extracted | None:
         """The payload that was encoded, or None: no readable watermark.
 
         Args:
             logits: what the network read, shape ``(bits,)``. Above zero reads as 1; the larger, the surer.
+            salt: that it was encoded with.
 
         Raises:
             DataError: not finite or not ``bits`` logits, or a watermark whose format only a newer version knows.
@@ -155,15 +164,15 @@ class Codec:
         if values.shape != (self.bits,) or not np.isfinite(values).all():
             raise DataError(f"expected {self.bits} finite logits to decode, got an array of shape {values.shape}")
         frame = np.empty_like(values)
-        frame[self._order] = values
-        frame *= 1.0 - 2.0 * self._mask
+        frame[permutation(self.key, self.bits, salt)] = values
+        frame *= 1.0 - 2.0 * mask(self.key, self.bits, salt)
         read = (frame > 0).astype(np.uint8)
         for layout, codeword in self._candidates(frame, read):
             information = codeword[: layout.code.information]
-            body, checksum = np.split(information, [HEADER + 8 * layout.length])
-            if np.array_equal(checksum, self._checksum(layout, body)):
+            said, tie, checksum = np.split(information, np.cumsum([HEADER + 8 * layout.length, self.tie]))
+            if np.array_equal(checksum, self._checksum(layout, np.concatenate([said, tie]))):
                 corrected = int(np.count_nonzero(codeword != read))
-                return Extracted(_payload(body), corrected, self._chance(corrected))
+                return Extracted(self._payload(said), corrected, self._chance(corrected), tie=tuple(tie.tolist()))
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
@@ -180,22 +189,21 @@ class Codec:
 
     def _chance(self, corrected: int) -> float:
         """The probability that random bits read as some payload with at most so many errors; an upper bound."""
-        frames = sum(1 << (HEADER + 8 * layout.length) for layout in self.layouts)
+        frames = sum(1 << (HEADER + 8 * layout.length + self.tie) for layout in self.layouts)
         return min(_ball(self.bits, corrected) * frames / (1 << self.bits), self.false_positive_rate)
 
     def _checksum(self, layout: Layout, body: Bits) -> Bits:
-        """Of the header and the payload; the number of bits is in it, so that no frame passes for another size."""
-        content = f"{self.bits} {layout.length} ".encode() + np.packbits(body).tobytes()
+        """Of all that is said; the number of bits is in it, so that no frame passes for another size or version."""
+        content = f"{self.bits} {layout.length} {f'{self.tie} ' if self.tie else ''}".encode() + np.packbits(body).tobytes()
         return checksum_bits(self.key, content, layout.checksum)
 
-
-def _payload(body: Bits) -> Payload:
-    header = int(np.packbits(body[:HEADER])[0]) >> (8 - HEADER)
-    version, kind = header >> 2, header & 3
-    content = np.packbits(body[HEADER:]).tobytes()
-    try:
-        if version == VERSION:
-            return Payload(Kind(kind), content)
-    except ValueError:  # an unknown kind, or text that is none
-        pass
-    raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update samplewise")
+    def _payload(self, said: Bits) -> Payload:
+        header = int(np.packbits(said[:HEADER])[0]) >> (8 - HEADER)
+        version, kind = header >> 2, header & 3
+        content = np.packbits(said[HEADER:]).tobytes()
+        try:
+            if version == self.version:
+                return Payload(Kind(kind), content)
+        except ValueError:  # an unknown kind, or text that is none
+            pass
+        raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update samplewise")

@@ -97,7 +97,11 @@ class Extracted:
     corrected_errors: int = 0
     """How many bits were read wrong and put right."""
     chance: float = 1.0
-    """The probability that random bits read as some payload with so few corrections; an upper bound."""
+    """The probability that random bits read as some payload with so few corrections, in all tries; an upper bound."""
+    belongs: bool | None = None
+    """Whether the message was written into this image; False if into another, None if that cannot be said."""
+    tie: tuple[int, ...] = field(default=(), repr=False)
+    """The bits that tie the message to its image, as they were read."""
 
     def __bool__(self) -> bool:
         return self.payload is not None
@@ -119,6 +123,7 @@ class Extracted:
             "kind": self.payload.kind.name.lower() if self.payload else None,
             "confidence": self.confidence,
             "corrected_errors": self.corrected_errors,
+            "belongs": self.belongs,
         }
 
 
@@ -126,12 +131,11 @@ class Extracted:
 class Key:
     """A secret that masks and permutes the bits of a payload and signs them.
 
-    Without it nothing can be read and nothing that will be believed can be written, not even with the network.
-    It is not encryption in the strict sense: so few bits leave no room for a nonce, so one key gives the same mask
-    and order for every image. Whoever has the network sees whether two images carry the same payload, and who also
-    knows the payloads of some images can work out the mask, and read others. Forging stays hard: the checksum is a
-    keyed BLAKE2b. A whole watermark can however be copied from one image to another. Put an identifier into the
-    payload, not the secret itself.
+    Without it no message can be read, and none of one's own choice written, not even with the network. It is not
+    encryption in the strict sense: mask and order are one of 256, chosen by the image, so who knows the payloads of
+    very many images can work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A whole
+    watermark can be copied from one image to another; there :attr:`Extracted.belongs` says that it is not its own. Put
+    an identifier into the payload, not the secret itself.
     """
 
     secret: bytes = field(repr=False)
@@ -171,26 +175,26 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
     return Key(secret)
 
 
-def _derive(key: Key | None, purpose: str, size: int) -> bytes:
+def derived(key: Key | None, purpose: str, size: int) -> bytes:
     """Bytes for one purpose. Without a key they are public, but still unlike what an unmarked image reads as."""
     secret = b"" if key is None else key.secret
     master = hashlib.blake2b(secret, person=b"samplewise key 1").digest()
     return hashlib.shake_256(master + purpose.encode()).digest(size)
 
 
-def mask(key: Key | None, bits: int) -> NDArray[np.uint8]:
-    """Zeros and ones to add to a frame, ``(bits,)``."""
-    stream = np.frombuffer(_derive(key, f"mask {bits}", -(-bits // 8)), np.uint8)
+def mask(key: Key | None, bits: int, salt: str = "") -> NDArray[np.uint8]:
+    """Zeros and ones to add to a frame, ``(bits,)``; others for each salt."""
+    stream = np.frombuffer(derived(key, f"mask {bits}{salt}", -(-bits // 8)), np.uint8)
     return np.unpackbits(stream)[:bits]
 
 
-def permutation(key: Key | None, bits: int) -> NDArray[np.intp]:
-    """The order in which a frame's bits are hidden, ``(bits,)``."""
-    stream = np.frombuffer(_derive(key, f"order {bits}", 8 * bits), "<u8")
+def permutation(key: Key | None, bits: int, salt: str = "") -> NDArray[np.intp]:
+    """The order in which a frame's bits are hidden, ``(bits,)``; another for each salt."""
+    stream = np.frombuffer(derived(key, f"order {bits}{salt}", 8 * bits), "<u8")
     return np.argsort(stream, kind="stable")
 
 
 def checksum_bits(key: Key | None, content: bytes, size: int) -> NDArray[np.uint8]:
     """The first ``size`` bits of the keyed BLAKE2b of ``content``."""
-    digest = hashlib.blake2b(content, key=_derive(key, "checksum", hashlib.blake2b.MAX_KEY_SIZE)).digest()
+    digest = hashlib.blake2b(content, key=derived(key, "checksum", hashlib.blake2b.MAX_KEY_SIZE)).digest()
     return np.unpackbits(np.frombuffer(digest, np.uint8))[:size]
