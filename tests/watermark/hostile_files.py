@@ -12,6 +12,14 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
 from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGBaseline8Bit, RLELossless, generate_uid
 
+from samplewise.watermark.formats.streams import (
+    ENCODERS,
+    JPEG_2000_LOSSLESS,
+    JPEG_EXTENDED,
+    JPEG_LOSSLESS_SV1,
+    JPEG_LS,
+)
+
 MEGABYTE = 1 << 20
 
 
@@ -113,6 +121,20 @@ def large_jpeg() -> bytes:
     return file.getvalue()
 
 
+def compressed(syntax: str, side: int, *, said: int | None = None) -> bytes:
+    """A DICOM file with a stream of zeros, ``side`` pixels wide and high; ``said`` is what its header says instead."""
+    stream = ENCODERS[syntax](np.zeros((side, side), np.uint8), 8)
+    return dicom(said or side, said or side, encapsulate([stream]), syntax)
+
+
+def tiles(side: int) -> bytes:
+    """A JPEG 2000 stream that says that it has a tile for each pixel."""
+    content = bytearray(compressed(JPEG_2000_LOSSLESS, side))
+    place = content.index(b"\xff\x4f\xff\x51") + 24
+    content[place : place + 8] = struct.pack(">II", 1, 1)
+    return bytes(content)
+
+
 def bmp() -> bytes:
     head = struct.pack("<IiiHHIIiiII", 40, 8192, 8192, 1, 24, 0, 0, 0, 0, 0, 0)
     return b"BM" + struct.pack("<IHHI", 100, 0, 0, 54) + head + bytes(50)
@@ -150,6 +172,14 @@ FILES: dict[str, Callable[[], bytes]] = {
         8192, 8192, encapsulate([struct.pack("<16I", 1, 64, *[0] * 14) + b"\x81\0" * 600]), RLELossless
     ),
     "jpeg.dcm": lambda: dicom(256, 256, encapsulate([large_jpeg()]), JPEGBaseline8Bit),
+    "extended.dcm": lambda: dicom(256, 256, encapsulate([large_jpeg()]), JPEG_EXTENDED),
+    "lossless.dcm": lambda: compressed(JPEG_LOSSLESS_SV1, 4096, said=256),
+    "less.dcm": lambda: compressed(JPEG_LS, 9000, said=256),
+    "wavelets.dcm": lambda: compressed(JPEG_2000_LOSSLESS, 9000, said=256),
+    "tiles.dcm": lambda: tiles(256),
+    "frames.dcm": lambda: dicom(
+        5000, 5000, encapsulate([ENCODERS[JPEG_LS](np.zeros((5000, 5000), np.uint8), 8)] * 100), JPEG_LS
+    ),
 }
 """Refused, each by its own rule."""
 TAKEN: dict[str, Callable[[], bytes]] = {
@@ -157,6 +187,8 @@ TAKEN: dict[str, Callable[[], bytes]] = {
     "grey.png": lambda: png(5792, 5792),
     "scans.jpg": lambda: jpeg_of_scans(60, 4096),
     "long.png": lambda: png(64, 1 << 16),
+    "less.dcm": lambda: compressed(JPEG_LS, 5792),
+    "wavelets.dcm": lambda: compressed(JPEG_2000_LOSSLESS, 5792),
 }
 """The largest that are not."""
 

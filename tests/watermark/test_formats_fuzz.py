@@ -52,6 +52,9 @@ SEEDS: dict[str, Callable[[], bytes]] = {
     "run length.dcm": dicom("MR_small_RLE.dcm"),
     "jpeg.dcm": dicom("SC_rgb_small_odd_jpeg.dcm"),
     "jpeg 2000.dcm": dicom("MR_small_jp2klossless.dcm"),
+    "jpeg ls.dcm": dicom("MR_small_jpeg_ls_lossless.dcm"),
+    "jpeg lossless.dcm": dicom("SC_rgb_jpeg_gdcm.dcm"),
+    "jpeg of 12 bits.dcm": dicom("JPEG-lossy.dcm"),
 }
 
 

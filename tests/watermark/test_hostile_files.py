@@ -50,7 +50,8 @@ def test_small_files_that_ask_for_much_are_refused(tmp_path: Path) -> None:
 def test_the_largest_files_that_are_taken_stay_within_the_limits(tmp_path: Path) -> None:
     files = hostile_files.write(tmp_path / "files", TAKEN)
     commands = [["watermark", "extract", str(path)] for path in files]
-    commands += [["watermark", "embed", str(path), str(tmp_path / f"{path.stem}.png"), "--text", "x"] for path in files]
+    targets = [tmp_path / path.with_suffix(".dcm" if path.suffix == ".dcm" else ".png").name for path in files]
+    commands += [["watermark", "embed", str(a), str(b), "--text", "x"] for a, b in zip(files, targets, strict=True)]
     commands.append([*commands[-len(files)][:3], str(tmp_path / "no.png"), "--text", "x", "--psnr", "99"])
     assert [ended["code"] for ended in run(commands)] == [1] * len(files) + [0] * len(files) + [1]
 

@@ -10,10 +10,19 @@ from pathlib import Path
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.formats.dicom import DICOM
 from samplewise.watermark.formats.raster import RASTERS, RasterFormat
-from samplewise.watermark.formats.stored import Format, ImageFile, StoredImage, bands, check_free, naming, one_line
+from samplewise.watermark.formats.stored import (
+    Format,
+    ImageFile,
+    StoredImage,
+    Window,
+    bands,
+    check_free,
+    naming,
+    one_line,
+)
 
-__all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "bands", "check_free", "looks_like_image"]
-__all__ += ["naming", "read", "suffix_format", "target_format"]
+__all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
+__all__ += ["looks_like_image", "naming", "read", "suffix_format", "target_format"]
 
 FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
 """A new one takes its entry in one of these modules and nothing else."""

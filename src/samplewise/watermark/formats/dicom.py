@@ -6,13 +6,17 @@ import datetime
 import io
 import warnings
 import zlib
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from samplewise.errors import DataError, needed_for
-from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
+from samplewise.watermark.formats import streams
+from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_size, one_line
+from samplewise.watermark.formats.window import display_window
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
@@ -23,13 +27,12 @@ DEFLATED = "1.2.840.10008.1.2.1.99"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
 """Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
 BLOCK = 1 << 20  # bytes that are inflated at once
-JPEG = "1.2.840.10008.1.2.4."
 LOSSY_SYNTAXES = (
-    "1.2.840.10008.1.2.4.50",  # JPEG baseline
-    "1.2.840.10008.1.2.4.51",  # JPEG extended
-    "1.2.840.10008.1.2.4.81",  # JPEG-LS near-lossless
-    "1.2.840.10008.1.2.4.91",  # JPEG 2000, which may have been lossless: the file does not say
-    "1.2.840.10008.1.2.4.203",  # high-throughput JPEG 2000
+    streams.JPEG_BASELINE,
+    streams.JPEG_EXTENDED,
+    streams.JPEG_LS_NEAR,
+    streams.JPEG_2000,  # which may have been lossless: the file does not say
+    streams.HIGH_THROUGHPUT[-1],
 )
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
@@ -71,6 +74,7 @@ class DicomFormat(Format):
 
     def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
         from pydicom import DataElement
+        from pydicom.encaps import encapsulate
         from pydicom.filewriter import correct_ambiguous_vr
         from pydicom.uid import ExplicitVRLittleEndian
 
@@ -82,10 +86,8 @@ class DicomFormat(Format):
                 list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
                 correct_ambiguous_vr(dataset, True)
             _derive(dataset, lossy=image.lossy)
-            if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
-                dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-                for tag in OFFSET_TABLES:
-                    dataset.pop(tag, None)
+            for tag in OFFSET_TABLES:
+                dataset.pop(tag, None)
             if pixels.ndim == 3:
                 dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
             for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
@@ -93,13 +95,19 @@ class DicomFormat(Format):
                     dataset[name].value = int(value)
             stored = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
             dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+            if syntax := streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID):
+                dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate([syntax(pixels, image.bits)]))
+                dataset[PIXEL_DATA].is_undefined_length = True
+            elif dataset.file_meta.TransferSyntaxUID.is_encapsulated:
+                dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
             dataset.save_as(file, enforce_file_format=True)
         return file.getvalue()
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
         with needed_for("reading DICOM", "watermark"):
-            import pydicom  # noqa: F401 - only to see whether it is there
+            import imagecodecs  # noqa: F401 - only to see whether they are there
+            import pydicom  # noqa: F401
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -175,10 +183,13 @@ def _pixels(dataset: FileDataset) -> Pixels:
 
     syntax = dataset.file_meta.TransferSyntaxUID
     try:
-        if syntax.startswith(JPEG):
-            _check_jpeg(dataset)
-        # Uncompressed, the words as they are: what lies above the stored bits would be lost, so it must be seen.
-        pixels = pixel_array(dataset, correct_unused_bits=syntax.is_encapsulated)
+        if syntax.is_encapsulated:
+            _check_frame(dataset)
+        if (decoder := streams.decoder(syntax)) is not None:
+            pixels, _ = decoder.as_array(dataset)
+        else:
+            # Uncompressed, the words as they are: what lies above the stored bits would be lost, so it must be seen.
+            pixels = pixel_array(dataset, correct_unused_bits=syntax.is_encapsulated)
     except Exception as error:  # of pydicom or of the decoder it calls
         advice = "; if it is not torn, convert it first, as with gdcmconv --raw" if syntax.is_encapsulated else ""
         raise DataError(f"{syntax.name} cannot be decoded: {one_line(error)}{advice}") from error
@@ -188,28 +199,27 @@ def _pixels(dataset: FileDataset) -> Pixels:
     return np.array(pixels, pixels.dtype.newbyteorder("="), order="C")
 
 
-def _check_jpeg(dataset: FileDataset) -> None:
+def _check_frame(dataset: FileDataset) -> None:
     """Refuse what its decoder would only find out after it has filled the memory, or taken its time."""
-    from PIL import Image, UnidentifiedImageError
     from pydicom.encaps import generate_frames
 
-    frame = next(generate_frames(dataset.PixelData, number_of_frames=1))
-    check_scans(frame)
-    try:
-        with Image.open(io.BytesIO(frame), formats=("JPEG", "JPEG2000")) as image:
-            size = image.size
-    except UnidentifiedImageError:
-        return  # another kind of JPEG
-    if size != (dataset.Columns, dataset.Rows):
-        raise DataError(
-            f"expected {dataset.Columns} x {dataset.Rows} pixels in its JPEG stream, got {size[0]} x {size[1]}"
-        )
+    for tag in OFFSET_TABLES:  # no need for them with one frame, and what is looked at here must be what is decoded
+        dataset.pop(tag, None)
+    frame, *more = islice(generate_frames(dataset.PixelData, number_of_frames=1), 2)
+    if more:
+        raise DataError("expected one frame, got several: split the file first")
+    if dataset.file_meta.TransferSyntaxUID == streams.JPEG_BASELINE:  # which Pillow decodes
+        found = streams.Shape.of(frame)
+        if (found.width, found.height) != (dataset.Columns, dataset.Rows):
+            raise DataError(
+                f"expected {dataset.Columns} x {dataset.Rows} pixels in its stream, got {found.width} x {found.height}"
+            )
 
 
 def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> ImageFile:
     syntax, notes = dataset.file_meta.TransferSyntaxUID, []
     lossy = str(syntax) in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
-    if syntax.is_encapsulated:
+    if syntax.is_encapsulated and syntax not in streams.ENCODERS:
         notes.append(f"{syntax.name} will be written uncompressed")
     if pixels.ndim == 3 and dataset.PhotometricInterpretation != "RGB":
         notes.append(f"{dataset.PhotometricInterpretation} turned into RGB")
@@ -224,6 +234,7 @@ def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> 
         ]
         padding = (min(ends), max(ends))
     image = ImageFile(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding_range=padding)
+    image = replace(image, window=display_window(dataset, image))
     outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
     if (outside & ~image.padding(pixels)).any():
         raise DataError(

@@ -70,6 +70,20 @@ def check_scans(jpeg: bytes) -> None:
         raise DataError(f"expected at most {MAX_SCANS} scans in a JPEG image, got {scans}: convert it first")
 
 
+@dataclass(frozen=True)
+class Window:
+    """What a viewer shows from black to white, unless its user chooses something else."""
+
+    low: float
+    """The first stored value that is not black; of MONOCHROME1, not white."""
+    high: float
+    """The last one that is not white, at least one more; both within what the bits of the image can hold."""
+    unit: str = ""
+    """Of what the values stand for, such as HU; empty if that is not known."""
+    step: float = 1.0
+    """How many units one stored value is from the next."""
+
+
 @dataclass(frozen=True, eq=False)
 class StoredImage:
     """The integers of one image as they are stored: neither scaled nor windowed."""
@@ -80,6 +94,8 @@ class StoredImage:
     """Bits that are stored for each value."""
     padding_range: tuple[int, int] | None = field(default=None, kw_only=True)
     """The first and the last value that stand for "no image here", if there are such values."""
+    window: Window | None = field(default=None, kw_only=True)
+    """Of its usual display, if the file says so or its kind has one."""
 
     def __post_init__(self) -> None:
         pixels = self.pixels.view()
