@@ -10,23 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from samplewise import measures
 from samplewise.data.records import read_json
 from samplewise.disk import write_json
 from samplewise.errors import DataError, did_you_mean
-from samplewise.watermark.formats import bands, naming
+from samplewise.watermark.fidelity import Fidelity
+from samplewise.watermark.formats import naming
 
 FORMAT = "samplewise-watermark-certificate-2"
 READABLE = ("samplewise-watermark-certificate-1", FORMAT)
 """The first had neither a signature nor the region."""
 ALGORITHM = "ed25519"
 MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
-BAND, SSIM_BAND = 1 << 20, 1 << 18  # values that are compared at once
-SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
 HASH = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
 Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from samplewise import measures
 from samplewise.errors import DataError
 from samplewise.watermark.formats import StoredImage, bands
-from samplewise.watermark.patches import PATCH, relative_floors
-from samplewise.watermark.view import shown_range
+from samplewise.watermark.patches import PATCH
+from samplewise.watermark.shown import patch_sizes, patch_squares, relative_floors, shown_range
 
 BAND, SSIM_BAND = 1 << 20, 1 << 18  # values that are compared at once
 SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
@@ -104,25 +104,6 @@ def fidelity(
         patch_psnr=worst,
         worst_patch=where,
     )
-
-
-def patch_squares(difference: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The sum of the squares in each patch of differences ``(H, W)`` or ``(H, W, C)``, ``(rows, columns)``."""
-    squares = difference.astype(np.int64)
-    squares *= squares
-    if squares.ndim == 3:
-        squares = squares.sum(2)
-    down = np.add.reduceat(squares, np.arange(0, squares.shape[0], PATCH), axis=0)
-    sums: NDArray[np.int64] = np.add.reduceat(down, np.arange(0, squares.shape[1], PATCH), axis=1)
-    return sums
-
-
-def patch_sizes(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """How many values each patch of an image has, ``(rows, columns)``: fewer at the edges."""
-    height, width = (
-        np.minimum(PATCH, length - np.arange(0, length, PATCH)) for length in shape[:2]
-    )
-    return np.outer(height, width) * (shape[2] if len(shape) == 3 else 1)
 
 
 def _worst_patch(original: StoredImage, squares: NDArray[np.int64], span: float) -> tuple[float, str]:

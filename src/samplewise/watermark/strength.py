@@ -1,15 +1,21 @@
-"""How strong a residual may be so that the stored integers keep a PSNR floor, and which floors there are."""
+"""How strong a residual may be so that the stored integers keep a floor, image and patches, and which floors there are."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
-from samplewise.errors import ConfigurationError, finite_number
+from samplewise.errors import ConfigurationError, finite_number, needed_for
 from samplewise.watermark.formats import StoredImage, bands
+from samplewise.watermark.patches import PATCH
+from samplewise.watermark.shown import patch_sizes, patch_squares, relative_floors, shown_range
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
@@ -17,11 +23,15 @@ FLOOR_STEP = 0.5
 """dB between the floors that are tried where one is too high."""
 STRIDE = 4
 """Steps that are taken at once where none works yet."""
-CLOSE = 0.02
-"""dB above the floor that are not worth another look."""
-LOOKS = 24
+CLOSE = 0.995
+"""Share of the squared error that a floor allows; more is not worth another look."""
+LOOKS = 8
+BACK = 0.97
+"""What is left of the strength of a patch that rounding took below its floor, beside what its excess says."""
 BAND = 1 << 18
 """Values that are looked at at once."""
+KEPT = 1 << 22
+"""Values of an image whose residual is kept at full size; that of a larger one is made anew for each look."""
 
 
 def checked_floor(psnr: float) -> float:
@@ -49,56 +59,114 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
     return LOWEST_FLOOR + step * found
 
 
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """What a network adds to an image to hide bits in it."""
+
+    bits: NDArray[np.uint8]
+    residual: NDArray[np.float32]
+    """To be added, to all colours alike, in stored values, at the network's scale ``(h, w)``."""
+    scale: float
+    """Pixels of the image for one of the network's."""
+
+
+def enlarged(values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True) -> NDArray[Any]:
+    """Rows of ``values`` at ``scale`` times its size, between its points along cubic curves, or straight lines."""
+    with needed_for("marking", "watermark"):
+        from PIL import Image
+    box = (0.0, rows.start / scale, width / scale, rows.stop / scale)
+    how = Image.Resampling.BICUBIC if smooth else Image.Resampling.BILINEAR
+    return np.asarray(Image.fromarray(values).resize((width, rows.stop - rows.start), how, box=box))
+
+
 @dataclass(frozen=True)
 class Strongest:
     """The strongest marking of one image at any floor."""
 
     image: StoredImage
-    residual: NDArray[np.float32]
-    """To be added, to all colours alike, zero where nothing may change; shape ``(H, W)``."""
-    peak: float
-    """What the floor is measured against."""
+    drawing: Drawing
     limit: float
     """How many times the residual is taken at most."""
+    protect: NDArray[np.bool_] | None = None
+    """Where no pixel may change, ``(H, W)``."""
+    largest: float | None = None
+    """The most that a stored value may change."""
+
+    @cached_property
+    def _bands(self) -> list[slice]:
+        """Rows that are looked at at once."""
+        height = len(self.image.pixels)
+        return [slice(rows.start, min(rows.stop, height)) for rows in bands(self.image.pixels, BAND, unit=PATCH)]
+
+    @cached_property
+    def _kept(self) -> list[NDArray[np.float32]] | None:
+        return None if self.image.pixels.size > KEPT else [self._residual(rows) for rows in self._bands]
+
+    def _residual(self, rows: slice) -> NDArray[np.float32]:
+        """At full size, in single rows, zero where nothing may change."""
+        scale, width = self.drawing.scale, self.image.pixels.shape[1]
+        residual = enlarged(self.drawing.residual, scale, rows, width) if scale > 1 else self.drawing.residual[rows, :width]
+        return residual if self.protect is None else np.where(self.protect[rows], np.float32(0.0), residual)
 
     def pixels(self, floor: float) -> NDArray[Any]:
-        """The image with as much of the residual as keeps the PSNR of the stored integers at ``floor`` dB or above.
+        """The image with as much of the residual as keeps the image and every patch of it at its floor or above.
 
-        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured.
+        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured. In a patch
+        the strength is no more than it can take, and goes over into that of its neighbours.
         """
-        rms = math.sqrt(np.vdot(self.residual, self.residual) / self.residual.size)
-        if rms == 0.0:
+        span, sizes = shown_range(self.image)[1], patch_sizes(self.image.pixels.shape)
+        allowed = sizes * span**2 * 10.0 ** (-(floor + self._relative_floors) / 10.0)
+        whole = span**2 * self.image.pixels.size * 10.0 ** (-floor / 10.0)
+        if not self.drawing.residual.any():
             return self.image.pixels
-        low, high = 0.0, 2.0 * self.limit
-        # Were there neither rounding nor clipping, this would be it.
-        strength = min(self.peak / 10.0 ** (floor / 20.0) / rms, self.limit)
-        for _ in range(LOOKS):
-            squares = self._squares(strength)
-            reached = 10.0 * math.log10(self.peak**2 * self.image.pixels.size / squares) if squares else None
-            if reached is None or reached >= floor:
-                low = strength
-                if strength == self.limit or (reached is not None and reached - floor < CLOSE):
+        rms = math.sqrt(float(np.square(self.drawing.residual).mean()))
+        strength = min(span * 10.0 ** (-floor / 20.0) / rms, self.limit)
+        caps = np.full(sizes.shape, self.limit)
+        best, reached = None, 0.0
+        for look in range(LOOKS):
+            taken = ndimage.minimum_filter(np.minimum(caps, strength), 3, mode="nearest")
+            squares = self._squares(taken)
+            excess, total = squares / allowed, float(squares.sum()) / whole
+            if (excess <= 1.0).all() and total <= 1.0 and total >= reached:
+                best, reached = taken, total
+                if total > CLOSE or strength >= self.limit:
                     break
-            else:
-                high = strength
-            if high - low < 1e-4 * high:
-                break
-            # In proportion; if that leads outside of what is known, the middle.
-            guess = strength * 10.0 ** ((reached - floor) / 20.0) * 0.9995 if reached is not None else 2.0 * strength
-            strength = min(guess if low < guess < high else 0.5 * (low + high), self.limit)
+            with np.errstate(divide="ignore"):
+                room = taken / np.sqrt(np.maximum(excess, 1e-12))
+            # At first what each patch can take is known from how it fared; then only those beyond are put right.
+            caps = np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, BACK * room, caps)
+            strength = self._strength(taken, caps, squares, whole)
         found = np.empty_like(self.image.pixels)
-        self._squares(low, found)
+        self._squares(np.zeros(sizes.shape) if best is None else best, found)
         return found
 
-    def _squares(self, strength: float, into: NDArray[Any] | None = None) -> int:
-        """The sum of all squared differences at a strength; the pixels are written to ``into``, if given."""
-        total = 0
-        for rows in bands(self.image.pixels, BAND):
+    @cached_property
+    def _relative_floors(self) -> NDArray[np.float64]:
+        return relative_floors(self.image)
+
+    def _strength(
+        self, taken: NDArray[np.float64], caps: NDArray[np.float64], squares: NDArray[Any], whole: float
+    ) -> float:
+        """At which strength, no patch above its cap, the squared error would be what the floor allows."""
+        unit = squares / np.maximum(taken, 1e-9) ** 2
+        low, high = 0.0, self.limit
+        for _ in range(40):
+            middle = 0.5 * (low + high)
+            inside = float((unit * np.minimum(caps, middle) ** 2).sum()) <= 0.998 * whole
+            low, high = (middle, high) if inside else (low, middle)
+        return max(low, 1e-6)
+
+    def _squares(self, strength: NDArray[np.float64], into: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """Sums of squared differences in patches of so much strength; the pixels are written to ``into``, if given."""
+        found = []
+        for number, rows in enumerate(self._bands):
+            residual = self._residual(rows) if self._kept is None else self._kept[number]
+            change = residual * enlarged(strength.astype(np.float32), PATCH, rows, residual.shape[1], smooth=False)
+            if self.largest is not None:
+                np.clip(change, -self.largest, self.largest, out=change)
             own = self.image.with_pixels(self.image.pixels[rows])
-            residual = self.residual[rows] if own.pixels.ndim == 2 else self.residual[rows][..., None]
-            pixels = own.nearest(own.pixels + np.float32(strength) * residual)
-            difference = (pixels.astype(np.int32) - own.pixels).ravel()
-            total += int(np.vdot(difference.astype(np.int64), difference))
+            pixels = own.nearest(own.pixels + (change if own.pixels.ndim == 2 else change[..., None]))
+            found.append(patch_squares(pixels.astype(np.int32) - own.pixels))
             if into is not None:
                 into[rows] = pixels
-        return total
+        return np.concatenate(found)

@@ -13,11 +13,9 @@ from torch.nn import functional
 from samplewise.errors import DataError
 from samplewise.watermark.formats import StoredImage, bands
 from samplewise.watermark.networks import Network
+from samplewise.watermark.shown import shown_grey, used_range
+from samplewise.watermark.strength import Drawing
 
-TAIL = 0.5
-"""Percent of the values at either end that a window leaves out: marking moves the extremes, and hardly these."""
-LEAST_SPAN = 32
-"""Levels of the narrowest window. Below, the rounding to whole levels would be most of what the network sees."""
 SIDE = 256
 """Pixels that the network sees of the shorter side, or up to twice as many; larger images are seen at a fraction."""
 
@@ -46,19 +44,12 @@ class NetworkView:
 
     @classmethod
     def of(cls, image: StoredImage, network: Network) -> Self:
-        """The view of an image: all of an 8-bit range, but what is used of a deeper one.
-
-        Scanners store 12 bits in 16, or less: seen whole, such an image would be flat and black.
-        """
+        """The view of an image."""
         height, width = image.pixels.shape[:2]
         factor = max(1, min(height, width) // SIDE)
         if height * width > MOST * factor**2:
             raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
-        if image.bits <= 8:
-            return cls(image, network, image.lowest, image.peak, factor)
-        used = image.pixels[~image.padding(image.pixels)]
-        low, high = np.percentile(used if used.size else image.pixels, [TAIL, 100.0 - TAIL])
-        return cls(image, network, float(low), float(max(high - low, LEAST_SPAN)), factor)
+        return cls(image, network, *used_range(image), factor)
 
     @property
     def _side(self) -> int:
@@ -89,25 +80,17 @@ class NetworkView:
         return grey.expand(-1, self.network.channels, -1, -1)
 
     def _band(self, pixels: NDArray[Any]) -> Tensor:
-        seen = (pixels.astype(np.float32) - np.float32(self.lowest)) / np.float32(self.span)
-        grey = torch.from_numpy(seen if seen.ndim == 2 else seen.mean(2)).clamp_(0.0, 1.0)[None, None]
+        grey = torch.from_numpy(shown_grey(pixels, (self.lowest, self.span)))[None, None]
         height, width = pixels.shape[:2]
         grey = functional.pad(grey, (0, -width % self._side, 0, -height % self._side), mode="replicate")
         return functional.avg_pool2d(grey, self.factor) if self.factor > 1 else grey
 
-    def residual(self, bits: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What the network adds to hide ``bits (L,)``, in stored values, ``(H, W)``.
-
-        One residual for all channels, so that nothing is lost where a file is stored in grey.
-        """
+    def drawing(self, bits: NDArray[np.uint8]) -> Drawing:
+        """What the network adds to hide ``bits (L,)``: one residual for all channels, as files may be stored in grey."""
         seen = self.tensor()
         with torch.inference_mode():
-            change = (self.network.embed(seen, torch.from_numpy(bits)[None].float()) - seen).mean(1, keepdim=True)
-        if self.factor > 1:
-            change = functional.interpolate(change, scale_factor=self.factor, mode="nearest")
-        height, width = self.image.pixels.shape[:2]
-        values: NDArray[np.float32] = change[0, 0, :height, :width].numpy() * np.float32(self.span)
-        return values
+            change = (self.network.embed(seen, torch.from_numpy(bits)[None].float()) - seen).mean(1)
+        return Drawing(bits, change[0].numpy() * np.float32(self.span), float(self.factor))
 
     def logits(self) -> NDArray[np.float32]:
         """What the network reads, ``(L,)``."""

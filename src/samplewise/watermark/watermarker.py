@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,12 +14,13 @@ from numpy.typing import NDArray
 
 from samplewise.checkpoint import MODEL_FILE
 from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.watermark.certificate import ImageCertificate, fidelity, sha256
+from samplewise.watermark.certificate import ImageCertificate, sha256
+from samplewise.watermark.fidelity import fidelity
 from samplewise.watermark.formats import StoredImage
-from samplewise.watermark.networks import SHIPPED_FILE, Network, load_network, network_name
-from samplewise.watermark.payload import Codec, Extracted, Key, Payload
+from samplewise.watermark.networks import FIRST_SHIPPED_FILE, SHIPPED_FILE, Lattice, Network, load_network, network_name
+from samplewise.watermark.payload import Extracted, Key, Payload
+from samplewise.watermark.schemes import Look, Plain, Scheme, Woven
 from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
-from samplewise.watermark.view import NetworkView
 
 STRONGEST = 8.0
 """How many times its residual a network is given where the floor leaves room."""
@@ -44,10 +46,12 @@ class Watermarker:
     """Hides messages in images of any size and bit depth, and reads them.
 
     Args:
-        network: trained, of any kind.
+        network: trained, of any kind. Only what a :class:`~samplewise.watermark.networks.Lattice` marked is found when
+            it was moved, and tied to its image.
         model: its name in certificates; made of its weights if not given.
-        key: whoever does not have it can neither read nor write; None for everybody.
+        key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
         formerly: its name in certificates of earlier versions, which hashed the file of weights.
+        before: networks of earlier versions whose files are read too.
 
     Example:
         >>> import numpy as np, samplewise as sw
@@ -59,19 +63,30 @@ class Watermarker:
     """
 
     def __init__(
-        self, network: Network, *, model: str | None = None, key: Key | None = None, formerly: str | None = None
+        self,
+        network: Network,
+        *,
+        model: str | None = None,
+        key: Key | None = None,
+        formerly: str | None = None,
+        before: Sequence[Network] = (),
     ) -> None:
         self.network = network.eval()
         self.model = network_name(network) if model is None else model
         self.formerly = formerly
-        self.codec = Codec(network.bits, key)
+        self.scheme: Scheme = Woven(network, key) if isinstance(network, Lattice) else Plain(network, key)
+        self.before = [Plain(one.eval(), key) for one in before]
+        self.codec = self.scheme.codec
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, key: Key | None = None) -> Self:
         """Load trained weights: a file, the folder that ``samplewise watermark train`` left, or the shipped ones."""
         if path is None:
-            with resources.as_file(resources.files("samplewise.watermark") / SHIPPED_FILE) as file:
-                return cls.load(file, key=key)
+            shipped = []
+            for name in (SHIPPED_FILE, FIRST_SHIPPED_FILE):
+                with resources.as_file(resources.files("samplewise.watermark") / name) as file:
+                    shipped.append(load_network(file))
+            return cls(shipped[0], key=key, before=shipped[1:])
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
@@ -79,55 +94,85 @@ class Watermarker:
         return cls(load_network(file), key=key, formerly=f"swift-{sha256(file)[:12]}")
 
     def embed(
-        self, image: Any, message: Message, *, psnr: float = 45.0, protect: NDArray[np.bool_] | None = None
+        self,
+        image: Any,
+        message: Message,
+        *,
+        psnr: float = 45.0,
+        protect: NDArray[np.bool_] | None = None,
+        max_difference: float | None = None,
+        replace: bool = False,
     ) -> Embedded:
         """Hide a message in an image.
 
         Args:
             image: an array ``(H, W)`` or ``(H, W, 3)`` of uint8 or uint16, or a Pillow image in grey or RGB.
             message: text, bytes, or a :class:`Payload`.
-            psnr: floor in dB that the stored integers keep.
+            psnr: floor in dB that the stored integers keep; that of a patch is the higher the calmer it is.
             protect: True where no pixel may change, shape ``(H, W)``.
+            max_difference: the most by which a stored value may change.
+            replace: write the message in the place of the one that is there, instead of refusing that.
 
         Raises:
-            RefusedError: the message cannot be read back at this floor. It says which floor would do.
+            RefusedError: the message cannot be read back at this floor, and it says which floor would do; or the image
+                is marked already.
             DataError: not an image of this kind, or one too small.
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
         stored = as_stored(image)
-        pixels, errors = self.mark(stored, message, psnr=psnr, protect=protect)
+        pixels, errors = self.mark(
+            stored, message, psnr=psnr, protect=protect, max_difference=max_difference, replace=replace
+        )
         hashes = _digest(stored.pixels), _digest(pixels)
         return Embedded(pixels, self.certify(stored, pixels, errors, hashes, psnr, protect))
 
     def extract(self, image: Any) -> Extracted:
-        """Read the message of an image, if it has one; arguments as for :meth:`embed`."""
-        view = NetworkView.of(as_stored(image), self.network)
-        return (self.codec.decode(view.logits()) if view.room >= 1 else None) or Extracted()
+        """Read the message of an image, if it has one; arguments as for :meth:`embed`.
+
+        One look if nobody moved the image; else it is looked for.
+        """
+        stored = as_stored(image)
+        return self._there(stored).found or self.scheme.search(stored) or Extracted()
+
+    def _there(self, image: StoredImage) -> Look:
+        """What can be read of an image that nobody moved, with the network or one of earlier versions."""
+        look = Look()
+        for scheme in (self.scheme, *self.before):
+            if (look := scheme.look(image)).found is not None:
+                break
+        return look
 
     def mark(
-        self, image: StoredImage, message: Message, *, psnr: float, protect: NDArray[np.bool_] | None = None
+        self,
+        image: StoredImage,
+        message: Message,
+        *,
+        psnr: float,
+        protect: NDArray[np.bool_] | None = None,
+        max_difference: float | None = None,
+        replace: bool = False,
     ) -> tuple[NDArray[Any], int]:
         """The image's pixels with the message in them, and how many bits are read wrong, or :class:`RefusedError`."""
         floor = checked_floor(psnr)
         payload = Payload.of(message)
-        bits = self.codec.encode(payload)
-        view = NetworkView.of(image, self.network)
-        view.check_room()
-        residual = view.residual(bits)
-        if protect is not None:
-            residual[_checked_mask(protect, image)] = 0.0
-        # A deep image that uses a part of its range keeps the floor against that part, so all the more in the whole.
-        strongest = Strongest(image, residual, min(image.peak, view.span), STRONGEST)
+        self.codec.correctable(len(payload.content))  # refuses what is too long before any work
+        self.scheme.check_room(image)
+        there = self._there(image)
+        if there.found is not None and not replace:
+            raise RefusedError(
+                f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
+            )
+        drawing = self.scheme.draw(image, payload, instead=there if there.found is not None else None)
+        mask = None if protect is None else _checked_mask(protect, image)
+        strongest = Strongest(image, drawing, STRONGEST, mask, max_difference)
 
         def read_back(pixels: NDArray[Any]) -> tuple[int, bool]:
             """How many bits are read wrong, and whether the payload is read, with reserves for what may happen."""
-            logits = NetworkView.of(image.with_pixels(pixels), self.network).logits()
-            errors = int(np.count_nonzero((logits > 0) != bits))
+            look = self.scheme.look(image.with_pixels(pixels))
+            errors = self.codec.bits if look.logits is None else int(np.count_nonzero((look.logits > 0) != drawing.bits))
             # What counting errors can correct must do here; weighing them is left for what happens to the file.
-            if errors > self.codec.correctable(len(payload.content)):
-                return errors, False
-            found = self.codec.decode(logits)
-            return errors, found is not None and found.payload == payload
+            enough = errors <= self.codec.correctable(len(payload.content))
+            return errors, enough and look.found is not None and look.found.payload == payload
 
         pixels = strongest.pixels(floor)
         errors, readable = read_back(pixels)
@@ -140,7 +185,7 @@ class Watermarker:
             advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
         raise RefusedError(
             f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB: "
-            f"{_difficulty(view, protect, hopeless=advice == NOTHING)}; {advice}"
+            f"{_difficulty(self.scheme.room(image), protect, hopeless=advice == NOTHING)}; {advice}"
         )
 
     def certify(
@@ -159,14 +204,14 @@ class Watermarker:
             floor=float(floor),
             bits=self.network.bits,
             bit_errors=bit_errors,
-            fidelity=fidelity(original.pixels, marked, peak=original.peak, protected=protect),
+            fidelity=fidelity(original, marked, protected=protect),
         )
 
 
-def _difficulty(view: NetworkView, protect: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
+def _difficulty(room: float, protect: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
     """Why an image may be a hard one."""
     protected = 0.0 if protect is None else float(protect.mean())
-    reasons = ["the image is small"] if view.room < 2 else []
+    reasons = ["the image is small"] if room < 2 else []
     if protected > MUCH:
         reasons.append(f"{100 * protected:.0f}% of it is protected")
     flat = "the image is too flat, too black or white, or nothing but noise"

@@ -26,7 +26,8 @@ from samplewise.errors import ConfigurationError, DataError, NotFiniteError, Out
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
-from samplewise.watermark.certificate import fidelity
+from samplewise.watermark.fidelity import fidelity
+from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import Chain
 from samplewise.watermark.pipeline import LEVELS, fixed_messages
@@ -164,7 +165,7 @@ def measure(
                 before = as_pixels(covers, kind)
                 paths = [folder / kind / name for name in files]
                 read = np.stack(list(pool.map(trip, paths, as_pixels(marked, kind))))
-                near = list(pool.map(partial(fidelity, peak=LEVELS), before, read))
+                near = list(pool.map(fidelity, (StoredImage(one, 8) for one in before), read))
                 for name, values in {
                     "psnr": [EQUAL if one.psnr is None else min(one.psnr, EQUAL) for one in near],
                     "ssim": [one.ssim for one in near],

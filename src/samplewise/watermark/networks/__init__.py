@@ -13,12 +13,13 @@ from samplewise.watermark.networks.hidden import Hidden
 from samplewise.watermark.networks.lattice import Lattice
 from samplewise.watermark.networks.swift import Swift
 
-__all__ = ["NETWORKS", "SHIPPED_FILE", "Hidden", "Lattice", "Network", "Swift", "load_network", "network_name", "save_network"]
+__all__ = ["FIRST_SHIPPED_FILE", "NETWORKS", "SHIPPED_FILE", "Hidden", "Lattice", "Network", "Swift", "load_network"]
+__all__ += ["network_name", "save_network"]
 
 NETWORKS: dict[str, type[Network]] = {"hidden": Hidden, "lattice": Lattice, "swift": Swift}
 """By the name that commands and files use. A new network takes its class and a line here."""
-SHIPPED_FILE = "swift.safetensors"
-"""The trained one that comes with the package, in the folder above."""
+SHIPPED_FILE, FIRST_SHIPPED_FILE = "lattice.safetensors", "swift.safetensors"
+"""The trained one that comes with the package, in the folder above, and that of the first version."""
 FORMAT = "samplewise-network-1"
 
 

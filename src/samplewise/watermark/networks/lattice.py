@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.networks.base import Network
-from samplewise.watermark.patches import local_floors
+from samplewise.watermark.patches import above_image, calmness
 from samplewise.watermark.networks.swift import CELL, GROUPS, block
 
 TILE = 64
@@ -92,7 +92,7 @@ class Lattice(Network):
         amounts = 2.0 * torch.sigmoid(self.mix(torch.cat([features, signs], dim=1)))
         drawn = self._drawn(signs * amounts)
         pilot = _repeated(pilots.to(images)[:, None], height, width)
-        room = 10.0 ** (-local_floors(images.mean(1, keepdim=True), 0.0) / 20.0)
+        room = 10.0 ** (-above_image(calmness(images.mean(1, keepdim=True))) / 20.0)
         gain = 1.0
         for part in (functional.softplus(self.gain(features)), room):
             gain = gain * functional.interpolate(part, size=(height, width), mode="bilinear", align_corners=False)

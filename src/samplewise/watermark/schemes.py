@@ -1,0 +1,235 @@
+"""The two ways in which a message lies in an image: a network's own, where it must stay, and a lattice that is found."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from samplewise.errors import DataError
+from samplewise.watermark.content import PAIRS, Content
+from samplewise.watermark.finding import Picture, Pilots, Place, periods, seen_at
+from samplewise.watermark.formats import StoredImage, bands
+from samplewise.watermark.networks import Lattice, Network
+from samplewise.watermark.networks.lattice import CELL, TILE, pilot_tile
+from samplewise.watermark.payload import Codec, Extracted, Key, Payload, derived
+from samplewise.watermark.shown import BAND, shown_grey, shown_range
+from samplewise.watermark.strength import Drawing
+from samplewise.watermark.view import NetworkView
+
+SIDE = 256
+"""The network's pixels along the shorter side of an image, whatever its size; smaller images are seen as they are."""
+PICTURE = 1024
+"""Pixels of the shorter side, or up to twice as many, of the picture in which a mark is looked for."""
+LEVELS = 255.0
+SALTS = 256
+"""Pilots, of which an image has one; order and mask of the bits differ with it."""
+LEAST_PILOT = 4.8
+"""Standard deviations; over all pilots and places chance hardly reaches 4.7. The checksum decides, this saves tries."""
+SURE_PILOT = 3.5
+"""The same where only the pilot is not known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What was read of an image at one place."""
+
+    logits: NDArray[np.float32] | None = None
+    """Of each bit; None if nothing could be read."""
+    found: Extracted | None = None
+    salt: str = ""
+    """That the message was encoded with."""
+
+
+class Scheme(Protocol):
+    """One way to write messages into images and to read them."""
+
+    codec: Codec
+
+    def room(self, image: StoredImage) -> float:
+        """How many times the room that a message needs there is; below 1 the image is too small."""
+
+    def check_room(self, image: StoredImage) -> None:
+        """Refuse an image that is too small."""
+
+    def draw(self, image: StoredImage, payload: Payload, *, instead: Look | None = None) -> Drawing:
+        """What to add to an image so that it carries a payload, or, ``instead`` of what was read there, another."""
+
+    def look(self, image: StoredImage) -> Look:
+        """Read an image that nobody moved."""
+
+    def search(self, image: StoredImage) -> Extracted | None:
+        """Read an image that was moved, if this way allows that."""
+
+
+class Plain:
+    """Cells that begin at the corner of an image: any network, and all files of the first version."""
+
+    def __init__(self, network: Network, key: Key | None) -> None:
+        self.network = network
+        self.codec = Codec(network.bits, key)
+
+    def room(self, image: StoredImage) -> float:
+        return NetworkView.of(image, self.network).room
+
+    def check_room(self, image: StoredImage) -> None:
+        NetworkView.of(image, self.network).check_room()
+
+    def draw(self, image: StoredImage, payload: Payload, *, instead: Look | None = None) -> Drawing:
+        return NetworkView.of(image, self.network).drawing(self.codec.encode(payload))
+
+    def look(self, image: StoredImage) -> Look:
+        view = NetworkView.of(image, self.network)
+        if view.room < 1:
+            return Look()
+        logits = view.logits()
+        return Look(logits, self.codec.decode(logits))
+
+    def search(self, image: StoredImage) -> Extracted | None:
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """One image as the lattice is looked for in it."""
+
+    image: StoredImage
+    shown: tuple[float, float]
+    """The lowest stored value and the width of the range that is seen as 0 to 1."""
+    factor: int
+    """Pixels of the image for one of the picture."""
+
+    @classmethod
+    def of(cls, image: StoredImage) -> Self:
+        """What is shown of an image, large ones at a fraction of their size."""
+        return cls(image, shown_range(image), max(1, min(image.pixels.shape[:2]) // PICTURE))
+
+    @cached_property
+    def picture(self) -> Picture:
+        """In grey levels from 0 to 255."""
+        parts = []
+        for rows in bands(self.image.pixels, BAND, unit=self.factor):
+            grey = torch.from_numpy(shown_grey(self.image.pixels[rows], self.shown))[None, None]
+            parts.append(torch.nn.functional.avg_pool2d(grey, self.factor) if self.factor > 1 else grey)
+        picture: Picture = LEVELS * torch.cat([part for part in parts if part.shape[2]], dim=2)[0, 0].numpy()
+        return picture
+
+    @property
+    def scale(self) -> float:
+        """Pixels of the image for one of the network's, where nobody moved it."""
+        return max(1.0, min(self.image.pixels.shape[:2]) / SIDE)
+
+    @property
+    def unmoved(self) -> Place:
+        """Where the tiles lie if nobody moved them."""
+        return Place(self.scale / self.factor * np.eye(2), np.zeros(2))
+
+    @cached_property
+    def seen(self) -> tuple[Picture, NDArray[np.bool_], NDArray[np.int64]]:
+        """What the network sees if nobody moved the image: grey levels, which lie inside, and the first of its pixels."""
+        return self.at(self.unmoved, CELL)
+
+    def at(self, place: Place, unit: int) -> tuple[Picture, NDArray[np.bool_], NDArray[np.int64]]:
+        """What the network sees at a place, in whole units of pixels."""
+        origin, shape = place.covering(self.picture.shape, unit)
+        seen, inside = seen_at(self.picture, place, origin, shape)
+        return np.clip(LEVELS - seen if place.inverted else seen, 0.0, LEVELS), inside, origin
+
+
+class Woven:
+    """Tiles all over an image that are found wherever it went, tied to what is in the image."""
+
+    def __init__(self, network: Lattice, key: Key | None) -> None:
+        self.network = network
+        self.key = key
+        self.codec = Codec(network.bits, key, tie=PAIRS)
+        self.content = Content(key)
+        self.seeds = [derived(key, f"pilot {number}", 16) for number in range(SALTS)]
+        self.pilots = Pilots(network, self.seeds)
+
+    def room(self, image: StoredImage) -> float:
+        return float(min(image.pixels.shape[:2])) / TILE
+
+    def check_room(self, image: StoredImage) -> None:
+        if self.room(image) < 1:
+            height, width = image.pixels.shape[:2]
+            raise DataError(f"expected an image of at least {TILE} x {TILE} pixels, got {width} x {height}")
+
+    def draw(self, image: StoredImage, payload: Payload, *, instead: Look | None = None) -> Drawing:
+        sight = Sight.of(image)
+        seen = sight.seen[0]
+        tie = self.content.bits(seen)
+        # Which pilot an image has is a matter of its content and the key; a mark in the place of another keeps its.
+        digest = hashlib.blake2b(np.rint(seen).astype(np.uint8).tobytes(), key=derived(self.key, "salt", 32)).digest()
+        salt = str(digest[0]) if instead is None else instead.salt
+        bits = self.codec.encode(payload, tie, salt)
+        residual = self._residual(seen, bits, salt)
+        if instead is not None and instead.found is not None and instead.found.payload is not None:
+            residual = residual - self._residual(seen, self._encoded(instead), salt)
+        return Drawing(bits, residual * np.float32(sight.shown[1]), sight.scale)
+
+    def _encoded(self, there: Look) -> NDArray[np.uint8]:
+        """The bits of a message that was read."""
+        assert there.found is not None and there.found.payload is not None
+        return self.codec.encode(there.found.payload, there.found.tie, there.salt)
+
+    def _residual(self, seen: Picture, bits: NDArray[np.uint8], salt: str) -> NDArray[np.float32]:
+        """Of values in [0, 1]."""
+        images = torch.from_numpy(seen / np.float32(LEVELS))[None, None]
+        with torch.inference_mode():
+            drawn = self.network.residual(
+                images, torch.from_numpy(bits)[None].float(), pilot_tile(self.seeds[int(salt)])[None]
+            )
+        residual: NDArray[np.float32] = drawn[0, 0].numpy()
+        return residual
+
+    def look(self, image: StoredImage) -> Look:
+        if self.room(image) < 1:
+            return Look()
+        sight = Sight.of(image)
+        seen, inside, origin = sight.seen
+        pilot, sure = self.pilots.unmoved(seen)
+        return self._read(seen, inside, origin, str(pilot), moved=False) if sure > SURE_PILOT else Look()
+
+    def search(self, image: StoredImage) -> Extracted | None:
+        if self.room(image) < 1:
+            return None
+        sight = Sight.of(image)
+        for tries, place in enumerate(self._places(sight), start=2):  # one was made without a search
+            look = self._read(*sight.at(place, TILE), str(place.pilot), moved=True)
+            if look.found is not None:
+                return replace(look.found, chance=min(1.0, tries * look.found.chance))
+        return None
+
+    def _places(self, sight: Sight) -> Iterator[Place]:
+        """Where the tiles may lie: as large as if the image were whole, then as its periods say."""
+
+        def sizes() -> Iterator[NDArray[np.float64]]:
+            yield sight.unmoved.matrix
+            yield from (matrix / TILE for _, matrix in periods(sight.picture))
+
+        for matrix in sizes():
+            place = self.pilots.best(sight.picture, Place(matrix, np.zeros(2)))
+            if place.sure > LEAST_PILOT:
+                yield self.pilots.exact(sight.picture, place)
+
+    def _read(
+        self, seen: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64], salt: str, *, moved: bool
+    ) -> Look:
+        """Read what the network sees, whose first pixel is the first of a tile."""
+        down, across = seen.shape[0] // CELL, seen.shape[1] // CELL
+        trust = inside.reshape(down, CELL, across, CELL).all((1, 3)).astype(np.float32)
+        with torch.inference_mode():
+            images = torch.from_numpy(seen / np.float32(LEVELS))[None, None]
+            logits = self.network.extract(images, torch.from_numpy(trust)[None, None])[0].numpy()
+        found = self.codec.decode(logits, salt)
+        if found is not None:
+            belongs = self.content.belongs(found.tie, seen, inside, origin, moved=moved)
+            found = replace(found, belongs=belongs)
+        return Look(logits, found, salt)
