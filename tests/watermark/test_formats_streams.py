@@ -121,6 +121,15 @@ def test_what_other_encoders_write_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(transcoded(make(path, signed), bytes(plain), JPEG_LOSSLESS)).pixels, signed)
 
 
+def test_white_stays_white_where_loss_leads_above_the_stored_bits(tmp_path: Path) -> None:
+    pixels = np.where(WAVES > 0.5, 1023, 0).astype(np.uint16)
+    stream = bytes(imagecodecs.jpeg8_encode(pixels, 90, bitspersample=12))
+    assert imagecodecs.jpeg8_decode(stream).max() > 1023
+    path = make(tmp_path / "a.dcm", pixels, BitsStored=10, HighBit=9)
+    found = read(transcoded(path, stream, JPEG_EXTENDED)).pixels
+    assert np.abs(found.astype(int) - pixels).max() < 100
+
+
 @pytest.mark.parametrize("syntax", [JPEG_BASELINE, JPEG_EXTENDED, JPEG_LS_NEAR, JPEG_2000, *HIGH_THROUGHPUT])
 def test_with_loss_or_without_an_encoder_it_is_written_uncompressed(syntax: str, tmp_path: Path) -> None:
     pixels = np.rint(WAVES * 250).astype(np.uint8)

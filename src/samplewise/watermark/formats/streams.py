@@ -109,6 +109,9 @@ def decode_stream(stream: bytes, runner: DecodeRunner) -> bytes:
     elif syntax in (JPEG_EXTENDED, JPEG_LOSSLESS, JPEG_LOSSLESS_SV1):
         same = NO_CONVERSION if found.samples == 3 else None
         pixels = imagecodecs.jpeg8_decode(stream, colorspace=same, outcolorspace=same)
+        if syntax == JPEG_EXTENDED and not runner.pixel_representation:
+            # Loss may lead above the stored bits, where 1024 would be taken for 0.
+            pixels = np.minimum(pixels, pixels.dtype.type((1 << min(runner.bits_stored, 8 * pixels.itemsize)) - 1))
     else:
         pixels = imagecodecs.jpeg2k_decode(stream, numthreads=1)
         if runner.photometric_interpretation in ("YBR_ICT", "YBR_RCT"):
