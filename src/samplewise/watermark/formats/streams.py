@@ -1,7 +1,7 @@
 """Compressed pixel data of DICOM files: what a stream says of its size, and streams decoded and encoded.
 
-By imagecodecs (libjpeg-turbo, CharLS, OpenJPEG): decoders that are fuzzed by their authors, and given nothing before
-the size in the stream was compared with the one in the header.
+By imagecodecs (libjpeg-turbo, CharLS, OpenJPEG), whose decoders stand damaged streams, as those of GDCM do not. They
+are given nothing before the size in the stream was compared with the one in the header.
 """
 
 from __future__ import annotations
