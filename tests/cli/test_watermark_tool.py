@@ -136,7 +136,7 @@ def test_text_cannot_play_with_the_terminal(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "expected one of --text, --hex and --bits as the message, got 0 of them"),
+        ((), "expected one of --text, --hex, --bits, --messages and --message-from as the message, got 0"),
         (("--text", "a", "--bits", "1"), "got 2 of them"),
         (("--text", ""), "at least one byte"),
         (("--text", "x" * 17), "expected a payload of 1 to 16 bytes"),

@@ -9,16 +9,16 @@ import imagecodecs
 import numpy as np
 import pydicom
 import pytest
-from dicom_files import make, opened, real
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom.encaps import encapsulate, generate_frames
-from pydicom.pixels.encoders import RLELosslessEncoder
+from pydicom.pixels.encoders.base import get_encoder
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
+from dicom_files import make, opened, real
 from samplewise.errors import DataError
 from samplewise.watermark.formats import read
 from samplewise.watermark.formats.streams import (
@@ -114,11 +114,20 @@ def test_what_other_encoders_write_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(transcoded(make(path, deep), file.getvalue(), JPEG_2000)).pixels, deep)
     make(path, deep)
     dataset = opened(path)
-    transcoded(path, RLELosslessEncoder.encode(dataset), RLE)
+    transcoded(path, get_encoder(RLE).encode(dataset), RLE)
     np.testing.assert_array_equal(read(path).pixels, deep)
     signed = (deep.astype(np.int64) - 32768).astype(np.int16)
     plain = imagecodecs.jpeg8_encode(signed.view(np.uint16), lossless=True, predictor=6, bitspersample=16)
     np.testing.assert_array_equal(read(transcoded(make(path, signed), bytes(plain), JPEG_LOSSLESS)).pixels, signed)
+
+
+def test_white_stays_white_where_loss_leads_above_the_stored_bits(tmp_path: Path) -> None:
+    pixels = np.where(WAVES > 0.5, 1023, 0).astype(np.uint16)
+    stream = bytes(imagecodecs.jpeg8_encode(pixels, 90, bitspersample=12))
+    assert imagecodecs.jpeg8_decode(stream).max() > 1023
+    path = make(tmp_path / "a.dcm", pixels, BitsStored=10, HighBit=9)
+    found = read(transcoded(path, stream, JPEG_EXTENDED)).pixels
+    assert np.abs(found.astype(int) - pixels).max() < 100
 
 
 @pytest.mark.parametrize("syntax", [JPEG_BASELINE, JPEG_EXTENDED, JPEG_LS_NEAR, JPEG_2000, *HIGH_THROUGHPUT])

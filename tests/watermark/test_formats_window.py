@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dicom_files import make, real
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
+from dicom_files import make, real
 from samplewise.watermark.formats import Window, read
 
 HU = {"Modality": "CT", "RescaleSlope": "1", "RescaleIntercept": "-1024"}
@@ -124,7 +124,7 @@ def test_whatever_numbers_there_are_it_is_sane_or_none(
     numbers: tuple[float, float, float, float], dtype: Any, tmp_path: Path
 ) -> None:
     names = ("WindowCenter", "WindowWidth", "RescaleSlope", "RescaleIntercept")
-    values = {name: f"{number:.8g}" for name, number in zip(names, numbers, strict=True)}
+    values: dict[str, Any] = {name: f"{number:.8g}" for name, number in zip(names, numbers, strict=True)}
     found = window(tmp_path, dtype=dtype, **values)
     low = 0 if dtype is np.uint16 else -2048
     if found is not None:

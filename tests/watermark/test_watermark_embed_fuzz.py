@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from test_formats_dicom import make
 from test_formats_fuzz import damaged
 
+from dicom_files import make
 from natural_images import natural_image
 from samplewise.errors import SamplewiseError
 from samplewise.watermark import Payload, Watermarker

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom.data import get_testdata_file
-from test_formats_dicom import make, opened
 
+from dicom_files import make, opened
 from natural_images import natural_image
 from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
 from samplewise.watermark import Key, Payload, Watermarker

@@ -13,12 +13,13 @@ from samplewise.cli.options import JsonFlag
 from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
 from samplewise.cli.watermark_keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
+from samplewise.cli.watermark_messages import MessageFromOption, MessagesOption, chosen_message
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
-    from samplewise.watermark.payload import Extracted, Payload
+    from samplewise.watermark.payload import Extracted
     from samplewise.watermark.verification import Verification
     from samplewise.watermark.watermarker import Watermarker
 
@@ -26,6 +27,7 @@ EMBED = (
     '\b\nExample: samplewise watermark embed xray.png marked.png --text "patient 4711"\n'
     'A folder: samplewise watermark embed xrays marked --text "St. Elsewhere" --psnr 45 --workers 2\n'
     "Go on:    the same command with --resume\n"
+    'Each its own: samplewise watermark embed scans marked --message-from "{PatientID}"\n'
     "With key: samplewise watermark embed xray.dcm marked.dcm --hex 00ff17 --key key.txt\n"
     'Signed:   samplewise watermark embed xray.png marked.png --text "patient 4711" --sign hospital'
 )
@@ -60,6 +62,8 @@ def embed(
     ] = None,
     hexadecimal: Annotated[str | None, typer.Option("--hex", help="Message as hexadecimal digits.")] = None,
     bits: Annotated[str | None, typer.Option(help="Message as zeros and ones.")] = None,
+    messages: MessagesOption = None,
+    message_from: MessageFromOption = None,
     psnr: Annotated[float, typer.Option(help="PSNR in dB that every written file keeps.")] = 45.0,
     key: KeyOption = None,
     protect: ProtectOption = None,
@@ -83,10 +87,10 @@ def embed(
     from samplewise.data.processes import cores
     from samplewise.watermark.marking import FileMarker, Region
 
-    payload = _payload(text, hexadecimal, bits)
+    message = chosen_message(source, text, hexadecimal, bits, messages, message_from)
     region = None if protect is None else Region.parse(protect)
     signer = open_signer(sign, passphrase)
-    files = FileMarker(_marker(model, key), payload, psnr, region, force=force, lossy=lossy, signer=signer)
+    files = FileMarker(_marker(model, key), message, psnr, region, force=force, lossy=lossy, signer=signer)
     if source.is_dir():
         if force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
@@ -115,38 +119,32 @@ def extract(
     source: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image, or a folder of images.")],
     key: KeyOption = None,
     model: ModelOption = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes for a folder.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
     """Read the message of an image: exactly what was embedded, or that there is none (exit code 1)."""
     begin(f"watermark extract: loading the network for {source}")
-    from samplewise.watermark.folder import image_files
-    from samplewise.watermark.formats import naming, read
+    from samplewise.watermark.folder import extract_file, extract_files, image_files
 
     marker = _marker(model, key)
-
-    def extracted(path: Path) -> Extracted:
-        image = read(path)
-        with naming(path):
-            return marker.extract(image)
-
     if not source.is_dir():
-        found = extracted(source)
+        found = extract_file(marker, source)
         corrected = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected" if found else ""
         emit(found.to_dict(), _shown(found), corrected, as_json=as_json)
         if not found:
             raise typer.Exit(FAILED)
         return
     results: dict[str, dict[str, Any]] = {}
-    for path in image_files(source)[0]:
+    images, _ = image_files(source)
+    each = extract_files(marker, images, workers=min(workers, len(images)))
+    for path, one in zip(images, each, strict=True):
         name = str(path.relative_to(source))
-        try:
-            found = extracted(path)
-        except DataError as error:
-            results[name] = {"message": None, "error": str(error)}
-            shown = f"bad input: {printable(str(error))}"
+        if isinstance(one, DataError):
+            results[name] = {"message": None, "error": str(one)}
+            shown = f"bad input: {printable(str(one))}"
         else:
-            results[name] = found.to_dict()
-            shown = _shown(found)
+            results[name] = one.to_dict()
+            shown = _shown(one)
         if not as_json:
             print(f"{printable(name)}: {shown}", flush=True)
     if as_json:
@@ -250,16 +248,6 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
             note(f"and {len(failed) - SHOWN:,} more; --json names all")
     if failed:
         raise typer.Exit(FAILED)
-
-
-def _payload(text: str | None, hexadecimal: str | None, bits: str | None) -> Payload:
-    from samplewise.watermark.payload import Payload
-
-    makers = ((text, Payload.from_text), (hexadecimal, Payload.from_hex), (bits, Payload.from_bits))
-    given = [make(value) for value, make in makers if value is not None]
-    if len(given) != 1:
-        raise ConfigurationError(f"expected one of --text, --hex and --bits as the message, got {len(given)} of them")
-    return given[0]
 
 
 def _marker(model: Path | None, key: str | None) -> Watermarker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,8 +15,11 @@ from samplewise.data.records import SettingsFile
 from samplewise.disk import alone, clear_partial
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import ImageCertificate, certificate_path, read_entries, sha256
-from samplewise.watermark.formats import SUFFIXES, looks_like_image, suffix_format
+from samplewise.watermark.formats import SUFFIXES, looks_like_image, naming, read, suffix_format
 from samplewise.watermark.marking import FileMarker
+from samplewise.watermark.messages import Messages
+from samplewise.watermark.payload import Extracted
+from samplewise.watermark.watermarker import Watermarker
 
 if TYPE_CHECKING:
     from samplewise.watermark.signing import Signer
@@ -29,7 +31,7 @@ class FolderSettings:
 
     model: str
     message_and_key: str
-    """Of the SHA-256 of the bits that are hidden: another message or key gives another."""
+    """Of the SHA-256 of the bits that are hidden: another message, table or template of them, or key gives another."""
     floor: float
     protect: str
     lossy: bool
@@ -117,9 +119,10 @@ def mark_folder(
     The folder ``out`` is new or empty, or with ``resume`` one that the same call was at work on: files that are there,
     with the certificate that they were made of these images, are done.
     """
-    hidden = hashlib.sha256(marker.marker.codec.encode(marker.payload).tobytes()).hexdigest()[:16]
+    if isinstance(marker.message, Messages):
+        marker.message.check_files([task.name for task in found])
     protect = marker.protect.identity if marker.protect is not None else ""
-    settings = FolderSettings(marker.marker.model, hidden, marker.floor, protect, marker.lossy)
+    settings = FolderSettings(marker.marker.model, marker.message_and_key, marker.floor, protect, marker.lossy)
     if marker.signer is not None:
         settings = replace(settings, signed_by=marker.signer.public.fingerprint)
     if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:
@@ -137,13 +140,40 @@ def mark_folder(
             yield from pool.map(_mark, found)
 
 
+def extract_file(marker: Watermarker, path: Path) -> Extracted:
+    """What one file says."""
+    image = read(path)
+    with naming(path):
+        return marker.extract(image)
+
+
+def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[Extracted | DataError]:
+    """What each file says, or why it cannot be read, in order; with one worker in this process."""
+    if workers == 1:
+        yield from (_extract(marker, path) for path in paths)
+        return
+    with side_by_side(workers, partial(_same, marker), threads=1) as pool:
+        yield from pool.map(_extract, paths)
+
+
+def _same(marker: Watermarker) -> Watermarker:
+    return marker
+
+
+def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:
+    try:
+        return extract_file(marker, path)
+    except DataError as error:
+        return DataError(str(error))
+
+
 def _mark(marker: FileMarker, task: Task) -> FileResult:
     """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
     try:
         if os.path.lexists(task.target):
             _check_done(task, marker.signer)
             return FileResult(task.name, Status.DONE)
-        certificate, notes = marker.mark_file(task.source, task.target)
+        certificate, notes = marker.mark_file(task.source, task.target, name=task.name)
         return FileResult(task.name, Status.WRITTEN, "", certificate, notes)
     except RefusedError as error:
         return FileResult(task.name, Status.REFUSED, str(error))

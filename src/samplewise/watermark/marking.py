@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 from samplewise.watermark.certificate import ImageCertificate, certificate_path
 from samplewise.watermark.formats import ImageFile, check_free, naming, read, target_format
+from samplewise.watermark.messages import Messages
 from samplewise.watermark.payload import Payload
 from samplewise.watermark.strength import checked_floor
 from samplewise.watermark.watermarker import Watermarker
@@ -101,11 +102,12 @@ class _BelowFloor(RefusedError):
 
 @dataclass(frozen=True)
 class FileMarker:
-    """Marks files, all with the same message and floor."""
+    """Marks files, all with the same floor."""
 
     marker: Watermarker
     """The network and the key."""
-    payload: Payload
+    message: Payload | Messages
+    """The same for all files, or one for each."""
     floor: float
     """PSNR in dB that every written file keeps."""
     protect: Region | None = None
@@ -119,13 +121,30 @@ class FileMarker:
     def __post_init__(self) -> None:
         # What is wrong for every image is said before one is read.
         checked_floor(self.floor)
-        self.marker.codec.encode(self.payload)
+        if isinstance(self.message, Payload):
+            self.marker.codec.encode(self.message)
 
-    def mark_file(self, source: Path, target: Path) -> tuple[ImageCertificate, tuple[str, ...]]:
+    @property
+    def message_and_key(self) -> str:
+        """What tells the messages and the key from others, without telling what they are."""
+        if isinstance(self.message, Payload):
+            hidden = self.marker.codec.encode(self.message).tobytes()
+        else:
+            hidden = self.marker.codec.encode(Payload.of(b"?")).tobytes() + self.message.identity.encode()
+        return hashlib.sha256(hidden).hexdigest()[:16]
+
+    def mark_file(
+        self, source: Path, target: Path, *, name: str | None = None
+    ) -> tuple[ImageCertificate, tuple[str, ...]]:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
         The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
         is marked so much weaker that it keeps the floor after that.
+
+        Args:
+            source: the image.
+            target: the marked one.
+            name: of the image among the messages for each file; that of the file if not given.
 
         Returns:
             The certificate, and notes: what was converted, and what could not be kept.
@@ -139,12 +158,13 @@ class FileMarker:
         exact = target_format(image, target, lossy=self.lossy).exact
         if not exact and self.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
+        payload = self._payload(image, name or source.name)
         with naming(source):
             protected = None if self.protect is None else self.protect.mask(image.pixels.shape[:2])
         floor, below = self.floor, None
         for _ in range(1 if exact else LOSSY_TRIES):
             try:
-                return self._attempt(image, target, protected, floor), image.notes
+                return self._attempt(image, payload, target, protected, floor), image.notes
             except _BelowFloor as error:
                 below = error
             except RefusedError:
@@ -158,6 +178,15 @@ class FileMarker:
             floor = 0.05 - 10.0 * math.log10(left)
         assert below is not None
         raise below
+
+    def _payload(self, image: ImageFile, name: str) -> Payload:
+        """The message of one file; one that cannot be hidden is bad input, and is not shown."""
+        if isinstance(self.message, Payload):
+            return self.message
+        with naming(image.path):
+            payload = self.message.for_file(image, name)
+            self.marker.codec.encode(payload)
+        return payload
 
     def _check_names(self, source: Path, target: Path) -> None:
         """Refuse names that cannot be written to, before the work of marking."""
@@ -179,14 +208,14 @@ class FileMarker:
                 ) from error
 
     def _attempt(
-        self, image: ImageFile, target: Path, protected: NDArray[np.bool_] | None, floor: float
+        self, image: ImageFile, payload: Payload, target: Path, protected: NDArray[np.bool_] | None, floor: float
     ) -> ImageCertificate:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
         with naming(image.path):
-            pixels, _ = self.marker.mark(image, self.payload, psnr=floor, protect=protected)
+            pixels, _ = self.marker.mark(image, payload, psnr=floor, protect=protected)
         with image.writing(target, pixels, force=self.force, lossy=self.lossy) as written:
             found = self.marker.extract(written)
-            if found.payload != self.payload:
+            if found.payload != payload:
                 raise RefusedError(
                     f"{image.path}: the message cannot be read from the written file: lower the floor, or write .png"
                 )

@@ -1,7 +1,7 @@
 """Compressed pixel data of DICOM files: what a stream says of its size, and streams decoded and encoded.
 
-By imagecodecs (libjpeg-turbo, CharLS, OpenJPEG): decoders that are fuzzed by their authors, and given nothing before the
-size in the stream was compared with the one in the header.
+By imagecodecs (libjpeg-turbo, CharLS, OpenJPEG), whose decoders stand damaged streams, as those of GDCM do not. They
+are given nothing before the size in the stream was compared with the one in the header.
 """
 
 from __future__ import annotations
@@ -107,8 +107,11 @@ def decode_stream(stream: bytes, runner: DecodeRunner) -> bytes:
     if syntax in (JPEG_LS, JPEG_LS_NEAR):
         pixels = imagecodecs.jpegls_decode(stream)
     elif syntax in (JPEG_EXTENDED, JPEG_LOSSLESS, JPEG_LOSSLESS_SV1):
-        as_it_is = {"colorspace": NO_CONVERSION, "outcolorspace": NO_CONVERSION} if found.samples == 3 else {}
-        pixels = imagecodecs.jpeg8_decode(stream, **as_it_is)
+        same = NO_CONVERSION if found.samples == 3 else None
+        pixels = imagecodecs.jpeg8_decode(stream, colorspace=same, outcolorspace=same)
+        if syntax == JPEG_EXTENDED and not runner.pixel_representation:
+            # Loss may lead above the stored bits, where 1024 would be taken for 0.
+            pixels = np.minimum(pixels, pixels.dtype.type((1 << min(runner.bits_stored, 8 * pixels.itemsize)) - 1))
     else:
         pixels = imagecodecs.jpeg2k_decode(stream, numthreads=1)
         if runner.photometric_interpretation in ("YBR_ICT", "YBR_RCT"):
@@ -141,10 +144,20 @@ def decoder(syntax: UID) -> Decoder | None:
 def _jpeg_lossless(pixels: Pixels, bits: int) -> bytes:
     import imagecodecs
 
-    colours = {"colorspace": "RGB", "outcolorspace": "RGB", "subsampling": "444"} if pixels.ndim == 3 else {}
     # A sign with its copies, as others write it: not all decoders make them anew.
     bits = 16 if pixels.dtype.kind == "i" else max(bits, 9) if pixels.itemsize == 2 else bits
-    return bytes(imagecodecs.jpeg8_encode(_words(pixels), lossless=True, predictor=1, bitspersample=bits, **colours))
+    same = "RGB" if pixels.ndim == 3 else None
+    return bytes(
+        imagecodecs.jpeg8_encode(
+            _words(pixels),
+            colorspace=same,
+            outcolorspace=same,
+            subsampling="444" if same else None,
+            lossless=True,
+            predictor=1,
+            bitspersample=bits,
+        )
+    )
 
 
 def _jpeg_ls(pixels: Pixels, bits: int) -> bytes:
@@ -165,7 +178,7 @@ def _jpeg_2000(pixels: Pixels, bits: int) -> bytes:
 
 
 def _run_lengths(pixels: Pixels, bits: int) -> bytes:
-    """Each byte of the values by itself, the highest first (PS3.5, G); pydicom does the same, a hundred times slower."""
+    """Each byte of the values by itself, the highest first (PS3.5, G); pydicom does the same, much slower."""
     import imagecodecs
 
     samples = np.moveaxis(pixels, 2, 0) if pixels.ndim == 3 else pixels[None]
