@@ -138,12 +138,10 @@ def averages(task: Task) -> Iterator[Record]:
     ours = marked(task.files[task.image], task.key, SAME)
     for sigma in SIGMAS:
         mean = average(files, task.key, sigma)
-        without = added_at(ours, -mean, FLOOR)
-        yield {
-            "case": f"average taken out, blur {sigma:g}",
-            "psnr": psnr(cover, without),
-            **read(task.key, without, SAME),
-        }
+        for decibels in TAKEN:
+            without = added_at(ours, -mean, decibels)
+            case = f"average taken out at {decibels:g} dB, blur {sigma:g}"
+            yield {"case": case, "psnr": psnr(cover, without), **read(task.key, without, SAME)}
         forged = added_at(clean, mean, FLOOR)
         yield {"case": f"average put in, blur {sigma:g}", "psnr": psnr(clean, forged), **read(task.key, forged, SAME)}
 
@@ -239,7 +237,7 @@ def page(found: dict[str, Any]) -> list[str]:
     versions = {name: found[name] for name in ("before", "now") if name in found}
     rows, all_found = [], [each["found"] for each in versions.values()]
     met = {(key, case) for each in all_found for key in KEYS for case in each.get(key, {})}
-    for case, key in (pair for pair in itertools.product(CASES, KEYS) if pair[::-1] in met):
+    for key, case in sorted(met, key=lambda pair: (CASES.index(pair[1]), pair[0])):
         cells = [_cell(each.get(key, {}).get(case)) for each in all_found]
         rows.append([case, key, *itertools.chain.from_iterable(cells)])
     heads = [head for name in versions for head in (f"PSNR, {name}", f"read, {name}", f"believed, {name}", "belongs")]
