@@ -63,6 +63,9 @@ def train(
     diagnosis: Annotated[
         float | None, typer.Option(help="How far no probability of --classifier may move, for any image.")
     ] = None,
+    begin_with: Annotated[
+        Path | None, typer.Option("--begin-with", help="Finished run whose network is trained on.")
+    ] = None,
     seed: options.Seed = None,
     threads: options.Threads = None,
     resume: options.ResumeFlag = False,
@@ -79,13 +82,16 @@ def train(
     All settings are in the recipe.toml that is written into the run's folder: change it and give it as --recipe.
     """
     begin(f"watermark train: opening {data}")
+    from samplewise.checkpoint import MODEL_FILE
     from samplewise.report.tensorboard import to_tensorboard
     from samplewise.studies.chest.classifier import read_classifier
     from samplewise.studies.chest.densenet import fingerprint_of
+    from samplewise.watermark.networks import load_network, network_name
     from samplewise.watermark.recipe import FOUND_OUT, Recipe, make_recipe
     from samplewise.watermark.training import make_network, train
 
     diagnoser = None if classifier is None else read_classifier(classifier)
+    start = None if begin_with is None else load_network(begin_with / MODEL_FILE)
     given = options.given_settings(
         recipe,
         Recipe,
@@ -98,17 +104,20 @@ def train(
         image_loss=image_loss,
         diagnosis=diagnosis,
         classifier=None if diagnoser is None else fingerprint_of(diagnoser),
+        begin=None if start is None else network_name(start),
         seed=seed,
     )
     wanted = make_recipe(given, recipe)
     if (classifier is None) != (wanted.diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = _with_length(wanted, steps, epochs)
-    make_network(wanted)  # what does not fit together is said before hours of decoding
+    fresh = make_network(wanted)  # what does not fit together is said before hours of decoding
+    if start is not None and (type(start), start.arguments) != (type(fresh), fresh.arguments):
+        raise ConfigurationError(f"{begin_with}: holds another network than the recipe's: give the recipe of that run")
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
     with to_tensorboard(fabric, out / "fit" if tensorboard else None):
         wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
-        solution = train(store, wanted, out, classifier=diagnoser, resume=True, fabric=fabric)
+        solution = train(store, wanted, out, network=start, classifier=diagnoser, resume=True, fabric=fabric)
     if fabric.global_rank > 0:
         return
     error = solution.audits["validation"].means["bit_error"]

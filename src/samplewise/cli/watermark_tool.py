@@ -17,6 +17,7 @@ from samplewise.cli.watermark_messages import MessageFromOption, MessagesOption,
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
+    from samplewise.watermark.fidelity import Fidelity
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
     from samplewise.watermark.payload import Extracted
@@ -40,6 +41,11 @@ VERIFY = (
     "A region: samplewise watermark verify xray.png marked.png --protect 100,80,64,64\n"
     "Signed:   samplewise watermark verify xray.png marked.png --public-key hospital.pub"
 )
+BELONGS = {
+    True: "it belongs to this image",
+    False: "it belongs to another image and was copied",
+    None: "whether it belongs to this image cannot be said",
+}
 SHOWN = 10
 """Files of one kind that are named in a summary."""
 
@@ -76,12 +82,19 @@ def embed(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a folder, with the same options.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an image that is there.")] = False,
     lossy: Annotated[bool, typer.Option("--lossy", help="Allow OUT as JPEG; otherwise JPEG becomes PNG.")] = False,
+    max_difference: Annotated[
+        int | None, typer.Option(min=1, help="The most by which any stored value may change.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Write in the place of a message that is there already.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Hide a message in an image, or in a folder of them: PNG, TIFF, BMP, JPEG, WebP or DICOM.
 
-    Every file that is written keeps the PSNR floor, was read back, and has a certificate beside it, OUT.json.
-    Images that cannot carry the message at the floor are refused (exit code 1).
+    Every file that is written keeps the PSNR floor in all that is shown of it and in every patch, was read back, and
+    has a certificate beside it, OUT.json. Images that cannot carry the message at the floor, and those that are marked
+    already, are refused (exit code 1).
     """
     begin(f"watermark embed: loading the network for {source}")
     from samplewise.data.processes import cores
@@ -90,7 +103,17 @@ def embed(
     message = chosen_message(source, text, hexadecimal, bits, messages, message_from)
     region = None if protect is None else Region.parse(protect)
     signer = open_signer(sign, passphrase)
-    files = FileMarker(_marker(model, key), message, psnr, region, force=force, lossy=lossy, signer=signer)
+    files = FileMarker(
+        _marker(model, key),
+        message,
+        psnr,
+        region,
+        force=force,
+        lossy=lossy,
+        signer=signer,
+        max_difference=max_difference,
+        replace=replace,
+    )
     if source.is_dir():
         if force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
@@ -106,9 +129,9 @@ def embed(
             "certificate": {"satisfied": certificate.satisfied, **asdict(certificate)},
             "notes": notes,
         },
-        f"{printable(str(target))}: PSNR {_decibels(measured.psnr)} (floor {certificate.floor:g}), largest difference "
-        f"{measured.max_difference} of {measured.peak}, {certificate.bit_errors} of {certificate.bits} bits corrected "
-        "on reading back" + ("" if signer is None else f", signed by {signer.public.fingerprint}"),
+        f"{printable(str(target))}: PSNR {_decibels(measured.shown_psnr)} (floor {certificate.floor:g}), largest "
+        f"difference {_largest(measured)}, {certificate.bit_errors} of {certificate.bits} bits corrected on reading"
+        + ("" if signer is None else f", signed by {signer.public.fingerprint}"),
         as_json=as_json,
     )
     for each in () if as_json else notes:
@@ -122,16 +145,20 @@ def extract(
     workers: Annotated[int, typer.Option(min=1, help="Processes for a folder.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
-    """Read the message of an image: exactly what was embedded, or that there is none (exit code 1)."""
+    """Read the message of an image: exactly what was embedded, or that there is none.
+
+    An image that was cropped, scaled, turned, mirrored or inverted is searched for it. The exit code is 1 without a
+    message, and for one that was copied from another image.
+    """
     begin(f"watermark extract: loading the network for {source}")
     from samplewise.watermark.folder import extract_file, extract_files, image_files
 
     marker = _marker(model, key)
     if not source.is_dir():
         found = extract_file(marker, source)
-        corrected = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected" if found else ""
-        emit(found.to_dict(), _shown(found), corrected, as_json=as_json)
-        if not found:
+        about = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+        emit(found.to_dict(), _shown(found), about if found else "", as_json=as_json)
+        if not found or found.belongs is False:
             raise typer.Exit(FAILED)
         return
     results: dict[str, dict[str, Any]] = {}
@@ -144,12 +171,12 @@ def extract(
             shown = f"bad input: {printable(str(one))}"
         else:
             results[name] = one.to_dict()
-            shown = _shown(one)
+            shown = _shown(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
         if not as_json:
             print(f"{printable(name)}: {shown}", flush=True)
     if as_json:
         emit_json(results)
-    if any(result["message"] is None for result in results.values()):
+    if any(result["message"] is None or result["belongs"] is False for result in results.values()):
         raise typer.Exit(FAILED)
 
 
@@ -180,9 +207,11 @@ def verify(
     found = verify_files(marker, original, marked, floor=psnr, protect=region, public_key=expected)
     measured, certificate = found.fidelity, found.certificate
     facts = {
-        "PSNR": _decibels(measured.psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
+        "PSNR": _decibels(measured.shown_psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
+        "worst patch": f"{_decibels(measured.patch_psnr)} by its own floor"
+        + ("" if measured.worst_patch is None else f", at {measured.worst_patch}"),
         "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
-        "max difference": f"{measured.max_difference} of {measured.peak}",
+        "max difference": _largest(measured),
         "changed pixels": f"{100 * measured.changed_share:.1f}%",
     }
     if measured.protected_pixels:
@@ -273,6 +302,12 @@ def _signature(found: Verification) -> str:
     return f"by {found.signed_by}, " + (
         "the key that was given" if found.trusted else "a key for which nobody vouched: give --public-key"
     )
+
+
+def _largest(measured: Fidelity) -> str:
+    """The largest difference, in the unit of the modality too if it has one, and what it is to be seen against."""
+    unit = f" ({measured.largest_change:g} {measured.unit})" if measured.unit else ""
+    return f"{measured.max_difference}{unit} of {measured.shown:g}"
 
 
 def _decibels(psnr: float | None) -> str:

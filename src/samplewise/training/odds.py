@@ -11,11 +11,12 @@ from samplewise.training.step import Stepper
 def look_for_conflict(asked: Request, stepper: Stepper) -> Conflict | None:
     """What is left of the violations without the objective, in at most a fifth as many passes as epochs.
 
-    None where it is not looked for: a promise asks for no training sample in particular, and a stream has none.
+    None where it is not looked for: a promise asks for no training sample in particular, a stream has none, and with a
+    sampler of the user's own an epoch is no measure of a pass.
     """
     evaluations = min(30, asked.last_epoch // 5)
     looked_for = asked.method.enforces and asked.promise is None and not stepper.sharded
-    if not looked_for or not evaluations or asked.feed is None:
+    if not looked_for or not evaluations or asked.feed is None or asked.feed.sampler is not None:
         return None
     # A look must not end a run that is complete: not every model has a gradient as it ships.
     with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):

@@ -79,7 +79,7 @@ class Content:
     def _values(self, relief: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:
         """By how much the first place of each pair is brighter, none by more than the median; zero if not seen."""
         at = self.places - origin
-        there = ((at >= 0) & (at < relief.shape)).all((0, 2))
+        there: NDArray[np.bool_] = np.all((at >= 0) & (at < relief.shape), axis=(0, 2))
         rows, columns = np.where(there[:, None], at, 0).transpose(2, 0, 1)
         there &= inside[rows, columns].all(0)
         difference = np.where(there, relief[rows[0], columns[0]] - relief[rows[1], columns[1]], 0.0)
@@ -92,4 +92,5 @@ def _relief(seen: Picture) -> Picture:
     fine, coarse = (ndimage.gaussian_filter(seen, scale, truncate=3.0) for scale in SCALES)
     relief = fine - coarse
     size = np.sqrt(ndimage.gaussian_filter(relief * relief, 2.0 * SCALES[1], truncate=2.0))
-    return relief / (size + FAINT)
+    found: Picture = relief / (size + FAINT)
+    return found

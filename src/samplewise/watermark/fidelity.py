@@ -35,7 +35,7 @@ class Fidelity:
     """How many were not to be touched."""
     protected_unchanged: bool
     shown: float | None = None
-    """The width of the range that is shown: the display window of a DICOM file, or what a deep image uses of its range."""
+    """The width of the range that is shown: the display window of a DICOM file, or what is used of many bits."""
     shown_psnr: float | None = None
     """In dB, over all values and against :attr:`shown`; None if no pixel changed."""
     largest_change: float | None = None
@@ -63,9 +63,7 @@ class Fidelity:
         return all(one >= floor for one in self.floors)
 
 
-def fidelity(
-    original: StoredImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None
-) -> Fidelity:
+def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None) -> Fidelity:
     """Compare an image with the integers it has become; ``protected`` is True where nothing may change."""
     pixels, peak = original.pixels, original.peak
     if pixels.shape != marked.shape or pixels.dtype != marked.dtype:

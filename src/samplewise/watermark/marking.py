@@ -117,10 +117,16 @@ class FileMarker:
     """Allow files that change the pixels (JPEG)."""
     signer: Signer | None = None
     """Signs the certificates."""
+    max_difference: float | None = None
+    """The most by which a stored value may change."""
+    replace: bool = False
+    """Write the message in the place of one that is there."""
 
     def __post_init__(self) -> None:
         # What is wrong for every image is said before one is read.
         checked_floor(self.floor)
+        if self.max_difference is not None and not self.max_difference >= 1:
+            raise ConfigurationError(f"expected a largest difference of at least 1, got {self.max_difference}")
         if isinstance(self.message, Payload):
             self.marker.codec.encode(self.message)
 
@@ -212,7 +218,14 @@ class FileMarker:
     ) -> ImageCertificate:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
         with naming(image.path):
-            pixels, _ = self.marker.mark(image, payload, psnr=floor, protect=protected)
+            pixels, _ = self.marker.mark(
+                image,
+                payload,
+                psnr=floor,
+                protect=protected,
+                max_difference=self.max_difference,
+                replace=self.replace,
+            )
         with image.writing(target, pixels, force=self.force, lossy=self.lossy) as written:
             found = self.marker.extract(written)
             if found.payload != payload:
@@ -222,7 +235,7 @@ class FileMarker:
             hashes, wrong = (image.sha256, written.sha256), found.corrected_errors
             certificate = self.marker.certify(image, written.pixels, wrong, hashes, self.floor, protected)
             if not certificate.satisfied:
-                reached = certificate.fidelity.psnr or math.inf
+                reached = min(certificate.fidelity.floors, default=math.inf)
                 told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.floor:g}"
                 raise _BelowFloor(f"{image.path}: {told}: lower the floor, or write .png", reached)
             certificate = self._completed(certificate)

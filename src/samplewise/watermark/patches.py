@@ -26,7 +26,8 @@ def patch_means(values: Tensor) -> Tensor:
 def calmness(covers: Tensor) -> Tensor:
     """How calm each patch of images in [0, 1] is, in dB, ``(B, 1, H, W)`` to ``(B, 1, rows, columns)``.
 
-    The geometric mean of the standard deviations of its squares of 8 x 8 pixels: of a patch with one edge, most are calm.
+    The geometric mean of the standard deviations of its squares of 8 x 8 pixels: of a patch with one edge, most are
+    calm.
     """
     mean = functional.avg_pool2d(covers, GRAIN, ceil_mode=True, count_include_pad=False)
     square = functional.avg_pool2d(covers.square(), GRAIN, ceil_mode=True, count_include_pad=False)

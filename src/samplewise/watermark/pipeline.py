@@ -83,7 +83,8 @@ class Pipeline:
     def problem(self) -> Problem:
         """The message read back as well as can be, subject to the recipe's PSNR floor for every image.
 
-        With local floors every patch has one of its own too. With a bound on the diagnosis, no probability of the classifier may move farther than that, for any image.
+        With local floors every patch has one of its own too. With a bound on the diagnosis, no probability of the
+        classifier may move farther than that, for any image.
         """
         floor, diagnosis = self.recipe.floor, self.recipe.diagnosis
         constraints: list[Constraint] = [AtLeast(CONSTRAINT, floor, margin=self.recipe.margin)]

@@ -64,6 +64,8 @@ class Recipe:
     seed: int = 0
     data: str = ""
     """Fingerprint of the pictures."""
+    begin: str = ""
+    """Fingerprint of the trained network that the run begins with; a new one if empty."""
 
     def __post_init__(self) -> None:
         if self.network not in NETWORKS:
@@ -150,9 +152,13 @@ LATTICE = replace(
 )
 """As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
 
-RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} | {"hidden": HIDDEN, "lattice": LATTICE, "swift": SWIFT}
+RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} | {
+    "hidden": HIDDEN,
+    "lattice": LATTICE,
+    "swift": SWIFT,
+}
 """By network; one without a recipe of its own gets the defaults."""
-FOUND_OUT = ("data", "classifier")
+FOUND_OUT = ("data", "classifier", "begin")
 """Fields that no recipe file sets, as they are fingerprints of what is given."""
 
 

@@ -1,4 +1,4 @@
-"""The two ways in which a message lies in an image: a network's own, where it must stay, and a lattice that is found."""
+"""The two ways in which a message lies in an image: cells that must stay where they are, and tiles that are found."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Protocol, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from samplewise.errors import DataError
 from samplewise.watermark.content import PAIRS, Content
@@ -32,6 +33,12 @@ SALTS = 256
 """Pilots, of which an image has one; order and mask of the bits differ with it."""
 LEAST_PILOT = 4.8
 """Standard deviations; over all pilots and places chance hardly reaches 4.7. The checksum decides, this saves tries."""
+REDRAWN = 4
+"""How often a mark is drawn anew, so that no bit is much harder to read than others."""
+EASY = 0.6
+"""Share of the median margin; a mark whose every bit has more is not drawn anew."""
+STEPS = 0.75, 1.6
+"""How much weaker and stronger a bit is drawn the next time, at most."""
 SURE_PILOT = 3.5
 """The same where only the pilot is not known."""
 
@@ -58,8 +65,8 @@ class Scheme(Protocol):
     def check_room(self, image: StoredImage) -> None:
         """Refuse an image that is too small."""
 
-    def draw(self, image: StoredImage, payload: Payload, *, instead: Look | None = None) -> Drawing:
-        """What to add to an image so that it carries a payload, or, ``instead`` of what was read there, another."""
+    def draw(self, image: StoredImage, payload: Payload, floor: float, *, instead: Look | None = None) -> Drawing:
+        """What to add to an image so that it carries a payload at a floor, or ``instead`` of what was read another."""
 
     def look(self, image: StoredImage) -> Look:
         """Read an image that nobody moved."""
@@ -81,7 +88,7 @@ class Plain:
     def check_room(self, image: StoredImage) -> None:
         NetworkView.of(image, self.network).check_room()
 
-    def draw(self, image: StoredImage, payload: Payload, *, instead: Look | None = None) -> Drawing:
+    def draw(self, image: StoredImage, payload: Payload, floor: float, *, instead: Look | None = None) -> Drawing:
         return NetworkView.of(image, self.network).drawing(self.codec.encode(payload))
 
     def look(self, image: StoredImage) -> Look:
@@ -117,13 +124,13 @@ class Sight:
         for rows in bands(self.image.pixels, BAND, unit=self.factor):
             grey = torch.from_numpy(shown_grey(self.image.pixels[rows], self.shown))[None, None]
             parts.append(torch.nn.functional.avg_pool2d(grey, self.factor) if self.factor > 1 else grey)
-        picture: Picture = LEVELS * torch.cat([part for part in parts if part.shape[2]], dim=2)[0, 0].numpy()
-        return picture
+        picture: Picture = torch.cat([part for part in parts if part.shape[2]], dim=2)[0, 0].numpy()
+        return picture * np.float32(LEVELS)
 
     @property
     def scale(self) -> float:
         """Pixels of the image for one of the network's, where nobody moved it."""
-        return max(1.0, min(self.image.pixels.shape[:2]) / SIDE)
+        return max(1.0, float(min(self.image.pixels.shape[:2])) / SIDE)
 
     @property
     def unmoved(self) -> Place:
@@ -132,7 +139,7 @@ class Sight:
 
     @cached_property
     def seen(self) -> tuple[Picture, NDArray[np.bool_], NDArray[np.int64]]:
-        """What the network sees if nobody moved the image: grey levels, which lie inside, and the first of its pixels."""
+        """What the network sees if nobody moved the image: grey levels, which lie inside, and the first pixel."""
         return self.at(self.unmoved, CELL)
 
     def at(self, place: Place, unit: int) -> tuple[Picture, NDArray[np.bool_], NDArray[np.int64]]:
@@ -161,7 +168,7 @@ class Woven:
             height, width = image.pixels.shape[:2]
             raise DataError(f"expected an image of at least {TILE} x {TILE} pixels, got {width} x {height}")
 
-    def draw(self, image: StoredImage, payload: Payload, *, instead: Look | None = None) -> Drawing:
+    def draw(self, image: StoredImage, payload: Payload, floor: float, *, instead: Look | None = None) -> Drawing:
         sight = Sight.of(image)
         seen = sight.seen[0]
         tie = self.content.bits(seen)
@@ -169,25 +176,37 @@ class Woven:
         digest = hashlib.blake2b(np.rint(seen).astype(np.uint8).tobytes(), key=derived(self.key, "salt", 32)).digest()
         salt = str(digest[0]) if instead is None else instead.salt
         bits = self.codec.encode(payload, tie, salt)
-        residual = self._residual(seen, bits, salt)
-        if instead is not None and instead.found is not None and instead.found.payload is not None:
-            residual = residual - self._residual(seen, self._encoded(instead), salt)
-        return Drawing(bits, residual * np.float32(sight.shown[1]), sight.scale)
-
-    def _encoded(self, there: Look) -> NDArray[np.uint8]:
-        """The bits of a message that was read."""
-        assert there.found is not None and there.found.payload is not None
-        return self.codec.encode(there.found.payload, there.found.tie, there.salt)
-
-    def _residual(self, seen: Picture, bits: NDArray[np.uint8], salt: str) -> NDArray[np.float32]:
-        """Of values in [0, 1]."""
-        images = torch.from_numpy(seen / np.float32(LEVELS))[None, None]
+        images, pilots = (
+            torch.from_numpy(seen / np.float32(LEVELS))[None, None],
+            pilot_tile(self.seeds[int(salt)])[None],
+        )
+        messages = torch.from_numpy(bits)[None].float()
         with torch.inference_mode():
-            drawn = self.network.residual(
-                images, torch.from_numpy(bits)[None].float(), pilot_tile(self.seeds[int(salt)])[None]
-            )
-        residual: NDArray[np.float32] = drawn[0, 0].numpy()
-        return residual
+            if instead is not None and instead.found is not None and instead.found.payload is not None:
+                old = self.codec.encode(instead.found.payload, instead.found.tie, salt)
+                drawn = self.network.residual(images, messages, pilots)
+                drawn -= self.network.residual(images, torch.from_numpy(old)[None].float(), pilots)
+            else:
+                drawn = self._emphasised(images, messages, pilots, 10.0 ** (-floor / 20.0))
+        return Drawing(bits, drawn[0, 0].numpy() * np.float32(sight.shown[1]), sight.scale)
+
+    def _emphasised(self, images: Tensor, messages: Tensor, pilots: Tensor, size: float) -> Tensor:
+        """A residual in which bits that this image makes hard to read are drawn more strongly, and easy ones less.
+
+        ``size`` is that at which it will be used: the root of its mean square.
+        """
+        emphasis = torch.ones_like(messages)
+        for _ in range(REDRAWN):
+            drawn = self.network.residual(images, messages, pilots, emphasis)
+            scaled = drawn * (size / drawn.square().mean().sqrt().clamp_min(1e-9))
+            margins = self.network.extract((images + scaled).clamp(0.0, 1.0)) * (2.0 * messages - 1.0)
+            typical = margins.median()
+            if typical <= 0 or margins.min() > EASY * typical:
+                break
+            wanted = (typical / margins.clamp_min(0.2 * typical)).sqrt().clamp(*STEPS)
+            emphasis = emphasis * wanted
+            emphasis = emphasis / emphasis.square().mean().sqrt()
+        return self.network.residual(images, messages, pilots, emphasis)
 
     def look(self, image: StoredImage) -> Look:
         if self.room(image) < 1:

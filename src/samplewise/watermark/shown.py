@@ -10,7 +10,7 @@ from samplewise.watermark.formats import StoredImage, bands
 from samplewise.watermark.patches import PATCH, above_image, calmness
 
 TAIL = 0.5
-"""Percent of the values at either end that the range in use leaves out: marking moves the extremes, and hardly these."""
+"""Percent of the values at either end that the range in use leaves out: marking moves the extremes, hardly these."""
 LEAST_SPAN = 32
 """Levels of the narrowest range. Below, the rounding to whole levels would be most of what the network sees."""
 BAND = 1 << 20

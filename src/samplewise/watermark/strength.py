@@ -1,4 +1,4 @@
-"""How strong a residual may be so that the stored integers keep a floor, image and patches, and which floors there are."""
+"""How strong a residual may be so that the stored integers keep a floor, image and patches; which floors there are."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class Drawing:
     """Pixels of the image for one of the network's."""
 
 
-def enlarged(values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True) -> NDArray[Any]:
+def enlarged(
+    values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True
+) -> NDArray[Any]:
     """Rows of ``values`` at ``scale`` times its size, between its points along cubic curves, or straight lines."""
     with needed_for("marking", "watermark"):
         from PIL import Image
@@ -105,7 +107,9 @@ class Strongest:
     def _residual(self, rows: slice) -> NDArray[np.float32]:
         """At full size, in single rows, zero where nothing may change."""
         scale, width = self.drawing.scale, self.image.pixels.shape[1]
-        residual = enlarged(self.drawing.residual, scale, rows, width) if scale > 1 else self.drawing.residual[rows, :width]
+        residual = (
+            enlarged(self.drawing.residual, scale, rows, width) if scale > 1 else self.drawing.residual[rows, :width]
+        )
         return residual if self.protect is None else np.where(self.protect[rows], np.float32(0.0), residual)
 
     def pixels(self, floor: float) -> NDArray[Any]:
@@ -134,7 +138,9 @@ class Strongest:
             with np.errstate(divide="ignore"):
                 room = taken / np.sqrt(np.maximum(excess, 1e-12))
             # At first what each patch can take is known from how it fared; then only those beyond are put right.
-            caps = np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, BACK * room, caps)
+            caps = (
+                np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, BACK * room, caps)
+            )
             strength = self._strength(taken, caps, squares, whole)
         found = np.empty_like(self.image.pixels)
         self._squares(np.zeros(sizes.shape) if best is None else best, found)

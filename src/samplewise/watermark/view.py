@@ -86,7 +86,7 @@ class NetworkView:
         return functional.avg_pool2d(grey, self.factor) if self.factor > 1 else grey
 
     def drawing(self, bits: NDArray[np.uint8]) -> Drawing:
-        """What the network adds to hide ``bits (L,)``: one residual for all channels, as files may be stored in grey."""
+        """What the network adds to hide ``bits (L,)``: one residual for all channels, as files may be in grey."""
         seen = self.tensor()
         with torch.inference_mode():
             change = (self.network.embed(seen, torch.from_numpy(bits)[None].float()) - seen).mean(1)

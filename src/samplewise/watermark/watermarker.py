@@ -162,14 +162,16 @@ class Watermarker:
             raise RefusedError(
                 f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
             )
-        drawing = self.scheme.draw(image, payload, instead=there if there.found is not None else None)
+        drawing = self.scheme.draw(image, payload, floor, instead=there if there.found is not None else None)
         mask = None if protect is None else _checked_mask(protect, image)
         strongest = Strongest(image, drawing, STRONGEST, mask, max_difference)
 
         def read_back(pixels: NDArray[Any]) -> tuple[int, bool]:
             """How many bits are read wrong, and whether the payload is read, with reserves for what may happen."""
             look = self.scheme.look(image.with_pixels(pixels))
-            errors = self.codec.bits if look.logits is None else int(np.count_nonzero((look.logits > 0) != drawing.bits))
+            errors = (
+                self.codec.bits if look.logits is None else int(np.count_nonzero((look.logits > 0) != drawing.bits))
+            )
             # What counting errors can correct must do here; weighing them is left for what happens to the file.
             enough = errors <= self.codec.correctable(len(payload.content))
             return errors, enough and look.found is not None and look.found.payload == payload

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import fft, ndimage
+from torch.nn import functional
 
-from samplewise.watermark.finding.place import Picture, reduced, whitened
+from samplewise.watermark.finding.place import Picture, whitened
 
 Matrix = NDArray[np.float64]
 
-SIDE = 512
+SIDE = 384
 """Pixels of the shorter side at which periods are looked for; larger images are made smaller first."""
-SMOOTH = 3.0
+SMOOTH = 1.5
 """Pixels: what is smoother than that is the picture."""
 PERIODS = 0.1, 0.62
 """Shortest and longest, as shares of the shorter side."""
 PERIOD_STEP, ANGLE_STEP = 0.008, np.deg2rad(0.5)
 NEAR = 5
 """Steps within which two candidates are one."""
-POINTS = ((1, 0), (0, 1), (1, 1), (1, -1))
+POINTS = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -1), (1, -2))
 """Multiples of the two periods that are looked at first."""
 REACH = 3
 """Multiples that are looked at last, to know a period exactly."""
-CANDIDATES = 6
-LEAST = 5.5
-"""Standard deviations; chance reaches this in every other image."""
+CANDIDATES = 8
+LEAST = 4.2
+"""Standard deviations. Chance reaches more in most images: the pilot decides, this saves looking for it."""
 
 
 def periods(picture: Picture) -> list[tuple[float, Matrix]]:
     """How much a picture repeats, in standard deviations, and with which two periods: columns, likeliest first."""
-    factor = max(1, min(picture.shape) // SIDE)
-    small = reduced(picture, factor)
+    factor = max(1.0, min(picture.shape) / SIDE)
+    small = _smaller(picture, factor)
     likeness = _autocorrelation(whitened(small, SMOOTH))
     reach = len(likeness) // 2
     shortest, longest = (share * min(small.shape) for share in PERIODS)
@@ -58,6 +60,18 @@ def periods(picture: Picture) -> list[tuple[float, Matrix]]:
     return found
 
 
+def _smaller(picture: Picture, factor: float) -> Picture:
+    """The picture at a fraction of its size, smooth enough for that."""
+    if factor == 1.0:
+        return picture
+    rows, columns = (round(length / factor) for length in picture.shape)
+    small = functional.interpolate(
+        torch.from_numpy(picture)[None, None], size=(rows, columns), mode="bilinear", antialias=True
+    )
+    found: Picture = small[0, 0].numpy()
+    return found
+
+
 def _autocorrelation(white: Picture) -> Picture:
     """How like itself a picture is when it is moved, in standard deviations; unmoved in the middle of a square."""
     shape = [fft.next_fast_len(int(1.8 * length), real=True) for length in white.shape]
@@ -71,7 +85,8 @@ def _autocorrelation(white: Picture) -> Picture:
     likeness = likeness - ndimage.uniform_filter(likeness, 15)
     likeness = likeness / np.sqrt(ndimage.uniform_filter(likeness * likeness, 41) + 1e-20)
     smooth = ndimage.gaussian_filter(likeness, 0.8)
-    return smooth / smooth.std()
+    found: Picture = smooth / smooth.std()
+    return found
 
 
 def _exact(likeness: Picture, matrix: Matrix) -> Matrix:
@@ -82,7 +97,8 @@ def _exact(likeness: Picture, matrix: Matrix) -> Matrix:
     def height(candidates: Matrix) -> Matrix:
         at = np.einsum("nij,pj->inp", candidates, points)
         inside = (np.abs(at) < reach - 2).all(0)
-        return np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0).sum(1)
+        found: Matrix = np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0).sum(1)
+        return found
 
     length = float(np.linalg.norm(matrix[:, 0]))
     single = np.eye(4).reshape(-1, 2, 2)

@@ -16,7 +16,7 @@ Tiles = NDArray[np.float32]
 """Of 64 x 64 pixels, most often each as one row of 4,096."""
 Matrix = NDArray[np.float64]
 
-SMOOTH = 1.2
+SMOOTH = 0.8
 """Network's pixels: what is smoother than that is the picture."""
 WAYS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight ways round: quarter turns, after mirroring or not."""
@@ -40,7 +40,7 @@ class Pilots:
     def _strokes(self) -> Tiles:
         """What messages can be, an orthonormal basis, ``(256, 4096)``."""
         basis: Tiles = np.linalg.qr(_whitened_tiles(self.network.stroke_tiles().numpy()).T)[0].T
-        return np.ascontiguousarray(basis)
+        return np.ascontiguousarray(basis, np.float32)
 
     @cached_property
     def _pilots(self) -> Tiles:
@@ -50,7 +50,8 @@ class Pilots:
     def _beside(self, tiles: Tiles) -> Tiles:
         """What no message can be in tiles, of length 1 each."""
         rest = tiles - (tiles @ self._strokes.T) @ self._strokes
-        return rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
+        found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
+        return found
 
     def unmoved(self, seen: Picture) -> tuple[int, float]:
         """The pilot of what the network sees of an image that nobody moved, and how sure that is."""
@@ -106,9 +107,9 @@ class Pilots:
 
 def _whitened_tiles(tiles: Tiles) -> Tiles:
     """Tiles ``(n, 64, 64)`` as whitening leaves them where they repeat, ``(n, 4096)``."""
-    return np.stack([tile - ndimage.gaussian_filter(tile, SMOOTH, truncate=3.0, mode="wrap") for tile in tiles]).reshape(
-        len(tiles), -1
-    )
+    return np.stack(
+        [tile - ndimage.gaussian_filter(tile, SMOOTH, truncate=3.0, mode="wrap") for tile in tiles]
+    ).reshape(len(tiles), -1)
 
 
 def _tiles(seen: Picture) -> Tiles:
@@ -121,7 +122,8 @@ def _tiles(seen: Picture) -> Tiles:
 def _rolled(tile: Picture, step: int, count: int) -> Tiles:
     """A tile begun ``count`` x ``count`` multiples of ``step`` pixels further, ``(count * count, 4096)``."""
     at = (step * np.arange(count)[:, None] + np.arange(TILE)) % TILE
-    return tile[at[:, None, :, None], at[None, :, None, :]].reshape(count * count, -1)
+    found: Tiles = tile[at[:, None, :, None], at[None, :, None, :]].reshape(count * count, -1)
+    return found
 
 
 def _way(turns: int, mirrored: bool) -> Matrix:
@@ -143,7 +145,8 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
         shifts = candidates[:, :, 2] + np.einsum("nij,tj->tni", candidates[:, :, :2], apart)
         at = np.clip(shifts + SHIFT, 0.0, 2.0 * SHIFT)
         which = np.broadcast_to(tile, at.shape[:2])
-        return ndimage.map_coordinates(smooth, [which, at[..., 0], at[..., 1]], order=1).sum(0)
+        found: Matrix = ndimage.map_coordinates(smooth, [which, at[..., 0], at[..., 1]], order=1).sum(0)
+        return found
 
     single = np.eye(6).reshape(-1, 2, 3)
     whole = np.array([[[1, 0, 0], [0, 1, 0]], [[0, -1, 0], [1, 0, 0]]], np.float64)  # larger, and turned

@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.networks.base import Network
+from samplewise.watermark.networks.swift import CELL as CELL
+from samplewise.watermark.networks.swift import GROUPS, block
 from samplewise.watermark.patches import above_image, calmness
-from samplewise.watermark.networks.swift import CELL, GROUPS, block
 
 TILE = 64
 """Side in pixels of what repeats."""
@@ -24,8 +25,8 @@ STROKE = 16
 """Side in pixels of the strokes that bits are drawn with: twice a cell, so that neighbours run into each other."""
 PILOT = 0.5
 """Size of the pilot beside that of the message: a fifth of the energy."""
-PILOT_BAND = 4.0, 14.0
-"""Lowest and highest number of waves of a pilot in a tile: what neither a lung nor JPEG is full of."""
+PILOT_BAND = 5.0, 22.0
+"""Lowest and highest number of waves of a pilot in a tile: of less a lung is full, of more JPEG leaves nothing."""
 STRENGTH = 0.02
 """Change of a pixel where the gain is one."""
 
@@ -33,11 +34,12 @@ STRENGTH = 0.02
 class Lattice(Network):
     """A tile of 64 x 64 pixels that carries the whole message, laid side by side all over the image.
 
-    A residual is ``gain(image) * (strokes(message) + pilot)``. The gain begins as what the floors of the patches allow. The strokes are learned and linear in the bits, each of
-    which has a place in the tile; the network only decides how strongly each place of each tile is drawn, always with
-    the sign of its bit. So the mark stays periodic: its period and angle show in the autocorrelation of an image that
-    was cropped, scaled and turned, and the known pilot tells where a tile begins. The decoder gives a log-likelihood
-    ratio for every place, and those of a bit are added over all tiles that are left.
+    A residual is ``gain(image) * (strokes(message) + pilot)``. The gain is what the floors of the patches allow, times
+    what is learned. The strokes are learned and linear in the bits, each of which has a place in the tile; the network
+    only decides how strongly each place of each tile is drawn, always with the sign of its bit. So the mark stays
+    periodic: its period and angle show in the autocorrelation of an image that was cropped, scaled and turned, and the
+    known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for every place, and those of a bit
+    are added over all tiles that are left.
 
     One residual serves all channels of an image, so nothing is lost where a file is stored in grey.
 
@@ -82,21 +84,27 @@ class Lattice(Network):
             pilots = random_pilots(len(images), images.device) if self.training else pilot_tile(b"")[None]
         return images + self.residual(images, messages, pilots)
 
-    def residual(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Tensor:
-        """What is added to every channel, ``(B, 1, H, W)``."""
+    def residual(self, images: Tensor, messages: Tensor, pilots: Tensor, emphasis: Tensor | None = None) -> Tensor:
+        """What is added to every channel, ``(B, 1, H, W)``; bits are drawn ``emphasis (B, L)`` times as strongly."""
         height, width = images.shape[2:]
         down, across = height // CELL, width // CELL
-        tiles = (2.0 * messages - 1.0)[:, _owners(self.bits).to(images.device)].view(-1, SLOTS, ACROSS, ACROSS)
-        signs = _repeated(tiles, down, across).to(images.dtype)
+        signs = self._laid_out(2.0 * messages - 1.0, down, across).to(images.dtype)
         features = self.coarse(self.fine(functional.pixel_unshuffle(images.mean(1, keepdim=True) - 0.5, 4)))
         amounts = 2.0 * torch.sigmoid(self.mix(torch.cat([features, signs], dim=1)))
+        if emphasis is not None:
+            amounts = amounts * self._laid_out(emphasis, down, across)
         drawn = self._drawn(signs * amounts)
         pilot = _repeated(pilots.to(images)[:, None], height, width)
         room = 10.0 ** (-above_image(calmness(images.mean(1, keepdim=True))) / 20.0)
-        gain = 1.0
+        gain = images.new_ones(1)
         for part in (functional.softplus(self.gain(features)), room):
             gain = gain * functional.interpolate(part, size=(height, width), mode="bilinear", align_corners=False)
         return STRENGTH * gain * (drawn + PILOT * pilot)
+
+    def _laid_out(self, values: Tensor, down: int, across: int) -> Tensor:
+        """A value for each bit at each of its places, ``(B, L)`` to ``(B, 4, down, across)``."""
+        tiles = values[:, _owners(self.bits).to(values.device)].view(-1, SLOTS, ACROSS, ACROSS)
+        return _repeated(tiles, down, across)
 
     def _drawn(self, amounts: Tensor) -> Tensor:
         """Strokes of so much in each slot, ``(B, 4, h, w)`` to ``(B, 1, 8 h, 8 w)``; of mean square 1 where all are."""
@@ -123,7 +131,8 @@ class Lattice(Network):
         whole = functional.pad(evidence, (0, -across % ACROSS, 0, -down % ACROSS))
         folded = whole.unflatten(3, (-1, ACROSS)).unflatten(2, (-1, ACROSS)).sum((2, 4)).flatten(1)
         owners = _owners(self.bits).to(images.device).expand(len(images), -1)
-        return folded.new_zeros(len(images), self.bits).scatter_add(1, owners, folded)
+        read: Tensor = folded.new_zeros(len(images), self.bits).scatter_add(1, owners, folded)
+        return read
 
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
@@ -158,7 +167,8 @@ def _banded(noise: Tensor) -> Tensor:
     radius = torch.hypot(along[:, None], along)
     lowest, highest = PILOT_BAND
     kept = torch.fft.ifft2(torch.fft.fft2(noise) * ((radius >= lowest) & (radius <= highest))).real
-    return kept / kept.square().mean((1, 2), keepdim=True).sqrt()
+    banded: Tensor = kept / kept.square().mean((1, 2), keepdim=True).sqrt()
+    return banded
 
 
 def random_pilots(count: int, device: torch.device | None = None) -> Tensor:

@@ -139,9 +139,13 @@ class Codec:
         return self.layouts[length - 1]
 
     def encode(self, payload: Payload | str | bytes, tie: Sequence[int] = (), salt: str = "") -> Bits:
-        """The bits to hide, zeros and ones, shape ``(bits,)``; mask and order are others for each ``salt``."""
+        """The bits to hide, zeros and ones, shape ``(bits,)``; mask and order are others for each ``salt``.
+
+        ``tie`` are the bits of the image; zeros if not given.
+        """
         payload = Payload.of(payload)
         layout = self._layout(len(payload.content))
+        tie = tie or (0,) * self.tie
         if len(tie) != self.tie:
             raise ConfigurationError(f"expected {self.tie} bits that tie a payload to its image, got {len(tie)}")
         header = self.version << 2 | payload.kind.value
@@ -194,7 +198,9 @@ class Codec:
 
     def _checksum(self, layout: Layout, body: Bits) -> Bits:
         """Of all that is said; the number of bits is in it, so that no frame passes for another size or version."""
-        content = f"{self.bits} {layout.length} {f'{self.tie} ' if self.tie else ''}".encode() + np.packbits(body).tobytes()
+        content = (
+            f"{self.bits} {layout.length} {f'{self.tie} ' if self.tie else ''}".encode() + np.packbits(body).tobytes()
+        )
         return checksum_bits(self.key, content, layout.checksum)
 
     def _payload(self, said: Bits) -> Payload:
