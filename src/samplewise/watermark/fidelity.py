@@ -14,7 +14,7 @@ from samplewise.watermark.formats import StoredImage, bands
 from samplewise.watermark.patches import PATCH
 from samplewise.watermark.shown import patch_sizes, patch_squares, relative_floors, shown_range
 
-BAND, SSIM_BAND = 1 << 20, 1 << 18  # values that are compared at once
+BAND, SSIM_BAND = 1 << 20, 1 << 17  # values that are compared at once
 SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
 
 
@@ -66,10 +66,11 @@ class Fidelity:
 def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None) -> Fidelity:
     """Compare an image with the integers it has become; ``protected`` is True where nothing may change."""
     pixels, peak = original.pixels, original.peak
-    if pixels.shape != marked.shape or pixels.dtype != marked.dtype:
+    same = pixels.shape == marked.shape and pixels.dtype == marked.dtype
+    if not same or pixels.dtype.kind not in "iu" or pixels.ndim not in (2, 3) or not pixels.size:
         raise DataError(
-            f"expected two images of one shape and type, got {pixels.shape} {pixels.dtype} and {marked.shape} "
-            f"{marked.dtype}"
+            f"expected two images (H, W) or (H, W, C) of one integer type, got {pixels.shape} {pixels.dtype} and "
+            f"{marked.shape} {marked.dtype}"
         )
     largest, changed, kept, untouched = 0, 0, 0, True
     patches = []
@@ -115,31 +116,36 @@ def _worst_patch(original: StoredImage, squares: NDArray[np.int64], span: float)
 
 
 def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
-    """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time."""
+    """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time.
+
+    In float64, since the variance of what is bright and flat is the difference of two numbers that are nearly equal; and
+    of the images' sum and difference, which are four moments where the images themselves would be five.
+    """
     size, peak = measures.SSIM_WINDOW, original.peak
     if min(marked.shape[:2]) < size:
         return None
-    window = torch.exp(-((torch.arange(size) - size // 2) / SSIM_SIGMA).square() / 2)
+    window = torch.exp(-((torch.arange(size, dtype=torch.float64) - size // 2) / SSIM_SIGMA).square() / 2)
     window /= window.sum()
     around = [(size // 2, size // 2)] * 2 + [(0, 0)]
     images = [np.pad(np.atleast_3d(image), around, mode="reflect") for image in (original.pixels, marked)]
     total = 0.0
     for rows in bands(images[0], SSIM_BAND, overlap=size - 1):
-        # float32 in [0, 1]: right to five places.
-        first, second = (
-            torch.from_numpy(((image[rows] - np.float32(original.lowest)) / np.float32(peak)).astype(np.float32))
-            for image in images
-        )
-        moments = torch.stack([first, second, first * first, second * second, first * second])
+        first, second = (torch.from_numpy((image[rows] - float(original.lowest)) / peak) for image in images)
+        both, apart = first + second, first - second
+        moments = torch.stack([both, apart, both * both, apart * apart])
         for dimension in (1, 2):
             length = moments.shape[dimension] - size + 1
             smooth = moments.narrow(dimension, 0, length) * window[0]
             for place in range(1, size):
                 smooth.add_(moments.narrow(dimension, place, length), alpha=float(window[place]))
             moments = smooth
-        mean, other, square, other_square, product = moments
-        low, high = 0.01**2, 0.03**2  # as everybody takes them
-        spread = (square - mean * mean).clamp_min(0) + (other_square - other * other).clamp_min(0)
-        alike = (2 * mean * other + low) * (2 * (product - mean * other) + high)
-        total += float((alike / ((mean * mean + other * other + low) * (spread + high))).mean()) * len(mean)
+        mean, error, square, error_square = moments
+        low, high = 2 * 0.01**2, 2 * 0.03**2  # as everybody takes them; twice, as all is of a sum
+        alike = torch.ones_like(mean)
+        for ours, lost, constant in (
+            (mean * mean, error * error, low),
+            (square - mean * mean, error_square - error * error, high),
+        ):
+            alike *= (ours - lost + constant) / (ours + lost + constant)
+        total += float(alike.mean()) * len(mean)
     return total / len(marked)
