@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import fft, ndimage
+from torch.nn import functional
 
 from samplewise.watermark.finding.place import Picture, Place, seen_at, whitened
 from samplewise.watermark.networks.lattice import CELL, TILE, Lattice, pilot_tile
@@ -24,6 +26,8 @@ LOOKS = 3
 """Ways round and beginnings of a cell for which a pilot is looked for."""
 SHIFT = 4
 """Network's pixels by which single tiles may be off at first."""
+FINE = 8
+"""Steps in a pixel in which shifts are told apart. Between whole pixels along straight lines, all would be whole ones."""
 PASSES = 2
 LEAST = 5.5
 """Standard deviations; over all pilots and places chance reaches 4.5."""
@@ -137,15 +141,17 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
     """The affine map by which tiles fit best, of how well each fits at shifts of -4 to 4 pixels: matrix and start."""
     centre = middles.mean(0)
     apart = (middles - centre) / TILE
-    smooth = ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7))
-    tile = np.arange(len(smooth))[:, None]
+    smooth = torch.from_numpy(ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7)))[:, None]
+    size = (FINE * 2 * SHIFT + 1,) * 2
+    fine = functional.interpolate(smooth, size, mode="bicubic", align_corners=True)[:, 0].numpy()
+    tile = np.arange(len(fine))[:, None]
 
     def height(candidates: Matrix) -> Matrix:
         """Of maps ``(n, 2, 3)``: how shifts change from tile to tile, and that of the middle."""
         shifts = candidates[:, :, 2] + np.einsum("nij,tj->tni", candidates[:, :, :2], apart)
-        at = np.clip(shifts + SHIFT, 0.0, 2.0 * SHIFT)
+        at = FINE * np.clip(shifts + SHIFT, 0.0, 2.0 * SHIFT)
         which = np.broadcast_to(tile, at.shape[:2])
-        found: Matrix = ndimage.map_coordinates(smooth, [which, at[..., 0], at[..., 1]], order=1).sum(0)
+        found: Matrix = ndimage.map_coordinates(fine, [which, at[..., 0], at[..., 1]], order=1).sum(0)
         return found
 
     single = np.eye(6).reshape(-1, 2, 3)
