@@ -20,8 +20,11 @@ REACH = 24
 """Pixels between the places of a pair, at most, in rows and in columns."""
 SCALES = 2.5, 6.0
 """Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
-TIED, FREE = 3.0, 2.0
-"""Standard deviations of chance: from the first on an image is the message's own, below the second another's."""
+TIED, FREE, FREE_MOVED = 3.0, 2.0, 1.0
+"""Standard deviations of chance: from the first on an image is the message's own, below the second another's.
+
+Below the third if it was moved: less of the right image may be left than of a wrong place.
+"""
 ENOUGH = 3.6
 """What the pairs of the right image reach if each agrees; where less is left of it, nothing is said."""
 FAINT = 1.0
@@ -74,7 +77,9 @@ class Content:
         if not tries or whole < ENOUGH:
             return None
         agree = math.sqrt(max(0.0, agree**2 - 2.0 * math.log(tries)))  # the best of so many is better by chance
-        return True if agree >= TIED else False if agree < FREE else None
+        if agree >= TIED:
+            return True
+        return False if agree < (FREE_MOVED if moved else FREE) else None
 
     def _values(self, relief: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:
         """By how much the first place of each pair is brighter, none by more than the median; zero if not seen."""

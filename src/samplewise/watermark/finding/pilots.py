@@ -12,7 +12,7 @@ from scipy import fft, ndimage
 from torch.nn import functional
 
 from samplewise.watermark.finding.place import Picture, Place, seen_at, whitened
-from samplewise.watermark.networks.lattice import CELL, TILE, Lattice, pilot_tile
+from samplewise.watermark.networks.lattice import ACROSS, CELL, TILE, Lattice, pilot_tile
 
 Tiles = NDArray[np.float32]
 """Of 64 x 64 pixels, most often each as one row of 4,096."""
@@ -51,6 +51,12 @@ class Pilots:
         """What is no message in the pilots, ``(pilots, 4096)``."""
         return self._beside(_whitened_tiles(np.stack([pilot_tile(seed).numpy() for seed in self.seeds])))
 
+    @cached_property
+    def _cell(self) -> NDArray[np.complex64]:
+        """The strokes of the first cell, of length 1 and at right angles; conjugate spectra ``(4, 64, 33)``."""
+        first = _whitened_tiles(self.network.stroke_tiles()[:: ACROSS**2].numpy())
+        return np.conj(fft.rfft2(np.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).astype(np.float32)))
+
     def _beside(self, tiles: Tiles) -> Tiles:
         """What no message can be in tiles, of length 1 each."""
         rest = tiles - (tiles @ self._strokes.T) @ self._strokes
@@ -59,36 +65,38 @@ class Pilots:
 
     def unmoved(self, seen: Picture) -> tuple[int, float]:
         """The pilot of what the network sees of an image that nobody moved, and how sure that is."""
-        return self._best_pilot(_tiles(whitened(seen, SMOOTH)).sum(0, keepdims=True))[1:]
+        return self._best_pilot(_tiles(whitened(seen, SMOOTH)).sum(0).reshape(TILE, TILE), 1)[1:]
 
     def best(self, picture: Picture, place: Place) -> Place:
         """The pilot that an image has at a place whose tiles may begin anywhere and lie any way round."""
         origin, shape = place.covering(picture.shape, TILE)
         seen, inside = seen_at(picture, place, origin, shape)
         folded = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0)).sum(0).reshape(TILE, TILE)
-        looks = []
-        for turns, mirrored in WAYS:
-            turned = _rolled(np.rot90(folded.T if mirrored else folded, turns), 1, CELL)
-            explained = np.square(turned @ self._strokes.T).sum(1)
-            looks += [(float(one), turns, mirrored, number) for number, one in enumerate(explained)]
+        ways = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in WAYS])
+        drawn = np.square(fft.irfft2(fft.rfft2(ways)[:, None] * self._cell, (TILE, TILE))).sum(1)
+        explained = drawn.reshape(len(WAYS), ACROSS, CELL, ACROSS, CELL).sum((1, 3)).ravel()
         found = Place(place.matrix, place.start)
-        for _, turns, mirrored, number in sorted(looks, reverse=True)[:LOOKS]:
-            shift = np.array(divmod(number, CELL))
-            turned = np.roll(np.rot90(folded.T if mirrored else folded, turns), -shift, (0, 1))
-            cells, pilot, sure = self._best_pilot(_rolled(turned, CELL, TILE // CELL))
+        for number in np.argsort(-explained)[:LOOKS]:
+            way, shift = int(number) // CELL**2, np.array(divmod(int(number) % CELL**2, CELL))
+            turns, mirrored = WAYS[way]
+            cells, pilot, sure = self._best_pilot(np.roll(ways[way], -shift, (0, 1)), ACROSS)
             if abs(sure) > found.sure:
-                # A pixel q of the turned tile is pixel way @ (q - half) + half of the folded one.
-                way, half = _way(turns, mirrored), np.full(2, TILE / 2.0)
-                begin = way @ (shift + CELL * np.array(divmod(cells, TILE // CELL)) - half) + half
+                # A pixel q of the turned tile is pixel back @ (q - half) + half of the folded one.
+                back, half = _way(turns, mirrored), np.full(2, TILE / 2.0)
+                begin = back @ (shift + CELL * np.array(divmod(cells, ACROSS)) - half) + half
                 start = place.matrix @ begin + place.start
-                found = Place(place.matrix @ way, start, sure < 0, pilot, abs(sure))
+                found = Place(place.matrix @ back, start, sure < 0, pilot, abs(sure))
         return found
 
-    def _best_pilot(self, tiles: Tiles) -> tuple[int, int, float]:
-        """Which of the tiles has which pilot, and how sure that is; below zero where black has become white."""
-        likeness = self._beside(tiles) @ self._pilots.T
-        tile, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
-        return tile, pilot, float(likeness[tile, pilot] / likeness.std())
+    def _best_pilot(self, tile: Picture, cells: int) -> tuple[int, int, float]:
+        """At which cell, of the first ``cells`` x ``cells``, a tile begins that has which pilot, and how sure that is.
+
+        Below zero where black has become white.
+        """
+        rest = self._beside(tile.reshape(1, -1)).reshape(TILE, TILE)  # strokes stay strokes, a cell further
+        likeness = _rolled(rest, CELL, cells) @ self._pilots.T
+        cell, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
+        return cell, pilot, float(likeness[cell, pilot] / likeness.std())
 
     def exact(self, picture: Picture, place: Place) -> Place:
         """The place nearby at which all tiles have the same message and pilot."""
