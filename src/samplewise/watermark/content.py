@@ -25,6 +25,8 @@ TIED, FREE, FREE_MOVED = 3.0, 2.0, 1.0
 
 Below the third if it was moved: less of the right image may be left than of a wrong place.
 """
+MOST = 0.7
+"""Share of the square that a moved image must cover to be another's."""
 ENOUGH = 3.6
 """What the pairs of the right image reach if each agrees; where less is left of it, nothing is said."""
 FAINT = 1.0
@@ -79,7 +81,9 @@ class Content:
         agree = math.sqrt(max(0.0, agree**2 - 2.0 * math.log(tries)))  # the best of so many is better by chance
         if agree >= TIED:
             return True
-        return False if agree < (FREE_MOVED if moved else FREE) else None
+        if moved:
+            return False if agree < FREE_MOVED and inside.sum() >= MOST * CORE**2 else None
+        return False if agree < FREE else None
 
     def _values(self, relief: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:
         """By how much the first place of each pair is brighter, none by more than the median; zero if not seen."""

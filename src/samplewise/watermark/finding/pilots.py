@@ -27,10 +27,8 @@ LOOKS = 3
 SHIFT = 4
 """Network's pixels by which single tiles may be off at first."""
 FINE = 8
-"""Steps in a pixel in which shifts are told apart. Between whole pixels along straight lines, all would be whole ones."""
+"""Steps in a pixel in which shifts are told apart: along straight lines between pixels, all would be whole ones."""
 PASSES = 2
-LEAST = 5.5
-"""Standard deviations; over all pilots and places chance reaches 4.5."""
 
 
 class Pilots:
