@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.errors import MeasureError
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
-from samplewise.samples import Feed, in_order, to_device
+from samplewise.samples import Feed, batch_size_of, in_order, to_device
+from samplewise.sharding import has_shards
 
 Visit = Callable[[Evaluation], object] | None
 
@@ -31,18 +32,24 @@ def evaluate_all(
         return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))
 
     with evaluation_mode(model):
+        together = has_shards(model)  # then all processes must call the model, equally often
+        one = first() if together else None
         # A process without samples still evaluates one, to know the shapes, and counts nothing.
         for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
             with torch.set_grad_enabled(visit is not None):
                 evaluation = problem.evaluate(model, batch, index.to(device))
                 evaluation.check_finite(problem.constraints)
                 if not pieces:
-                    refuse_broadcast(evaluation, first)
+                    refuse_broadcast(evaluation, first if one is None else lambda: one)
                 if mine and visit is not None:
                     visit(evaluation)
             for name, values in {"": evaluation.objective, **evaluation.measures}.items():
                 found = values.detach().cpu()
                 pieces.setdefault(name, []).append(found if found.is_floating_point() else found.float())
+        if together:
+            most = -(-length // distributed.world_size())  # samples of the first process, which no other has more of
+            for _ in range(-(-most // batch_size_of(feed, batch_size)) - len(pieces[""])):
+                first()
     return {name: _whole(name, parts, mine, length, device) for name, parts in pieces.items()}
 
 

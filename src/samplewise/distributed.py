@@ -1,6 +1,7 @@
 """The few collective operations the library needs; each is the identity in a single process."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -72,3 +73,12 @@ def all_gather(tensor: Tensor) -> Tensor:
     parts = [torch.empty_like(tensor) for _ in range(world_size())]
     _exchange_(tensor.contiguous(), lambda own: dist.all_gather(parts, own))
     return torch.cat(parts)
+
+
+def all_objects(value: Any) -> list[Any]:
+    """What each process has, as plain values; for what is small."""
+    if world_size() == 1:
+        return [value]
+    found = [None] * world_size()
+    dist.all_gather_object(found, value)
+    return found

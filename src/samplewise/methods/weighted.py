@@ -52,6 +52,11 @@ class Weighted(FullPrecision):
         self._steered = bool(self.from_outside)
         self._looking = bool(self._open) and not (self._steered or self.balance.complete(self.rounds))
 
+    @property
+    def looks(self) -> bool:
+        """Whether a call in training differentiates the batch, to find the first tau."""
+        return self._looking
+
     def _is_equality(self, name: str) -> bool:
         return any(each.equality for each in self.constraints if each.name == name)
 

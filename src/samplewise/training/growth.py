@@ -38,7 +38,7 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
     # Of the weights that take the steps, averaged or not: the noise is that of their next step.
     # A look must not end a run: not every model or measure has a gradient as it ships; cuDNN's recurrent ones have not.
     with contextlib.suppress(MeasureError, RuntimeError):
-        estimate = estimate_gradient(asked.problem, stepper.trained_model, drawn, asked.method)
+        estimate = estimate_gradient(asked.problem, stepper.raw_model, drawn, asked.method)
         return growth_row(estimate, size, asked.feed.source.length, asked.size)
     return {}
 

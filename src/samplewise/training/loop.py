@@ -180,7 +180,7 @@ class Training:
         ends = bool(distributed.from_first_(torch.tensor(float(verdict.done), device=self.stepper.device)))
         row["gradient/epsilon"] = verdict.epsilon
         row["gradient/norm"] = None if verdict.estimate is None else verdict.estimate.norm
-        if verdict.estimate is not None and model is self.stepper.trained_model:
+        if verdict.estimate is not None and model is self.stepper.raw_model:
             row |= growth_row(verdict.estimate, rule.batch_size, asked.feed.source.length, asked.size)
         self.position = replace(self.position, round_epochs=0 if ends else epochs)
         return ends
@@ -255,7 +255,7 @@ class Training:
         folder.tidy(self.position.best)
         self.stepper.fabric.barrier()
         if self.position.best is not None:
-            self.best = folder.best()
+            self.best = folder.best(self.stepper.weights_to_ship())
             if self.best is None:
                 self.position = replace(self.position, best=None)
         self.history = folder.history(self.position.epoch)
