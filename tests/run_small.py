@@ -28,6 +28,12 @@ def in_full(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.full_tensor() if hasattr(value, "full_tensor") else value for name, value in state.items()}
 
 
+def of_all_samples(method: sw.Method) -> dict[str, Tensor]:
+    """A method's state with the multipliers of all samples, of which each process holds a part."""
+    tables = method.tables if isinstance(method, sw.AugmentedLagrangian) else {}
+    return {name: value for name, value in method.state_dict().items() if "_tables" not in name} | tables
+
+
 def train(
     folder: Path,
     kind: str,
@@ -83,7 +89,7 @@ def train(
     certificate = sw.certify(problem, solution.model, data, solution.method) if certified else None
     return {
         "model": in_full(model),
-        "method": dict(method.state_dict()),
+        "method": of_all_samples(method),
         "shipped": in_full(solution.model),
         "certificate": None if certificate is None else [certificate.stationarity, certificate.residual],
         "selected": solution.selected.epoch,

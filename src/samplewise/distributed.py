@@ -75,6 +75,26 @@ def all_gather(tensor: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
+def all_shares(tensor: Tensor, length: int) -> Tensor:
+    """The rows of all processes, of which each has those of its :func:`share` of ``length``."""
+    size = -(-length // world_size())
+    padded = tensor.new_zeros(size, *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    return all_gather(padded)[:length]
+
+
+def to_first(tensor: Tensor) -> Tensor:
+    """The rows of all processes, of which each has as many as it has, in the first one; the others keep theirs."""
+    if world_size() == 1:
+        return tensor
+    counts = all_gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+    padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    parts = [torch.empty_like(padded) for _ in counts] if rank() == 0 else None
+    _exchange_(padded, lambda own: dist.gather(own, parts, 0))
+    return tensor if parts is None else torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
 def all_objects(value: Any) -> list[Any]:
     """What each process has, as plain values; for what is small."""
     if world_size() == 1:

@@ -43,7 +43,10 @@ def twice_differentiable() -> Iterator[None]:
 @contextlib.contextmanager
 def judged(model: nn.Module, *methods: Method) -> Iterator[None]:
     """The model as it ships, to be differentiated: in evaluation mode like ``methods``, and whole in each process."""
-    with evaluation_mode(model, *methods), whole(model):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(evaluation_mode(model, *methods))
+        for each in (whole(model), *(method.gathered() for method in methods)):
+            stack.enter_context(each)
         yield
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from method_cases import METHODS, batch
+from method_cases import METHODS, SAMPLES, batch
 
 import samplewise as sw
 from forked import two_processes
 from samplewise import distributed
-from samplewise.errors import NotFiniteError, SampleIndexError
+from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SampleIndexError
 from samplewise.methods import base
 
 WORLD = 2
@@ -98,7 +98,24 @@ def work() -> dict[str, Any]:
         method, report["rounds"][name] = rounds(name, rank, WORLD)
         if isinstance(method, sw.AugmentedLagrangian):
             report["tables"][name] = dict(method.tables)
+            report["shared out"] = shared_out(method)
     return report
+
+
+def shared_out(method: sw.AugmentedLagrangian) -> dict[str, Any]:
+    """What a process holds, and what is said where it is asked for more."""
+    found: dict[str, Any] = {"held": len(method.get_buffer("_tables.0.values")) - 1, "before": method.state_dict()}
+    method.gather_()
+    found["after"] = method.state_dict()
+    x = torch.ones(SAMPLES)
+    try:
+        method.multipliers("x", x, torch.arange(SAMPLES))
+    except ConfigurationError as error:
+        found["alone"] = str(error)
+    with method.gathered():
+        found["multipliers"] = method.multipliers("x", x, torch.arange(SAMPLES))
+    found["costs"] = method.costs("x", x)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +151,24 @@ def test_the_multipliers_are_those_of_one_process(name: str, reports: list[dict[
     for key, table in method.tables.items():
         assert torch.equal(first[key], second[key])
         torch.testing.assert_close(first[key], table)
+
+
+def test_each_process_holds_its_part_and_the_first_tells_the_whole(reports: list[dict[str, Any]]) -> None:
+    alone, _ = rounds(NAMES[-1], 0, 1)
+    x = torch.ones(SAMPLES)
+    first, second = (report["shared out"] for report in reports)
+    for found in (first, second):
+        assert found["held"] == SAMPLES / WORLD
+        assert "method.gathered() in every process" in found["alone"]
+        torch.testing.assert_close(found["multipliers"], alone.multipliers("x", x, torch.arange(SAMPLES)))
+        torch.testing.assert_close(found["costs"], alone.costs("x", x))
+        with pytest.raises(CheckpointError, match=r"gather_\(\) before the first one's state"):
+            make(NAMES[-1]).load_state_dict(found["before"])
+    resumed = make(NAMES[-1])
+    resumed.load_state_dict(first["after"])
+    assert isinstance(resumed, sw.AugmentedLagrangian)
+    assert isinstance(alone, sw.AugmentedLagrangian)
+    torch.testing.assert_close(resumed.tables, alone.tables)
 
 
 def test_a_round_that_is_saved_in_its_middle_ends_the_same(reports: list[dict[str, Any]]) -> None:

@@ -188,7 +188,7 @@ def certify(
     for name, value in (("active", active), ("passes", passes)):
         if not finite_number(value, name) > 0:
             raise ConfigurationError(f"expected {name} > 0, got {value}")
-    with judged(model), twice_differentiable():
+    with judged(model, *([] if method is None else [method])), twice_differentiable():
         return _certify(problem, model, source_of(data), method, batch_size, device, active, subset, passes, seed)
 
 

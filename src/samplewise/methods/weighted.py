@@ -152,7 +152,7 @@ class Weighted(FullPrecision):
                 )
 
     def gather_(self) -> None:
-        """Move all processes' statistics to the first one, whose state is then that of the whole run."""
+        """Tell the first process what all have, so that its state is that of the whole run; every process must call."""
         self.tally.gather_()
 
     @property

@@ -215,7 +215,8 @@ class Training:
             kept = self.stepper.weights_to_ship(), asked.method.state_dict()
             self.best = Best(*({name: value.detach().cpu().clone() for name, value in part.items()} for part in kept))
             if self.folder is not None:
-                self.folder.stage(self.best, candidate, self.audits, asked)
+                with asked.method.gathered():
+                    self.folder.stage(self.best, candidate, self.audits, asked)
         return candidate
 
     def _check_weights(self, cause: NotFiniteError | None = None) -> None:
