@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"measures", "masks", "unseen", "selection"},
     {"bounds", "constraints", "penalties", "schedules"},
     {"methods", "problem", "samples"},
-    {"audit", "columns", "certificate", "theory", "stopping", "forecast", "gradients"},
+    {"audit", "columns", "streamed", "certificate", "theory", "stopping", "forecast", "gradients"},
     {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},
     {"studies", "cli"},
