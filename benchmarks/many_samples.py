@@ -153,7 +153,7 @@ def _ranks(world: int, work: Callable[..., None]) -> list[tuple[Any, ...]]:
 def main() -> None:
     chosen = begin(options(__doc__, samples=10**8, batch=4096, steps=20, thousandths=10))
     share = chosen.thousandths / 1000
-    rows = []
+    rows: list[dict[str, Any]] = []
     for world in WORLDS:
         found = in_processes(world, train, chosen.samples, chosen.batch, chosen.steps, share)
         # On paper: every process held, and every checkpoint had, 4 bytes a sample; numbers and values were exchanged.
@@ -165,7 +165,7 @@ def main() -> None:
     print(f"# {chosen.samples:,} samples\n", file=page)
     print(f"One constraint, {share:.1%} of the multipliers not zero, {chosen.batch:,} samples in a step.\n", file=page)
     print(
-        "| processes | a process holds, not shared out (on paper) | shared out | checkpoint, dense (on paper) | sparse |",
+        "| processes | a process holds, before (on paper) | now | checkpoint, before (on paper) | now |",
         file=page,
     )
     print("|---|---|---|---|---|", file=page)
@@ -174,7 +174,7 @@ def main() -> None:
         print(f"| {row['processes']} | {' | '.join(cells)} |", file=page)
     print("\nBytes that a process hands over:\n", file=page)
     print(
-        "| processes | multipliers, a step, not shared out (on paper) | shared out | a penalty, a step | a round |",
+        "| processes | multipliers, a step, before (on paper) | now | a penalty, a step | a round |",
         file=page,
     )
     print("|---|---|---|---|---|", file=page)
