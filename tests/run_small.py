@@ -9,13 +9,22 @@ from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import samplewise as sw
 from small import make_data, make_method, make_model, make_problem
 
 
 def share_out(model: nn.Module, mesh: DeviceMesh) -> Any:
-    """Each linear layer of the network, and what is left of it, as torch's FSDP shares them out."""
+    """Each linear layer of the network, and what is left of it, as torch's FSDP shares them out.
+
+    Where processes share a replica, they split the encoder's layers by torch's tensor parallelism first.
+    """
+    if mesh["tensor_parallel"].size() > 1:
+        plan = {"encoder.0": ColwiseParallel(), "encoder.3": RowwiseParallel()}
+        parallelize_module(model, mesh["tensor_parallel"], plan)
+    if mesh["data_parallel"].size() == 1 and mesh["tensor_parallel"].size() > 1:
+        return model
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh["data_parallel"])
@@ -46,6 +55,7 @@ def train(
     average: float | None = None,
     share: float | None = None,
     sharded: bool = False,
+    tensor_parallel: int = 1,
     optimizer_last: bool = False,
     certified: bool = False,
     warmup_epochs: int = 1,
@@ -56,7 +66,11 @@ def train(
     # Warm-up leaves the decoder out.
     strategy: Any = "auto" if devices == 1 else "ddp_find_unused_parameters_true" if warmup_epochs else "ddp"
     if sharded:
-        strategy = ModelParallelStrategy(share_out, data_parallel_size=devices, tensor_parallel_size=1)
+        sizes: dict[str, Any] = {
+            "data_parallel_size": devices // tensor_parallel,
+            "tensor_parallel_size": tensor_parallel,
+        }
+        strategy = ModelParallelStrategy(share_out, **sizes)
     fabric = Fabric(accelerator="cpu", devices=devices, strategy=strategy)
     fabric.launch()
     problem, data = make_problem(), make_data()

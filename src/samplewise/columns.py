@@ -77,7 +77,7 @@ def for_each_batch(
                     visit(evaluation)
                 calls += 1
         if together:
-            most = -(-length // distributed.world_size())  # samples of the first process, which no other has more of
+            most = -(-length // distributed.replicas())  # samples of the first process, which no other has more of
             for _ in range(-(-most // size) - calls):
                 first()
 
@@ -101,4 +101,4 @@ def _whole(name: str, parts: Sequence[Tensor], mine: range, length: int, device:
             rows = rows[:, : part.shape[1]]
         rows.copy_(part)
         start += len(part)
-    return distributed.all_sum_(column.to(device)).cpu() if distributed.world_size() > 1 else column
+    return distributed.all_sum_(column.to(device)).cpu() if distributed.replicas() > 1 else column

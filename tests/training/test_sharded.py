@@ -116,6 +116,19 @@ def test_two_processes_end_where_one_does(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sequential", "lagrangian"])
+def test_tensor_parallelism_on_top_ends_where_one_process_does(tmp_path: Path, kind: str) -> None:
+    expected = train(tmp_path / "one", kind, epochs=4, average=0.9, **PLAIN)
+    options: dict[str, Any] = {"tensor_parallel": 2, "average": 0.9}
+    shared_out(4, tmp_path / "four", kind, epochs=2, **options)
+    found = shared_out(4, tmp_path / "four", kind, epochs=4, **options)
+    assert_close(found[0], expected)
+    for other in found[1:]:
+        torch.testing.assert_close(other["shipped"], found[0]["shipped"], rtol=0, atol=0)
+    assert_close(train(tmp_path / "four", kind, epochs=4, average=0.9, **PLAIN), expected)
+
+
+@pytest.mark.slow
 def test_running_statistics_are_those_of_the_first_process(tmp_path: Path) -> None:
     first, second = shared_out(2, tmp_path / "two", norm=True, average=0.9, epochs=2, batch=40)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
@@ -169,3 +182,9 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path) -
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     assert not list(folder.rglob(".partial*"))
+
+
+@pytest.mark.slow
+def test_what_differentiates_samples_is_refused_under_tensor_parallelism(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="Load the weights into a model of one process"):
+        shared_out(2, tmp_path, epochs=1, tensor_parallel=2, certified=True)

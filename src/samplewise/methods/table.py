@@ -53,7 +53,7 @@ class MultiplierTable(FullPrecision):
         if trains:
             # Of each sample one process knows the multiplier and all others add zero.
             known = distributed.all_sum_(self.values.index_select(0, self._rows(places.everyone)))
-            return known.view(-1, len(like), *width)[distributed.rank()]
+            return known.view(-1, len(like), *width)[distributed.replica()]
         if self.whole is None:
             raise ConfigurationError(
                 "the multipliers are shared out over the processes: enter method.gathered() in every process, and take "
@@ -81,7 +81,7 @@ class MultiplierTable(FullPrecision):
         """Tell the first process all that are not zero, so that its state is whole."""
         self._let_go_()
         rows, values = (distributed.to_first(each) for each in self._nonzero())
-        self._known = (rows, values) if distributed.rank() == 0 else None
+        self._known = (rows, values) if distributed.replica() == 0 else None
 
     def _let_go_(self) -> None:
         """Keep this process's share, if the processes have met since the method was made or loaded."""

@@ -31,7 +31,7 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
         return {}
     stepper.share_buffers()
     # Half of what a process takes at once: this needs no more memory than a step, even in full precision.
-    size = -(-asked.size // (2 * asked.accumulate * distributed.world_size()))
+    size = -(-asked.size // (2 * asked.accumulate * distributed.replicas()))
     seed = mix(asked.seed, "growth", position.epoch)
     drawn = independent_batches(asked.feed, batches=16, batch_size=size, seed=seed)
     seed_device(seed, stepper.device)

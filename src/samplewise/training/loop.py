@@ -91,7 +91,7 @@ class Training:
         return Status.INFEASIBLE if self.conflict is not None and self.conflict.shown else status
 
     def _train_epoch(self) -> None:
-        asked, rank, position = self.request, distributed.rank(), self.position
+        asked, rank, position = self.request, distributed.replica(), self.position
         total, left = steps_left(asked, position)
         method = self._warmup if position.epoch < asked.warmup_epochs else asked.method
         self.watch.start_epoch(total, position.step)

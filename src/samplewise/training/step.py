@@ -237,14 +237,12 @@ def _is_sharded(fabric: Fabric) -> bool:
             "expected ModelParallelStrategy with torch's fully_shard to share out weights, got FSDPStrategy: PyTorch "
             "gives up the FSDP that it stands for, and no test here has run it. docs/guides/devices.md shows how"
         )
-    if not isinstance(fabric.strategy, ModelParallelStrategy):
-        return False
-    if (size := fabric.strategy.device_mesh["tensor_parallel"].size()) > 1:
-        raise ConfigurationError(
-            f"expected tensor_parallel_size=1, got {size}: each process would be taken for one with its own samples. "
-            "Share the weights out over all processes, data_parallel_size=fabric.world_size"
-        )
-    return True
+    sharded, among = isinstance(fabric.strategy, ModelParallelStrategy), None
+    if isinstance(fabric.strategy, ModelParallelStrategy) and fabric.strategy.device_mesh["tensor_parallel"].size() > 1:
+        # Processes of one tensor-parallel group hold one model together, and see the same samples.
+        among = fabric.strategy.device_mesh["data_parallel"].get_group()
+    distributed.share_samples_among(among)
+    return sharded
 
 
 def _copy(model: nn.Module) -> nn.Module:
