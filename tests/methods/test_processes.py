@@ -7,12 +7,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from method_cases import METHODS, SAMPLES, batch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from forked import two_processes
 from samplewise import distributed
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SampleIndexError
 from samplewise.methods import base
+from samplewise.streamed import audit_in_stream
 
 WORLD = 2
 CONSTRAINTS: list[sw.Constraint] = [sw.AtMost("x", 1.0), sw.AtLeast("y", 0.7)]
@@ -90,6 +93,7 @@ def work() -> dict[str, Any]:
         "max": distributed.all_max_(torch.tensor([1.0 + rank, -rank])).tolist(),
         "gather": distributed.all_gather(torch.tensor([[rank, 7]])).tolist(),
         "errors": errors(rank),
+        "streamed": streamed(),
         "interrupted": asdict(interrupted("lagrangian", rank)),
         "rounds": {},
         "tables": {},
@@ -100,6 +104,20 @@ def work() -> dict[str, Any]:
             report["tables"][name] = dict(method.tables)
             report["shared out"] = shared_out(method)
     return report
+
+
+def streamed() -> dict[str, Any]:
+    """An audit of 41 samples in constant memory, as plain numbers."""
+
+    def evaluate(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return batch[0], {"x": batch[0]}
+
+    data = TensorDataset(torch.rand(41, generator=torch.Generator().manual_seed(0)).round(decimals=1))
+    found = audit_in_stream(sw.Problem(evaluate, [sw.AtMost("x", 0.6)]), nn.Identity(), data, worst=9, batch_size=4)
+    part = found["x"]
+    numbers = {"violated": found.violated, "worst": part.worst, "upper": part.violation_rate_upper}
+    sums = {"objective": found.objective, "total": part.total, "median": part.quantiles[0.5]}
+    return {**numbers, **sums, **{f"worst {i}": sample for i, (sample, _) in enumerate(part.worst_violators)}}
 
 
 def shared_out(method: sw.AugmentedLagrangian) -> dict[str, Any]:
@@ -151,6 +169,11 @@ def test_the_multipliers_are_those_of_one_process(name: str, reports: list[dict[
     for key, table in method.tables.items():
         assert torch.equal(first[key], second[key])
         torch.testing.assert_close(first[key], table)
+
+
+def test_an_audit_in_stream_is_that_of_one_process(reports: list[dict[str, Any]]) -> None:
+    for report in reports:
+        assert report["streamed"] == pytest.approx(streamed(), rel=1e-12)
 
 
 def test_each_process_holds_its_part_and_the_first_tells_the_whole(reports: list[dict[str, Any]]) -> None:
