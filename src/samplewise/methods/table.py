@@ -125,6 +125,11 @@ class MultiplierTable(FullPrecision):
                 "before the first one's state is taken"
             )
             return
+        if len(rows) != len(values) or not bool(((rows >= 0) & (rows < samples)).all()):
+            errors.append(
+                f"{prefix}values: size mismatch, {len(values)} multipliers for {len(rows)} of {samples} samples"
+            )
+            return
         mine = (rows >= self.held.start) & (rows < self.held.stop)
         found = self.values.new_zeros(len(self.values), *values.shape[1:])
         self.values = found.index_copy_(0, (rows[mine] - self.held.start).to(found.device), values[mine].to(found))
