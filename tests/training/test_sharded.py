@@ -42,15 +42,14 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any], *, both: bool 
 
 
 def test_two_processes_end_where_one_does_and_one_goes_on(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"average": 0.9, "epochs": 2}
-    expected = train(tmp_path / "one", "sequential", certified=True, **PLAIN, **options)
-    first, second = shared_out(2, tmp_path / "two", certified=True, **options)
+    options: dict[str, Any] = {"average": 0.9, "epochs": 1, "warmup_epochs": 0}
+    expected = train(tmp_path / "one", "sequential", **PLAIN, **options)
+    first, second = shared_out(2, tmp_path / "two", **options)
     assert_close(first, expected)
-    assert first["certificate"] == pytest.approx(expected["certificate"], rel=1e-2)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     last = max((tmp_path / "two" / "checkpoints").glob("*.safetensors"))
     assert len(list(last.with_suffix(".parts").iterdir())) == 2, "each process writes its own part"
-    longer = {**PLAIN, **options, "epochs": 3}
+    longer = {**PLAIN, **options, "epochs": 2}
     assert_close(train(tmp_path / "two", "sequential", **longer), train(tmp_path / "one", "sequential", **longer))
 
 
@@ -93,6 +92,7 @@ def test_a_run_goes_on_in_two_then_four_processes_then_one(tmp_path: Path) -> No
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "multipliers": ("lagrangian", {}),
     "the first tau found": ("auto", {"warmup_epochs": 0}),
+    "a certificate": ("sequential", {"certified": True, "average": 0.9}),
     "optimiser made after": ("sequential", {"optimizer_last": True}),
     "micro-batches and clipping": ("sequential", {"accumulate": 2, "clip_norm": 0.5}),
     "a rule of rounds": ("sequential", {"round_rule": GradientRule(0.1, max_epochs=3, batches=4, batch_size=32)}),
@@ -112,6 +112,8 @@ def test_two_processes_end_where_one_does(tmp_path: Path, case: str) -> None:
     first, second = shared_out(2, tmp_path / "two", kind, **options)
     assert_close(first, expected, both=False)
     assert first["promised"] == expected["promised"]
+    if first["certificate"] is not None:
+        assert first["certificate"] == pytest.approx(expected["certificate"], rel=1e-2)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
