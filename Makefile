@@ -45,6 +45,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/theorem2_bound.py
 	$(BIN)/python benchmarks/promise_kept.py
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
+	$(BIN)/python benchmarks/many_samples.py
 ifdef XRAYS
 	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)
 	$(BIN)/python benchmarks/first_tau.py --data $(XRAYS)/images

@@ -25,7 +25,14 @@ SECONDS = 300  # of a machine that is busy with other work
 Result = dict[str, Any]
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
-    ["lightning.pytorch", "torch.distributed.run", "samplewise.training", "samplewise.cli.app"]
+    [
+        "lightning.pytorch",
+        "torch.distributed.run",
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint.hf_storage",
+        "samplewise.training",
+        "samplewise.cli.app",
+    ]
 )
 
 
@@ -74,26 +81,37 @@ def command(*arguments: str) -> int:
 
 def two_processes(work: Callable[..., Result], *arguments: object) -> list[Result]:
     """Do ``work`` in two processes that meet over gloo: what each ends with."""
+    return processes(2, work, *arguments)
+
+
+def processes(count: int, work: Callable[..., Result], *arguments: object) -> list[Result]:
+    """Do ``work`` in so many processes that meet over gloo: what each ends with."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        both = [Forked(_one, rank, folder, work, arguments, told=folder / str(rank)) for rank in range(2)]
-        running = list(both)
-        while running and not any(process.exitcode for process in both):
+        started = start(count, folder, work, *arguments)
+        running = list(started)
+        while running and not any(process.exitcode for process in started):
             ended = wait([process.sentinel for process in running], timeout=SECONDS)
             running = [process for process in running if process.exitcode is None] if ended else []
-        for process in both:
+        for process in started:
             process.kill()  # it would wait for the one that failed
-        for process in both:
+        for process in started:
             code, _, err = process.finish()
             assert code in (0, -signal.SIGKILL), err
-        return [load_state(folder / f"{rank}.safetensors") for rank in range(2)]
+        return [load_state(folder / f"{rank}.safetensors") for rank in range(count)]
 
 
-def _one(rank: int, folder: Path, work: Callable[..., Result], arguments: tuple[object, ...]) -> None:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+def start(count: int, folder: Path, work: Callable[..., Result], *arguments: object) -> list[Forked]:
+    """So many processes that meet over gloo to do ``work``; what they need to meet, and say, is in ``folder``."""
+    return [Forked(_one, rank, count, folder, work, arguments, told=folder / str(rank)) for rank in range(count)]
+
+
+def _one(rank: int, count: int, folder: Path, work: Callable[..., Result], arguments: tuple[object, ...]) -> None:
+    size = str(count)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     # By a file, not by a port, which another program might take first.
     store = f"file://{folder / 'store'}"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=count)
     save_state(folder / f"{rank}.safetensors", work(*arguments))
 
 

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
 
 import samplewise as sw
+from samplewise import columns
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
+from samplewise.streamed import audit_in_stream
 
 
 def measured(values: Any, *constraints: sw.Constraint, **options: Any) -> sw.Audit:
@@ -199,3 +201,33 @@ def test_a_measure_that_is_not_in_all_batches_alike_is_refused(last: dict[str, T
     problem = sw.Problem(evaluate, [])
     with pytest.raises(MeasureError, match=r"expected the measure 'v' in every batch, either \(B,\) or \(B, m\)"):
         sw.audit(problem, nn.Identity(), TensorDataset(torch.zeros(5, 6)), batch_size=4)
+
+
+@pytest.mark.parametrize("samples", [1, 7, 5000])
+def test_an_audit_in_stream_counts_what_an_audit_counts(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "STRETCH", 1000)
+    generator = torch.Generator().manual_seed(samples)
+    x = torch.randn(samples, 2, generator=generator) * torch.tensor([1.0, 1e-3])
+    x[samples // 2 :: 3] = x[samples // 2].clone()  # equal ones: the first count as the worst
+
+    def evaluate(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Any]]:
+        values = batch[0]
+        return values[:, 0] ** 2, {"large": values[:, 0], "both": (values, values > -0.5)}
+
+    problem = sw.Problem(evaluate, [sw.AtMost("large", 0.3), sw.AtLeast("both", 0.0, share=0.5)])
+    model, data = nn.Identity(), TensorDataset(x)
+    found = audit_in_stream(problem, model, data, worst=9, batch_size=64)
+    expected = sw.audit(problem, model, data, batch_size=64)
+    assert (found.samples, found.violated, found.satisfied) == (samples, expected.violated, expected.satisfied)
+    assert found.objective == pytest.approx(expected.objective, rel=1e-12)
+    assert found.violation_rate_upper == expected.violation_rate_upper
+    for name, part in found.items():
+        other = expected[name]
+        assert (part.violated, part.worst, part.met) == (other.violated, other.worst, other.met)
+        assert part.total == pytest.approx(other.total, rel=1e-12)
+        assert part.worst_violators == other.worst_violators(9)
+        assert part.violation_rate_upper == other.violation_rate_upper
+        values = other.values[~other.values.isnan()].double().numpy()
+        for q, value in part.quantiles.items():
+            low, high = (np.quantile(values, q, method=way) for way in ("lower", "higher"))
+            assert low - 5e-4 * abs(low) <= value <= high + 5e-4 * abs(high)

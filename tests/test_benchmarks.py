@@ -24,6 +24,7 @@ SMALL = {
     "--arms fixed sequential lagrangian cooper feasible humancompatible",
     "hidden_step": "--turns 2 --large-turns 2",
     "jobs_or_threads": "--epochs 1 --repeats 2",
+    "many_samples": "--samples 20000 --batch 64 --steps 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
     "prepare_speed": "--data {pictures} --size 32 --limit 4 --repeats 2 --large 2 --times 2",
     "promise_kept": "--seeds 2 --epochs 1",

@@ -23,7 +23,12 @@ def run(script: Path, folder: Path) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+SLOW = {"low_rank_adapters"}  # imports what the others do without
+
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in SCRIPTS]
+)
 def test_an_example_reaches_its_bound(script: Path, tmp_path: Path) -> None:
     code, out, err = Forked(run, script, tmp_path / "empty", told=tmp_path).finish()
     assert code == 0, err

@@ -12,11 +12,11 @@ ROOT = Path(samplewise.__file__).parent
 
 # Each module or folder of the package stands in one layer; it imports from its own and from those below.
 LAYERS: list[set[str]] = [
-    {"errors", "distributed", "provenance", "disk"},
+    {"errors", "distributed", "provenance", "disk", "sharding"},
     {"measures", "masks", "unseen", "selection"},
     {"bounds", "constraints", "penalties", "schedules"},
     {"methods", "problem", "samples"},
-    {"audit", "columns", "certificate", "theory", "stopping", "forecast", "gradients"},
+    {"audit", "columns", "streamed", "certificate", "theory", "stopping", "forecast", "gradients"},
     {"training", "checkpoint", "history", "minimize"},
     {"data", "watermark", "report"},
     {"studies", "cli"},

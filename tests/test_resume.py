@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import samplewise as sw
-from forked import Forked, two_processes
+from forked import Forked, processes, two_processes
 from run_small import train
 from samplewise.checkpoint import load_state
 from samplewise.disk import alone
@@ -117,6 +117,22 @@ def test_two_processes_resume_within_an_epoch(tmp_path: Path) -> None:
     parts = in_two(tmp_path / "parts", "lagrangian")
     for found, expected in zip(parts, whole, strict=True):
         assert_same(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("counts", [(1, 2, 3, 4), (4, 3, 2, 1), (3, 1, 4, 2)])
+def test_a_run_goes_on_in_other_numbers_of_processes_within_an_epoch(tmp_path: Path, counts: tuple[int, ...]) -> None:
+    expected = train(tmp_path / "one", "lagrangian", dropout=0.0, epochs=5)
+    folder = tmp_path / "several"
+    for epochs, count in enumerate(counts, 2):
+        work = partial(train, devices=count, dropout=0.0, epochs=epochs)
+        found = processes(count, work, folder, "lagrangian")[0]
+        if count != counts[-1]:
+            max((folder / "checkpoints").iterdir()).unlink()  # what is left was written in the middle of an epoch
+            assert load_state(max((folder / "checkpoints").iterdir()))["position"]["step"] > 0
+    torch.testing.assert_close(found["model"], expected["model"], rtol=1e-4, atol=1e-5)
+    # A multiplier moves whenever its sample is seen, so that one left out, or seen twice, would show.
+    torch.testing.assert_close(found["method"], expected["method"], rtol=1e-3, atol=1e-4)
 
 
 def fit(

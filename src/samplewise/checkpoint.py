@@ -1,7 +1,11 @@
-"""State on disk: safetensors with JSON in their header. No pickle is ever loaded."""
+"""State on disk: safetensors with JSON in their header. No pickle is ever loaded.
+
+Tensors of which each process holds a part lie beside that file, in a folder of safetensors, one for each process.
+"""
 
 import hashlib
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,25 +14,39 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from samplewise import distributed
 from samplewise.disk import write_tensors
 from samplewise.errors import CheckpointError
+from samplewise.sharding import Part, check_parts, is_sharded, write_parts
 
 FORMAT = "samplewise-state-1"
-SUFFIX = ".safetensors"
+SUFFIX, PARTS = ".safetensors", ".parts"
 MODEL_FILE = f"model{SUFFIX}"
 """What was trained, in the folder of its run."""
 
 
-def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dictionaries and lists of tensors and plain values to one file, whole or not at all."""
+def save_state(path: Path, state: dict[str, Any], *, first: bool = True) -> None:
+    """Write nested dictionaries and lists of tensors and plain values to one file, whole or not at all.
+
+    Where tensors are shared out every process must call, and writes its parts; the ``first`` writes the file, last.
+    """
     tensors: dict[str, Tensor] = {}
-    skeleton = _take_apart(state, tensors)
-    text = json.dumps(skeleton)  # NaN and infinities as Python writes and reads them
-    write_tensors(path, tensors, {"format": FORMAT, "state": text, "digest": _digest(text, tensors)})
+    parts: dict[str, Tensor] = {}
+    skeleton = _take_apart(state, tensors, parts)
+    if parts:
+        skeleton["__parts__"] = write_parts(path.with_suffix(PARTS), parts)
+    if first:
+        # Copies, since tensors that share memory (tied weights) cannot be stored as they are.
+        tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
+        text = json.dumps(skeleton)  # NaN and infinities as Python writes and reads them
+        write_tensors(path, tensors, {"format": FORMAT, "state": text, "digest": _digest(text, tensors)})
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read what :func:`save_state` wrote, or raise :class:`CheckpointError` if the file is torn or foreign."""
+    """Read what :func:`save_state` wrote, or raise :class:`CheckpointError` if the file is torn or foreign.
+
+    Tensors that were shared out come as :class:`samplewise.sharding.Part`.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -38,7 +56,10 @@ def load_state(path: Path) -> dict[str, Any]:
         text = header["state"]
         if _digest(text, tensors) != header.get("digest"):
             raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
-        state = _put_together(json.loads(text), tensors)
+        skeleton = json.loads(text)
+        if isinstance(skeleton, dict) and "__parts__" in skeleton:
+            check_parts(path.with_suffix(PARTS), skeleton["__parts__"])
+        state = _put_together(skeleton, tensors, path.with_suffix(PARTS))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read, it is torn or not a checkpoint: {error}") from error
     if not isinstance(state, dict):
@@ -55,32 +76,37 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _take_apart(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+def _take_apart(value: Any, tensors: dict[str, Tensor], parts: dict[str, Tensor], path: str = "") -> Any:
     """Move the tensors out of ``value``; what is left is JSON with their names in their place."""
     if isinstance(value, Tensor):
-        while path in tensors:  # a name may hold a slash itself
+        while path in tensors or path in parts:  # a name may hold a slash itself
             path += "'"
-        # A copy, since tensors that share memory (tied weights) cannot be stored as they are.
-        tensors[path] = value.detach().cpu().contiguous().clone()
+        if is_sharded(value):
+            parts[path] = value
+            return {"__part__": [path, list(value.shape), str(value.dtype).removeprefix("torch.")]}
+        tensors[path] = value.detach()
         return {"__tensor__": path}
     if isinstance(value, dict):
         # As pairs, since optimisers number their parameters and JSON knows only text as keys.
-        return {"__items__": [[key, _take_apart(item, tensors, f"{path}/{key}")] for key, item in value.items()]}
+        return {"__items__": [[key, _take_apart(item, tensors, parts, f"{path}/{key}")] for key, item in value.items()]}
     if isinstance(value, list | tuple):
-        return [_take_apart(item, tensors, f"{path}/{i}") for i, item in enumerate(value)]
+        return [_take_apart(item, tensors, parts, f"{path}/{i}") for i, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise CheckpointError(f"cannot save {path[1:]}: expected tensors and plain values, got {type(value).__name__}")
 
 
-def _put_together(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _put_together(value: Any, tensors: dict[str, Tensor], folder: Path) -> Any:
     if isinstance(value, list):
-        return [_put_together(item, tensors) for item in value]
+        return [_put_together(item, tensors, folder) for item in value]
     if not isinstance(value, dict):
         return value
     if "__tensor__" in value:
         return tensors[value["__tensor__"]]
-    return {key: _put_together(item, tensors) for key, item in value["__items__"]}
+    if "__part__" in value:
+        name, shape, dtype = value["__part__"]
+        return Part(folder, name, torch.Size(shape), getattr(torch, dtype))
+    return {key: _put_together(item, tensors, folder) for key, item in value["__items__"]}
 
 
 class Checkpoints:
@@ -94,13 +120,19 @@ class Checkpoints:
         return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        save_state(self.folder / f"step-{step:012d}{SUFFIX}", state)
-        self.prune()
+        """Write a state; every process must call."""
+        first = distributed.rank() == 0
+        save_state(self.folder / f"step-{step:012d}{SUFFIX}", state, first=first)
+        if first:
+            self.prune()
 
     def prune(self) -> None:
-        """Remove what is too old; a kill right after a write leaves one too many."""
+        """Remove what is too old; a kill right after a write leaves one too many, or parts without their file."""
         for old in self._newest_first()[self.keep :]:
             old.unlink(missing_ok=True)
+        for parts in self.folder.glob(f"step-*{PARTS}"):
+            if not parts.with_suffix(SUFFIX).exists():
+                shutil.rmtree(parts, ignore_errors=True)
 
     def __len__(self) -> int:
         return len(self._newest_first())

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.errors import MeasureError
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
-from samplewise.samples import Feed, in_order, to_device
+from samplewise.samples import Feed, batch_size_of, in_order, to_device
+from samplewise.sharding import has_shards
 
+STRETCH = 2**20  # samples whose numbers are held at once
 Visit = Callable[[Evaluation], object] | None
 
 
@@ -27,23 +29,57 @@ def evaluate_all(
     mine = distributed.share(length)
     pieces: dict[str, list[Tensor]] = {}
 
+    def keep(evaluation: Evaluation) -> None:
+        if mine and visit is not None:
+            visit(evaluation)
+        for name, values in {"": evaluation.objective, **evaluation.measures}.items():
+            found = values.detach().cpu()
+            pieces.setdefault(name, []).append(found if found.is_floating_point() else found.float())
+
+    for_each_batch(problem, model, feed, batch_size, device, keep, differentiable=visit is not None)
+    return {name: _whole(name, parts, mine, length, device) for name, parts in pieces.items()}
+
+
+def for_each_batch(
+    problem: Problem,
+    model: nn.Module,
+    feed: Feed,
+    batch_size: int | None,
+    device: torch.device,
+    visit: Callable[[Evaluation], object],
+    *,
+    differentiable: bool = False,
+) -> None:
+    """Evaluate this process's part of the samples in eval mode, each once and in order; ``visit`` gets each batch.
+
+    A process without samples gets one, to know the shapes, which is not to count.
+    """
+    length, size = feed.source.length, batch_size_of(feed, batch_size)
+    mine = distributed.share(length) or range(1)
+
     def first() -> Evaluation:
         return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))
 
+    together = has_shards(model)  # then all processes must call the model, equally often
+    calls = 0
     with evaluation_mode(model):
-        # A process without samples still evaluates one, to know the shapes, and counts nothing.
-        for batch, index in in_order(feed, batch_size=batch_size, device=device, rows=mine or range(1)):
-            with torch.set_grad_enabled(visit is not None):
-                evaluation = problem.evaluate(model, batch, index.to(device))
-                evaluation.check_finite(problem.constraints)
-                if not pieces:
-                    refuse_broadcast(evaluation, first)
-                if mine and visit is not None:
+        one = first() if together else None
+        # By stretches of whole batches, so that the numbers of all samples are never held at once.
+        stretch = max(1, STRETCH // max(1, size)) * size or 1
+        for start in range(mine.start, mine.stop, stretch):
+            rows = range(start, min(start + stretch, mine.stop))
+            for batch, index in in_order(feed, batch_size=size, device=device, rows=rows):
+                with torch.set_grad_enabled(differentiable):
+                    evaluation = problem.evaluate(model, batch, index.to(device))
+                    evaluation.check_finite(problem.constraints)
+                    if not calls:
+                        refuse_broadcast(evaluation, first if one is None else lambda: one)
                     visit(evaluation)
-            for name, values in {"": evaluation.objective, **evaluation.measures}.items():
-                found = values.detach().cpu()
-                pieces.setdefault(name, []).append(found if found.is_floating_point() else found.float())
-    return {name: _whole(name, parts, mine, length, device) for name, parts in pieces.items()}
+                calls += 1
+        if together:
+            most = -(-length // distributed.replicas())  # samples of the first process, which no other has more of
+            for _ in range(-(-most // size) - calls):
+                first()
 
 
 def _whole(name: str, parts: Sequence[Tensor], mine: range, length: int, device: torch.device) -> Tensor:
@@ -65,4 +101,4 @@ def _whole(name: str, parts: Sequence[Tensor], mine: range, length: int, device:
             rows = rows[:, : part.shape[1]]
         rows.copy_(part)
         start += len(part)
-    return distributed.all_sum_(column.to(device)).cpu() if distributed.world_size() > 1 else column
+    return distributed.all_sum_(column.to(device)).cpu() if distributed.replicas() > 1 else column

@@ -1,6 +1,7 @@
 """The few collective operations the library needs; each is the identity in a single process."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,10 +24,32 @@ def rank() -> int:
     return dist.get_rank() if _running() else 0
 
 
+_replicas: dist.ProcessGroup | None = None  # of this process and those that have other samples; None for all
+
+
+def share_samples_among(group: dist.ProcessGroup | None) -> None:
+    """Share samples out over the processes of ``group`` from now on, of all if None: the others hold its model's parts.
+
+    Every process must call, with the group that it is in.
+    """
+    global _replicas
+    _replicas = group
+
+
+def replicas() -> int:
+    """Number of processes, or of groups that hold one model together, that have samples of their own."""
+    return dist.get_world_size(_replicas) if _running() else 1
+
+
+def replica() -> int:
+    """Number of this process, or of its group, among them, from 0."""
+    return dist.get_rank(_replicas) if _running() else 0
+
+
 def share(length: int) -> range:
     """The samples, out of ``length``, that this process takes when each takes a part; empty if there are too few."""
-    size = -(-length // world_size())
-    return range(min(rank() * size, length), min((rank() + 1) * size, length))
+    size = -(-length // replicas())
+    return range(min(replica() * size, length), min((replica() + 1) * size, length))
 
 
 def _exchange_(tensor: Tensor, operation: Callable[[Tensor], object]) -> Tensor:
@@ -43,8 +66,8 @@ def _exchange_(tensor: Tensor, operation: Callable[[Tensor], object]) -> Tensor:
 
 
 def all_sum_(tensor: Tensor) -> Tensor:
-    """Add up ``tensor`` over all processes, in place."""
-    return _exchange_(tensor, lambda own: dist.all_reduce(own, dist.ReduceOp.SUM))
+    """Add up ``tensor`` over all processes that have samples of their own, in place."""
+    return _exchange_(tensor, lambda own: dist.all_reduce(own, dist.ReduceOp.SUM, group=_replicas))
 
 
 def all_max_(tensor: Tensor) -> Tensor:
@@ -66,9 +89,38 @@ def share_buffers_(module: nn.Module, *, but: type[nn.Module] | tuple[()] = ()) 
 
 
 def all_gather(tensor: Tensor) -> Tensor:
-    """Concatenate the processes' tensors, which must have one shape, along the first dimension."""
-    if world_size() == 1:
+    """Concatenate tensors of one shape, of all processes that have samples of their own, along the first dimension."""
+    if replicas() == 1:
         return tensor
-    parts = [torch.empty_like(tensor) for _ in range(world_size())]
-    _exchange_(tensor.contiguous(), lambda own: dist.all_gather(parts, own))
+    parts = [torch.empty_like(tensor) for _ in range(replicas())]
+    _exchange_(tensor.contiguous(), lambda own: dist.all_gather(parts, own, group=_replicas))
     return torch.cat(parts)
+
+
+def all_shares(tensor: Tensor, length: int) -> Tensor:
+    """The rows of all processes, of which each has those of its :func:`share` of ``length``."""
+    size = -(-length // replicas())
+    padded = tensor.new_zeros(size, *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    return all_gather(padded)[:length]
+
+
+def to_first(tensor: Tensor) -> Tensor:
+    """The rows of all processes, of which each has as many as it has, in the first one; the others keep theirs."""
+    if replicas() == 1:
+        return tensor
+    counts = all_gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+    padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
+    padded[: len(tensor)] = tensor
+    parts = [torch.empty_like(padded) for _ in counts] if replica() == 0 else None
+    _exchange_(padded, lambda own: dist.gather(own, parts, group=_replicas, group_dst=0))
+    return tensor if parts is None else torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def all_objects(value: Any) -> list[Any]:
+    """What each process has, as plain values; for what is small."""
+    if world_size() == 1:
+        return [value]
+    found = [None] * world_size()
+    dist.all_gather_object(found, value)
+    return found

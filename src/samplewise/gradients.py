@@ -15,14 +15,17 @@ from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
 from samplewise.samples import to_device
+from samplewise.sharding import has_shards, whole
 
 Batches = Iterable[tuple[Any, Tensor]]
 CHUNK = 32  # samples whose gradients are computed at once
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that are trained, by name."""
+    """The weights that are trained, by name; those that are shared out must be whole, see :func:`judged`."""
     found: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    if has_shards(model):  # whose gradients PyTorch would say are zero
+        raise ConfigurationError("expected a model that each process holds whole, got one whose weights are shared out")
     if not found:
         raise ConfigurationError("the model has no parameters that require gradients: nothing to differentiate")
     return found
@@ -34,6 +37,16 @@ def twice_differentiable() -> Iterator[None]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+        yield
+
+
+@contextlib.contextmanager
+def judged(model: nn.Module, *methods: Method) -> Iterator[None]:
+    """The model as it ships, to be differentiated: in evaluation mode like ``methods``, and whole in each process."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(evaluation_mode(model, *methods))
+        for each in (whole(model), *(method.gathered() for method in methods)):
+            stack.enter_context(each)
         yield
 
 
@@ -141,7 +154,7 @@ def sample_gradients(
     ``samples`` are these samples as a batch of tensors, or a function that gives those of given numbers as a batch.
     ``docs/theory.md`` has an example.
     """
-    device = next(iter(trainable(model).values())).device
+    device = next(model.parameters()).device
 
     def fetch(rows: Tensor) -> Any:
         return to_device(samples(index[rows]) if callable(samples) else tuple(each[rows] for each in samples), device)
@@ -149,7 +162,7 @@ def sample_gradients(
     def penalty(evaluation: Evaluation, number: Tensor) -> Tensor:
         return method.loss(replace(evaluation, index=number.view(1)))
 
-    with evaluation_mode(model, method):
+    with judged(model, method):
         return per_sample_gradients(problem, model, fetch, torch.arange(len(index)), index.to(device), penalty)
 
 
@@ -167,14 +180,14 @@ def estimate_smoothness(
     """
     from scipy.sparse.linalg import LinearOperator, eigsh  # here, so that importing the library stays quick
 
-    weights = list(trainable(model).values())
-    count = sum(weight.numel() for weight in weights)
+    count = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     batches = list(batches)
     if not batches:
         raise ConfigurationError("expected at least one batch")
     samples = sum(len(index) for _, index in batches)
 
     def product(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        weights = list(trainable(model).values())
         direction = torch.from_numpy(np.ascontiguousarray(vector).reshape(-1))
         total = torch.zeros(count, dtype=torch.float64)
         for batch, index in batches:
@@ -183,7 +196,7 @@ def estimate_smoothness(
                 total += curve_along(loss, weights, direction) * (len(index) / samples)
         return total.numpy()
 
-    with evaluation_mode(model, method), twice_differentiable():
+    with judged(model, method), twice_differentiable():
         if count == 1:  # Lanczos needs room for two vectors
             return float(abs(product(np.ones(1))[0]))
         start = np.random.default_rng(0).normal(size=count)

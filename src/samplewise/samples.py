@@ -269,19 +269,20 @@ def cut(index: Tensor, batch_size: int) -> list[Tensor]:
     return list(torch.split(index, min(batch_size, len(index)))) if len(index) else []
 
 
+def batch_size_of(feed: Feed, batch_size: int | None) -> int:
+    """The batch size to judge by: what is asked for, else what a given DataLoader says, else 256."""
+    return batch_size if batch_size is not None else feed.batch_size or 256
+
+
 def in_order(
     data: Data | Feed, *, batch_size: int | None = None, device: torch.device | None = None, rows: range | None = None
 ) -> Iterator[tuple[Any, Tensor]]:
-    """Every sample, or those of ``rows``, once and in order, as ``(batch, index)`` with tensors on ``device``.
-
-    Without ``batch_size`` a batch has as many samples as a given DataLoader says, or else 256.
-    """
+    """Every sample, or those of ``rows``, once and in order, as ``(batch, index)`` with tensors on ``device``."""
     feed = source_of(data)
     check_whole(feed)
     source = feed.source
     wanted = rows if rows is not None else range(source.length)
-    size = batch_size if batch_size is not None else feed.batch_size or 256
-    indices = cut(torch.arange(wanted.start, wanted.stop), size)
+    indices = cut(torch.arange(wanted.start, wanted.stop), batch_size_of(feed, batch_size))
     if isinstance(source, InMemory):  # slices of memory, not gathers: no copy
         batches = source.batches([slice(int(index[0]), int(index[-1]) + 1) for index in indices])
     else:

@@ -14,9 +14,9 @@ from torch.utils import _pytree as pytree
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import Batches, entry, gradient_of, per_sample_gradients, trainable
+from samplewise.gradients import Batches, entry, gradient_of, judged, per_sample_gradients, trainable
 from samplewise.methods import Method
-from samplewise.problem import Evaluation, Problem, evaluation_mode
+from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 
 REACH = 1e-4  # how far the weights may be from a kink to count as at it, as a share of their length
@@ -101,9 +101,9 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
     :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.
     """
-    weights = list(trainable(model).values())
-    nearest = min(NEAREST, ROOM // sum(weight.numel() for weight in weights)) if method.kink else 0
-    with evaluation_mode(model, method):  # in which a method keeps no statistics and moves no multipliers
+    with judged(model, method):  # in which a method keeps no statistics and moves no multipliers
+        weights = list(trainable(model).values())
+        nearest = min(NEAREST, ROOM // sum(weight.numel() for weight in weights)) if method.kink else 0
         drawn = (
             _subgradients(problem, model, to_device(batch, weights[0].device), index, method, nearest)
             for batch, index in batches

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from method_cases import METHODS, batch
+from method_cases import METHODS, SAMPLES, batch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from forked import two_processes
 from samplewise import distributed
-from samplewise.errors import NotFiniteError, SampleIndexError
+from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SampleIndexError
 from samplewise.methods import base
+from samplewise.streamed import audit_in_stream
 
 WORLD = 2
 CONSTRAINTS: list[sw.Constraint] = [sw.AtMost("x", 1.0), sw.AtLeast("y", 0.7)]
@@ -90,6 +93,7 @@ def work() -> dict[str, Any]:
         "max": distributed.all_max_(torch.tensor([1.0 + rank, -rank])).tolist(),
         "gather": distributed.all_gather(torch.tensor([[rank, 7]])).tolist(),
         "errors": errors(rank),
+        "streamed": streamed(),
         "interrupted": asdict(interrupted("lagrangian", rank)),
         "rounds": {},
         "tables": {},
@@ -98,7 +102,38 @@ def work() -> dict[str, Any]:
         method, report["rounds"][name] = rounds(name, rank, WORLD)
         if isinstance(method, sw.AugmentedLagrangian):
             report["tables"][name] = dict(method.tables)
+            report["shared out"] = shared_out(method)
     return report
+
+
+def streamed() -> dict[str, Any]:
+    """An audit of 41 samples in constant memory, as plain numbers."""
+
+    def evaluate(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return batch[0], {"x": batch[0]}
+
+    data = TensorDataset(torch.rand(41, generator=torch.Generator().manual_seed(0)).round(decimals=1))
+    found = audit_in_stream(sw.Problem(evaluate, [sw.AtMost("x", 0.6)]), nn.Identity(), data, worst=9, batch_size=4)
+    part = found["x"]
+    numbers = {"violated": found.violated, "worst": part.worst, "upper": part.violation_rate_upper}
+    sums = {"objective": found.objective, "total": part.total, "median": part.quantiles[0.5]}
+    return {**numbers, **sums, **{f"worst {i}": sample for i, (sample, _) in enumerate(part.worst_violators)}}
+
+
+def shared_out(method: sw.AugmentedLagrangian) -> dict[str, Any]:
+    """What a process holds, and what is said where it is asked for more."""
+    found: dict[str, Any] = {"held": len(method.get_buffer("_tables.0.values")) - 1, "before": method.state_dict()}
+    method.gather_()
+    found["after"] = method.state_dict()
+    x = torch.ones(SAMPLES)
+    try:
+        method.multipliers("x", x, torch.arange(SAMPLES))
+    except ConfigurationError as error:
+        found["alone"] = str(error)
+    with method.gathered():
+        found["multipliers"] = method.multipliers("x", x, torch.arange(SAMPLES))
+    found["costs"] = method.costs("x", x)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +169,29 @@ def test_the_multipliers_are_those_of_one_process(name: str, reports: list[dict[
     for key, table in method.tables.items():
         assert torch.equal(first[key], second[key])
         torch.testing.assert_close(first[key], table)
+
+
+def test_an_audit_in_stream_is_that_of_one_process(reports: list[dict[str, Any]]) -> None:
+    for report in reports:
+        assert report["streamed"] == pytest.approx(streamed(), rel=1e-12)
+
+
+def test_each_process_holds_its_part_and_the_first_tells_the_whole(reports: list[dict[str, Any]]) -> None:
+    alone, _ = rounds(NAMES[-1], 0, 1)
+    x = torch.ones(SAMPLES)
+    first, second = (report["shared out"] for report in reports)
+    for found in (first, second):
+        assert found["held"] == SAMPLES / WORLD
+        assert "method.gathered() in every process" in found["alone"]
+        torch.testing.assert_close(found["multipliers"], alone.multipliers("x", x, torch.arange(SAMPLES)))
+        torch.testing.assert_close(found["costs"], alone.costs("x", x))
+        with pytest.raises(CheckpointError, match=r"gather_\(\) before the first one's state"):
+            make(NAMES[-1]).load_state_dict(found["before"])
+    resumed = make(NAMES[-1])
+    resumed.load_state_dict(first["after"])
+    assert isinstance(resumed, sw.AugmentedLagrangian)
+    assert isinstance(alone, sw.AugmentedLagrangian)
+    torch.testing.assert_close(resumed.tables, alone.tables)
 
 
 def test_a_round_that_is_saved_in_its_middle_ends_the_same(reports: list[dict[str, Any]]) -> None:

@@ -22,7 +22,6 @@ from samplewise.stopping import GradientEstimate, Verdict, estimate_gradient
 from samplewise.training import growth
 from samplewise.training.average import Average
 from samplewise.training.plan import epoch_order
-from samplewise.training.step import Stepper
 from small import BOUND, make_data, make_method, make_model, make_problem, same_weights
 
 DECAY = 0.9
@@ -211,9 +210,3 @@ def test_tied_and_frozen_weights_stay_so() -> None:
 def test_a_share_that_is_none_is_refused(average: Any) -> None:
     with pytest.raises(ConfigurationError, match="average"):
         run(average=average)
-
-
-def test_a_sharded_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stepper, "sharded", True)
-    with pytest.raises(ConfigurationError, match="average= needs the whole model in each process"):
-        run()

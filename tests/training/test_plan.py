@@ -37,6 +37,27 @@ def test_every_sample_counts_once_and_the_gradient_is_that_of_the_whole_batch(
         torch.testing.assert_close(total, values[expected].mean())
 
 
+@given(
+    samples=st.integers(1, 60),
+    batch_size=st.integers(1, 17),
+    worlds=st.permutations([1, 2, 3, 4]),
+    stops=st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)),
+)
+def test_an_epoch_that_goes_on_in_other_numbers_of_processes_sees_every_sample_once(
+    samples: int, batch_size: int, worlds: list[int], stops: tuple[float, ...]
+) -> None:
+    feed = replace(source_of(TensorDataset(torch.arange(float(samples)))), shuffle=True)
+    steps = -(-samples // batch_size)
+    edges = [0, *sorted(int(stop * steps) for stop in stops), steps]
+    seen: list[int] = []
+    for world, start, end in zip(worlds, edges[:-1], edges[1:], strict=True):
+        order = epoch_order(feed, seed=3, epoch=5)  # anew, as each resumed process makes it
+        for rank in range(world):
+            plan = plan_epoch(order, batch_size=batch_size, world=world, rank=rank)
+            seen += [int(sample) for (part,) in plan[start:end] for sample in present(part)]
+    assert sorted(seen) == list(range(samples))
+
+
 def test_a_single_process_needs_no_padding() -> None:
     plan = plan_epoch(torch.arange(10), batch_size=4)
     assert [len(step[0].index) for step in plan] == [4, 4, 2]

@@ -16,10 +16,10 @@ from samplewise.certificate.sizes import measure_sizes
 from samplewise.columns import evaluate_all
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import curve_along, gradient_of, trainable, twice_differentiable
+from samplewise.gradients import curve_along, gradient_of, judged, trainable, twice_differentiable
 from samplewise.masks import at_bound
 from samplewise.methods import Method
-from samplewise.problem import Evaluation, Problem, evaluation_mode
+from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 
 
@@ -165,7 +165,8 @@ def certify(
     Everything is measured in eval mode, which is what ships. The multipliers are those that come nearest to the KKT
     conditions, over all samples that are violated or near their bound; see :meth:`Jacobian.least`. Where a constraint
     asks for a share, the problem is the one without the samples of the largest g, as many as the share allows. Memory
-    grows with the data by the measures, g and lambda of each sample alone. Under several processes every one must call.
+    grows with the data by the measures, g and lambda of each sample alone. Under several processes every one must call;
+    weights that are shared out are held whole in each meanwhile, beside a few gradients.
 
     Args:
         problem: what to minimise and what must hold.
@@ -187,9 +188,24 @@ def certify(
     for name, value in (("active", active), ("passes", passes)):
         if not finite_number(value, name) > 0:
             raise ConfigurationError(f"expected {name} > 0, got {value}")
+    with judged(model, *([] if method is None else [method])), twice_differentiable():
+        return _certify(problem, model, source_of(data), method, batch_size, device, active, subset, passes, seed)
+
+
+def _certify(
+    problem: Problem,
+    model: nn.Module,
+    feed: Feed,
+    method: Method | None,
+    batch_size: int,
+    device: torch.device | None,
+    active: float,
+    subset: int | None,
+    passes: float,
+    seed: int,
+) -> Certificate:
     weights = list(trainable(model).values())
     device = device or weights[0].device
-    feed = source_of(data)
     length, parameters = feed.source.length, sum(weight.numel() for weight in weights)
     if method is not None:
         method.check_samples(length)
@@ -199,39 +215,38 @@ def certify(
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(length, generator=generator)
     jacobian = Jacobian(problem, model, feed, device, batch_size)
-    with evaluation_mode(model), twice_differentiable():
-        left = gradient_of(torch.zeros(()), weights)  # zeros, to be added to
+    left = gradient_of(torch.zeros(()), weights)  # zeros, to be added to
 
-        def add(evaluation: Evaluation) -> None:
-            loss = evaluation.objective.sum()
-            if method is not None and problem.constraints:
-                parts = jacobian.parts(evaluation.measures)
-                prices = estimates(method, parts, evaluation.index)
-                loss = loss + (at_bound(side_by_side(parts)) * prices).sum()
-            left.add_(gradient_of(loss / length, weights))
+    def add(evaluation: Evaluation) -> None:
+        loss = evaluation.objective.sum()
+        if method is not None and problem.constraints:
+            parts = jacobian.parts(evaluation.measures)
+            prices = estimates(method, parts, evaluation.index)
+            loss = loss + (at_bound(side_by_side(parts)) * prices).sum()
+        left.add_(gradient_of(loss / length, weights))
 
-        columns = evaluate_all(problem, model, feed, batch_size, device, add)
-        jacobian = jacobian.over(columns)
-        distributed.all_sum_(left)  # each process added up its own samples
-        left_out = left_out_of(problem.constraints, columns)
-        sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns, left_out)
-        multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, left_out, passes)
-        parts = []
-        for constraint in problem.constraints:
-            values, size = constraint.of(columns), sizes.constraints[constraint.name]
-            excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
-            fared, (_, _, worst_kept) = Fared.sums_of(excess), Fared.sums_of(excess[~without])
-            prices, share = multipliers[constraint.name].to(g), constraint.share
-            part = ConstraintCertificate(
-                length, *fared, constraint, g, size, active * size, prices, without, worst_kept, share=share
-            )
-            parts.append(part)
-        binding = side_by_side({part.constraint.name: part.binding for part in parts})
-        total, rows = int(binding.sum()), left.new_zeros(0, parameters)
-        if total and total <= max(parameters, limit):
-            _, rows = jacobian.drawn(binding, limit, generator)
-        licq = check_licq(rows, total)
-        curvature = _curvature(jacobian, rows, total, order[:1024], multipliers)
+    columns = evaluate_all(problem, model, feed, batch_size, device, add)
+    jacobian = jacobian.over(columns)
+    distributed.all_sum_(left)  # each process added up its own samples
+    left_out = left_out_of(problem.constraints, columns)
+    sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns, left_out)
+    multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, left_out, passes)
+    parts = []
+    for constraint in problem.constraints:
+        values, size = constraint.of(columns), sizes.constraints[constraint.name]
+        excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
+        fared, (_, _, worst_kept) = Fared.sums_of(excess), Fared.sums_of(excess[~without])
+        prices, share = multipliers[constraint.name].to(g), constraint.share
+        part = ConstraintCertificate(
+            length, *fared, constraint, g, size, active * size, prices, without, worst_kept, share=share
+        )
+        parts.append(part)
+    binding = side_by_side({part.constraint.name: part.binding for part in parts})
+    total, rows = int(binding.sum()), left.new_zeros(0, parameters)
+    if total and total <= max(parameters, limit):
+        _, rows = jacobian.drawn(binding, limit, generator)
+    licq = check_licq(rows, total)
+    curvature = _curvature(jacobian, rows, total, order[:1024], multipliers)
     products = sum(part.complementarity for part in parts)
     return Certificate(
         samples=length,

@@ -1,5 +1,6 @@
 """Whether the violations that are left can be lowered at all, or the samples are at odds with each other."""
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from samplewise.audit import Audit, ConstraintAudit
 from samplewise.certificate.jacobian import Jacobian, left_out_of, of_shape, side_by_side
 from samplewise.columns import evaluate_all
 from samplewise.errors import NotFiniteError
-from samplewise.gradients import gradient_of, put_back, trainable
+from samplewise.gradients import gradient_of, judged, put_back, trainable
 from samplewise.masks import at_bound
-from samplewise.problem import Problem, evaluation_mode
+from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, source_of
 
 SMALL = 0.1
@@ -64,9 +65,11 @@ def find_conflict(
     The weights are put back. Under several processes every one must call. Where a constraint asks for a share, the
     worst samples at first, as many as it allows, are left out; it conflicts only if it does not hold at the end.
     """
-    weights = list(trainable(model).values())
-    jacobian = Jacobian(problem, model, source_of(data), device or weights[0].device, batch_size)
-    with evaluation_mode(model), put_back(weights):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(judged(model))
+        weights = list(trainable(model).values())
+        stack.enter_context(put_back(weights))
+        jacobian = Jacobian(problem, model, source_of(data), device or weights[0].device, batch_size)
         shared = [each for each in problem.constraints if each.share < 1]
         first = evaluate_all(problem, model, jacobian.feed, batch_size, jacobian.device) if shared else {}
         left_out = left_out_of(shared, first)

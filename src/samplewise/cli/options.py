@@ -20,7 +20,7 @@ PANEL = "Devices"
 Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=PANEL)]
 DevicesFlag = Annotated[int, typer.Option("--devices", min=1, help="Devices on each node.", rich_help_panel=PANEL)]
 Nodes = Annotated[int, typer.Option(min=1, help="Machines that train together.", rich_help_panel=PANEL)]
-Strategy = Annotated[str, typer.Option(help="auto, ddp or fsdp.", rich_help_panel=PANEL)]
+Strategy = Annotated[str, typer.Option(help="auto or ddp.", rich_help_panel=PANEL)]
 Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.", rich_help_panel=PANEL)]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random, a split included; 0 if not given.")]

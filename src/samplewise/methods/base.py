@@ -1,5 +1,6 @@
 """What all methods share: the call, and the loss that it gives."""
 
+import contextlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,6 +63,11 @@ class Method(Weighted, ABC):
     def check_samples(self, count: int) -> None:
         """Raise if the method cannot serve a data set of ``count`` samples, for methods with per-sample state."""
 
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Within it each process has the state of all samples, for methods with such; every process must enter."""
+        yield
+
     @property
     def counts(self) -> bool:
         """Whether a call now is part of training: a validation loss leaves no trace."""
@@ -86,14 +92,15 @@ class Method(Weighted, ABC):
         """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
 
         To first order: its multiplier times what it lacks, over N. In a convex problem it is at least so much. Those
-        that meet it already cost nothing more.
+        that meet it already cost nothing more. Under several processes every one must call.
 
         Args:
             name: of the constraint.
             measure: what it bounds, of every sample of the training data in order, such as ``audit[name].values``.
         """
         constraint: Constraint = constraint_named(name, {each.name: each for each in self.as_trained})
-        lambdas = self.multipliers(name, at_bound(constraint.priced(measure)), torch.arange(len(measure)))
+        with self.gathered():
+            lambdas = self.multipliers(name, at_bound(constraint.priced(measure)), torch.arange(len(measure)))
         lacking = at_bound(constraint.excess(measure)).relu() / constraint.scale
         return (lambdas.detach().abs() * lacking).reshape(len(measure), -1).sum(1) / len(measure)
 

@@ -1,8 +1,9 @@
 """The augmented Lagrangian with one multiplier for each sample and constraint."""
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,6 @@ from samplewise import distributed
 from samplewise.constraints import Constraint
 from samplewise.errors import (
     ConfigurationError,
-    MeasureError,
     SampleIndexError,
     SamplewiseError,
     constraint_named,
@@ -19,60 +19,12 @@ from samplewise.errors import (
     whole_number,
 )
 from samplewise.methods.base import Method, Places
-from samplewise.methods.tally import FullPrecision
+from samplewise.methods.table import MultiplierTable
 from samplewise.problem import Fault, can_look, check_index, measure_of
 from samplewise.schedules import Schedule
 
 STEP = 0.05  # of a multiplier by default, as a share of tau: half of what momentum 0.9 can follow
 OUTSIDE, REPEATED = -2, -1  # what can be wrong with a sample index: the last two things that are watched
-
-
-class MultiplierTable(FullPrecision):
-    """One multiplier, or one for each of its m values, for each sample of one constraint, 4 bytes each.
-
-    All processes hold the same; ``what`` the constraint bounds is for messages.
-    """
-
-    values: Tensor
-
-    def __init__(self, samples: int, what: str) -> None:
-        super().__init__()
-        self.what = what
-        # One row more than samples: padding is sent there, so that it needs no branch. It stays zero.
-        self.register_buffer("values", torch.zeros(samples + 1))
-
-    def known(self, rows: Tensor, like: Tensor, *, make_room: bool) -> Tensor:
-        """The multipliers of the rows ``(B,)``, of the shape of ``like``, ``(B,)`` or ``(B, m)``.
-
-        The first batch of training, which is told by ``make_room``, says that shape.
-        """
-        had, width = self.values.shape[1:], like.shape[1:]
-        if had != width:
-            if had or bool(self.values.any()):
-                raise MeasureError(
-                    f"{self.what} had values of shape {tuple(had)} for each sample before and has {tuple(width)} now: "
-                    "expected the same in every batch. Give this method the measure it was trained on; where samples "
-                    "differ, fill all batches up to one width and give a mask"
-                )
-            if not make_room:
-                return torch.zeros_like(like)
-            self._widen_(width)
-        return self.values.index_select(0, rows)
-
-    def move_(self, places: Places, values: Tensor) -> None:
-        """Put the values of this process's batch, and of all others', at their places."""
-        if places.present is not None:
-            values = values.where(places.present if values.ndim == 1 else places.present.unsqueeze(1), 0.0)
-        self.values.index_copy_(0, places.everyone, distributed.all_gather(values.float()))
-
-    def _widen_(self, width: torch.Size) -> None:
-        self.values = self.values.new_zeros(len(self.values), *width)
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
-        saved = state_dict.get(f"{prefix}values")
-        if isinstance(saved, Tensor) and len(saved) == len(self.values) and saved.shape[1:] != self.values.shape[1:]:
-            self._widen_(saved.shape[1:])  # how many values a sample has may not be known here yet
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 class AugmentedLagrangian(Method):
@@ -93,7 +45,8 @@ class AugmentedLagrangian(Method):
     - multiplier_step)``. At ``multiplier_step = tau`` nothing but c damps, and a linear f circles for ever. Adam
     circles from a tenth of tau on, where multipliers outrun a momentum of 0.9. The default is a twentieth.
 
-    Under several processes the multipliers of the batch are exchanged at every step, so all processes hold the same.
+    Under several processes each holds the multipliers of its part of the samples, and those of a batch are exchanged at
+    every step. What asks for others, such as :meth:`multipliers`, does so within :meth:`gathered`.
 
     A measure of shape ``(B, m)`` gets its m multipliers for each sample at the first step of training; for
     ``torch.compile`` take that step before the method is compiled. Samples with fewer values are filled up to the same
@@ -144,8 +97,25 @@ class AugmentedLagrangian(Method):
 
     @property
     def tables(self) -> dict[str, Tensor]:
-        """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
-        return {each.name: self._table(i).values[: self.samples] for i, each in enumerate(self.constraints)}
+        """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``; every process must ask for them."""
+        return {each.name: self._table(i).everywhere()[: self.samples] for i, each in enumerate(self.constraints)}
+
+    @contextlib.contextmanager
+    def gathered(self) -> Iterator[None]:
+        tables = [self._table(i) for i in range(len(self.constraints))]
+        tables = [table for table in tables if table.whole is None]  # else it is entered already
+        try:
+            for table in tables:
+                table.whole = table.everywhere()
+            yield
+        finally:
+            for table in tables:
+                table.whole = None
+
+    def gather_(self) -> None:
+        super().gather_()
+        for i in range(len(self.constraints)):
+            self._table(i).gather_()
 
     def check_samples(self, count: int) -> None:
         if count != self.samples:
@@ -206,7 +176,7 @@ class AugmentedLagrangian(Method):
     def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
         assert places is not None  # since locate always gives them
         table = self._table(i)
-        known = table.known(places.own, g, make_room=self.counts)
+        known = table.known(places, g, trains=self.counts)
         equality = self.constraints[i].equality
         shifted = known + tau * g if equality else torch.relu(known + tau * g)
         if self.counts:
@@ -226,5 +196,6 @@ class AugmentedLagrangian(Method):
         """
         tau, table = constraint_named(name, self.prices), self._table(list(self.taus).index(name))
         rows = self._rows(None if index is None else check_index(index, g[:, 0] if g.ndim > 1 else g))
-        known = table.known(rows.to(self.weights.device), g, make_room=False).to(g)
+        rows = rows.to(self.weights.device)
+        known = table.known(Places(rows, None, rows), g, trains=False).to(g)
         return known + tau * g if self._is_equality(name) else torch.relu(known + tau * g)

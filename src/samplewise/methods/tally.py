@@ -168,7 +168,7 @@ class Tally(FullPrecision):
         self._leave_to_first_()
 
     def _leave_to_first_(self) -> None:
-        if distributed.rank() > 0:
+        if distributed.replica() > 0:
             self.sums.zero_()
             self.worst.zero_()
 

@@ -52,6 +52,11 @@ class Weighted(FullPrecision):
         self._steered = bool(self.from_outside)
         self._looking = bool(self._open) and not (self._steered or self.balance.complete(self.rounds))
 
+    @property
+    def looks(self) -> bool:
+        """Whether a call in training differentiates the batch, to find the first tau."""
+        return self._looking
+
     def _is_equality(self, name: str) -> bool:
         return any(each.equality for each in self.constraints if each.name == name)
 
@@ -147,7 +152,7 @@ class Weighted(FullPrecision):
                 )
 
     def gather_(self) -> None:
-        """Move all processes' statistics to the first one, whose state is then that of the whole run."""
+        """Tell the first process what all have, so that its state is that of the whole run; every process must call."""
         self.tally.gather_()
 
     @property

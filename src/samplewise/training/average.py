@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from samplewise.sharding import held_like, local, share_out_
+
 STATISTICS = ("running_mean", "running_var")  # of batch norm, by the names that PyTorch gives them
 
 
@@ -25,11 +27,14 @@ class Average:
     Args:
         model: the average begins with its weights; it is left alone.
         decay: d once the run is long, between 0 and 1.
+        copied: a copy of the model, where one cannot be made any more.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, copied: nn.Module | None = None) -> None:
         self.decay, self.steps = decay, 0
-        self.model = copy.deepcopy(model)
+        self.model = copy.deepcopy(model) if copied is None else copied
+        if copied is not None:
+            copied.load_state_dict(model.state_dict())
 
     def update_(self, model: nn.Module) -> None:
         """Take in the weights after a step."""
@@ -44,13 +49,14 @@ class Average:
         return {"model": dict(self.model.state_dict()), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(held_like(state["model"], self.model.state_dict()))
         self.steps = state["steps"]
 
 
 def _parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """What is averaged of a model, and what is copied."""
-    averaged: list[Tensor] = list(model.parameters())
+    """What is averaged of a model, and what is copied, as this process holds it."""
+    share_out_(model)
+    averaged: list[Tensor] = [local(weight.detach()) for weight in model.parameters()]
     copied: list[Tensor] = []
     for name, buffer in model.named_buffers():
         (averaged if name.rpartition(".")[2] in STATISTICS else copied).append(buffer)

@@ -29,12 +29,12 @@ def steps_left(asked: Request, position: Position) -> tuple[int | None, Iterator
     if asked.stream is not None:
         return asked.stream.steps_per_epoch, asked.stream.steps_left(position)
     assert asked.feed is not None
-    rank = distributed.rank()
+    rank = distributed.replica()
     plan = plan_epoch(
         epoch_order(asked.feed, seed=asked.seed, epoch=position.epoch),
         batch_size=asked.size,
         accumulate=asked.accumulate,
-        world=distributed.world_size(),
+        world=distributed.replicas(),
         rank=rank,
         drop_last=asked.feed.drop_last,
     )

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from samplewise import distributed
@@ -22,6 +21,7 @@ from samplewise.errors import CheckpointError, ConfigurationError, DataError, Sa
 from samplewise.history import History
 from samplewise.masks import at_bound
 from samplewise.provenance import provenance
+from samplewise.sharding import held_like, weights_in_one
 from samplewise.training.position import Position, Selection
 from samplewise.training.promise import Promised
 from samplewise.training.request import Request
@@ -36,7 +36,7 @@ KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
 
 @dataclass(frozen=True)
 class Best:
-    """The selected model's weights and the method's state when it was selected, on the CPU."""
+    """The selected model's weights, as this process holds them, and the method's state then, on the CPU."""
 
     weights: dict[str, Tensor]
     method: dict[str, Tensor]
@@ -96,10 +96,10 @@ class RunFolder:
 
     def save(self, step: int, state: dict[str, Any], selection: Selection | None) -> None:
         """Write a checkpoint; the best model that it knows of, if new, takes the place of the one before."""
+        if self._writes and not (self.path / IDENTITY).exists():  # else it would be made anew, without what was asked
+            raise cannot_write(self.path, FileNotFoundError(errno.ENOENT, "gone"))
+        self.checkpoints.save(step, state)
         if self._writes:
-            if not (self.path / IDENTITY).exists():  # else the folder would be made anew, without what was asked
-                raise cannot_write(self.path, FileNotFoundError(errno.ENOENT, "gone"))
-            self.checkpoints.save(step, state)
             self._settle(selection)
 
     def tidy(self, selection: Selection | None) -> None:
@@ -110,9 +110,11 @@ class RunFolder:
 
     def stage(self, best: Best, selection: Selection, audits: Mapping[str, Audit], request: Request) -> None:
         """Write the model that was just selected, to take the place of the one before with the next checkpoint."""
-        if self._writes:
+        with weights_in_one(self.path, best.weights) as write:
+            if not self._writes:
+                return
             with atomic(self.path / NEXT) as folder:
-                write_tensors(folder / MODEL, best.weights)
+                write(folder / MODEL)
                 save_state(folder / METHOD, best.method)
                 write_tensors(folder / VALUES, _audited_values(audits, request))
                 write_json(folder / AUDIT, _findings(audits, selection, request))
@@ -157,10 +159,12 @@ class RunFolder:
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise CheckpointError(f"{path} cannot be read as the samples that proved a promise: {error!r}") from error
 
-    def best(self) -> Best | None:
-        """The selected model, or None, with a warning, if its files are gone or damaged."""
+    def best(self, like: Mapping[str, Tensor]) -> Best | None:
+        """The selected model, shared out as ``like`` is, or None, with a warning, if its files are gone or damaged."""
         try:
-            return Best(load_file(self.path / MODEL), load_state(self.path / METHOD))
+            with safe_open(self.path / MODEL, framework="pt") as file:  # so that one weight at a time is whole
+                weights = {name: held_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
+            return Best(weights, load_state(self.path / METHOD))
         except (OSError, SafetensorError, CheckpointError) as error:
             warnings.warn(f"the best model so far cannot be read ({error}); choosing anew from here", stacklevel=2)
             return None

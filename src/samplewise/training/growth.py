@@ -31,14 +31,14 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
         return {}
     stepper.share_buffers()
     # Half of what a process takes at once: this needs no more memory than a step, even in full precision.
-    size = -(-asked.size // (2 * asked.accumulate * distributed.world_size()))
+    size = -(-asked.size // (2 * asked.accumulate * distributed.replicas()))
     seed = mix(asked.seed, "growth", position.epoch)
     drawn = independent_batches(asked.feed, batches=16, batch_size=size, seed=seed)
     seed_device(seed, stepper.device)
     # Of the weights that take the steps, averaged or not: the noise is that of their next step.
     # A look must not end a run: not every model or measure has a gradient as it ships; cuDNN's recurrent ones have not.
     with contextlib.suppress(MeasureError, RuntimeError):
-        estimate = estimate_gradient(asked.problem, stepper.trained_model, drawn, asked.method)
+        estimate = estimate_gradient(asked.problem, stepper.raw_model, drawn, asked.method)
         return growth_row(estimate, size, asked.feed.source.length, asked.size)
     return {}
 

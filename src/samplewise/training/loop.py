@@ -91,7 +91,7 @@ class Training:
         return Status.INFEASIBLE if self.conflict is not None and self.conflict.shown else status
 
     def _train_epoch(self) -> None:
-        asked, rank, position = self.request, distributed.rank(), self.position
+        asked, rank, position = self.request, distributed.replica(), self.position
         total, left = steps_left(asked, position)
         method = self._warmup if position.epoch < asked.warmup_epochs else asked.method
         self.watch.start_epoch(total, position.step)
@@ -180,7 +180,7 @@ class Training:
         ends = bool(distributed.from_first_(torch.tensor(float(verdict.done), device=self.stepper.device)))
         row["gradient/epsilon"] = verdict.epsilon
         row["gradient/norm"] = None if verdict.estimate is None else verdict.estimate.norm
-        if verdict.estimate is not None and model is self.stepper.trained_model:
+        if verdict.estimate is not None and model is self.stepper.raw_model:
             row |= growth_row(verdict.estimate, rule.batch_size, asked.feed.source.length, asked.size)
         self.position = replace(self.position, round_epochs=0 if ends else epochs)
         return ends
@@ -215,7 +215,8 @@ class Training:
             kept = self.stepper.weights_to_ship(), asked.method.state_dict()
             self.best = Best(*({name: value.detach().cpu().clone() for name, value in part.items()} for part in kept))
             if self.folder is not None:
-                self.folder.stage(self.best, candidate, self.audits, asked)
+                with asked.method.gathered():
+                    self.folder.stage(self.best, candidate, self.audits, asked)
         return candidate
 
     def _check_weights(self, cause: NotFiniteError | None = None) -> None:
@@ -255,7 +256,7 @@ class Training:
         folder.tidy(self.position.best)
         self.stepper.fabric.barrier()
         if self.position.best is not None:
-            self.best = folder.best()
+            self.best = folder.best(self.stepper.weights_to_ship())
             if self.best is None:
                 self.position = replace(self.position, best=None)
         self.history = folder.history(self.position.epoch)

@@ -38,7 +38,8 @@ class Solution:
 
     model: nn.Module
     """The selected model, a copy with averaged weights if ``average`` was given. The model given to ``fit`` has the
-    weights of the last step."""
+    weights of the last step, or, if they are shared out and not averaged, the selected ones: of that there is no copy.
+    """
     method: Method
     """The method as it was when that model was selected; a certificate of the model needs it."""
     status: Status
@@ -129,7 +130,7 @@ def fit(
         checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
         checkpoint_steps: steps between further checkpoints within an epoch.
         fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
-            DDP; FSDP needs GPUs and has not been run.
+            DDP and with weights shared out by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
         on_audit: called after each audit, in every process, with the model in evaluation mode, the epoch, and the
             audits by data set.
         progress: show a progress bar; on a terminal only if not given.
@@ -152,7 +153,9 @@ def fit(
         selected, best = training.position.best, training.best
         assert selected is not None, "the last epoch is always audited"
         if (average is not None or selected.epoch != training.position.epoch) and best is not None:
-            model, method = copy.deepcopy(model), copy.deepcopy(method)
+            method = copy.deepcopy(method)
+            # PyTorch does not copy a model whose weights are shared out.
+            model = training.stepper.model_to_audit if training.stepper.sharded else copy.deepcopy(model)
             model.load_state_dict(best.weights)
             method.load_state_dict(best.method)
         outcome = None if promise is None else prove(promise, problem, model, method, batch_size=request.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,7 @@ from samplewise.errors import CheckpointError, ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import to_device
+from samplewise.sharding import has_shards, held_like, local, whole
 from samplewise.training.average import Average
 from samplewise.training.plan import MicroBatch
 
@@ -68,39 +70,33 @@ class Stepper:
         clip_norm: float | None = None,
         average: float | None = None,
     ) -> None:
-        plain = _is_plain(fabric)
+        self.sharded, plain = _is_sharded(fabric), _is_plain(fabric)
         self.device = fabric.device
         self.fabric, self.problem, self.auxiliary, self.clip_norm = fabric, problem, auxiliary, clip_norm
-        self.raw_model, self.raw_optimizer = model, optimizer
-        self.wrapped, self.optimizer = fabric.setup(model, optimizer)
+        copied = _copy(model) if self.sharded and average is not None else None
+        self.wrapped, self.optimizer = _set_up(fabric, model, optimizer)
+        self.raw_model: nn.Module = self.wrapped.module
+        self.raw_optimizer = optimizer
         # With one process in full precision Fabric's wrapper has nothing to convert and nobody to talk to, and its
         # hooks on every output would cost more than the method does.
-        self.model: nn.Module = model if plain else self.wrapped
+        self.model: nn.Module = self.raw_model if plain else self.wrapped
         self._called = False  # whether the wrapped model was, since the last micro-batch began
         self.wrapped.register_forward_pre_hook(self._note_call)
         for holder in (model, self.optimizer):  # an earlier backward pass, or an interrupted run, may have left some
             holder.zero_grad()
-        if average is not None and self.sharded:
-            raise ConfigurationError(
-                "average= needs the whole model in each process: leave it out, or use strategy='ddp'"
-            )
-        self.average = None if average is None else Average(model, average)
+        if copied is not None:
+            fabric.setup_module(copied)
+        self.average = None if average is None else Average(self.raw_model, average, copied)
 
     @property
     def model_to_audit(self) -> nn.Module:
-        """The model that the run is for: the average, if there is one."""
-        return self.trained_model if self.average is None else self.average.model
-
-    @property
-    def trained_model(self) -> nn.Module:
-        """The model that takes the steps, to evaluate without the other processes where it is whole in this one."""
-        return self.wrapped if self.sharded else self.raw_model
+        """The model that the run is for, without what Fabric wraps around it: the average, if there is one."""
+        return self.raw_model if self.average is None else self.average.model
 
     def share_buffers(self) -> None:
-        """Give all processes the first one's running statistics, where each has a model of its own."""
-        if not self.sharded:
-            for model in dict.fromkeys((self.raw_model, self.model_to_audit)):
-                distributed.share_buffers_(model)
+        """Give all processes the first one's running statistics: of these each has its own."""
+        for model in dict.fromkeys((self.raw_model, self.model_to_audit)):
+            distributed.share_buffers_(model)
 
     def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
         last = len(micro) - 1
@@ -111,7 +107,7 @@ class Stepper:
                 batch = batch if handed_on is None else handed_on
             self._called = False
             # Processes exchange gradients only once a step, at its last micro-batch.
-            with self.fabric.no_backward_sync(self.wrapped, enabled=i < last), _explained():
+            with self._gathered(method), self.fabric.no_backward_sync(self.wrapped, enabled=i < last), _explained():
                 self.fabric.backward(self._loss(method, part, batch))
         if self.clip_norm is not None:
             self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.clip_norm, error_if_nonfinite=False)
@@ -119,6 +115,10 @@ class Stepper:
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update_(self.raw_model)
+
+    def _gathered(self, method: Method) -> contextlib.AbstractContextManager[None]:
+        """Where a method looks at gradients, which not every process does equally often, it needs the model whole."""
+        return whole(self.raw_model, steps=True) if method.looks and self.sharded else contextlib.nullcontext()
 
     def _note_call(self, *_: object) -> None:
         self._called = True
@@ -134,61 +134,39 @@ class Stepper:
 
     def is_finite(self, *, everywhere: bool) -> bool:
         weights = [parameter for parameter in self.raw_model.parameters() if parameter.requires_grad]
-        finite = torch.stack([weight.detach().isfinite().all() for weight in weights]).all()
+        finite = torch.stack([local(weight.detach()).isfinite().all() for weight in weights]).all()
         bad = (~finite).float().to(self.device)
         return not (distributed.all_max_(bad) if everywhere else bad).item()
 
     def state(self) -> dict[str, Any]:
-        """State of model, average, optimiser and auxiliary step, whole, wherever its parts are."""
-        if self.sharded:
-            from torch.distributed.checkpoint.state_dict import get_state_dict
-
-            model, optimizer = get_state_dict(self.wrapped, self.raw_optimizer, options=_gathered())
-        else:
-            model, optimizer = self.raw_model.state_dict(), self.raw_optimizer.state_dict()
-        auxiliary = None if self.auxiliary is None else self.auxiliary.state_dict()
-        scaler = self.fabric.strategy.precision.state_dict()  # of 16-mixed; nothing elsewhere
-        average = None if self.average is None else self.average.state_dict()
+        """State of model, average, optimiser and auxiliary step, as this process holds it."""
         return {
-            "model": dict(model),
-            "average": average,
-            "optimizer": optimizer,
-            "auxiliary": auxiliary,
-            "scaler": scaler,
+            "model": dict(self.raw_model.state_dict()),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": self.raw_optimizer.state_dict(),
+            "auxiliary": None if self.auxiliary is None else self.auxiliary.state_dict(),
+            "scaler": self.fabric.strategy.precision.state_dict(),  # of 16-mixed; nothing elsewhere
         }
 
     def weights_to_ship(self) -> dict[str, Tensor]:
-        """Weights and buffers of :attr:`model_to_audit`, whole."""
-        return dict(self.state()["model"] if self.average is None else self.average.model.state_dict())
+        """Weights and buffers of :attr:`model_to_audit`, as this process holds them."""
+        return dict(self.model_to_audit.state_dict())
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state` gave, or say that it is another's."""
+        """Take back what :meth:`state` gave, or say that it is another's; weights may be shared out in another way."""
         try:
-            if self.sharded:
-                from torch.distributed.checkpoint.state_dict import set_state_dict
-
-                states = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
-                set_state_dict(self.wrapped, self.raw_optimizer, **states, options=_gathered())
-            else:
-                self.raw_model.load_state_dict(state["model"])
-                self.raw_optimizer.load_state_dict(state["optimizer"])
-                _check_moments(self.raw_optimizer)
+            self.raw_model.load_state_dict(held_like(state["model"], self.raw_model.state_dict()))
+            weights = dict(enumerate(weight for group in self.raw_optimizer.param_groups for weight in group["params"]))
+            self.raw_optimizer.load_state_dict(held_like(state["optimizer"], {"state": weights}))
+            _check_moments(self.raw_optimizer)
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
             if self.auxiliary is not None:
-                self.auxiliary.load_state_dict(state["auxiliary"])
+                self.auxiliary.load_state_dict(held_like(state["auxiliary"], None))
             if state["scaler"]:
                 self.fabric.strategy.precision.load_state_dict(state["scaler"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the checkpoint does not fit this model and optimiser: {error}") from error
-
-    @property
-    def sharded(self) -> bool:
-        """Whether each process holds but a part of the model."""
-        from lightning_fabric.strategies.fsdp import FSDPStrategy
-        from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
-
-        return isinstance(self.fabric.strategy, FSDPStrategy | ModelParallelStrategy)
 
 
 def seed_device(seed: int, device: torch.device) -> None:
@@ -249,7 +227,56 @@ def _is_plain(fabric: Fabric) -> bool:
     return isinstance(fabric.strategy, SingleDeviceStrategy) and type(precision) is Precision
 
 
-def _gathered() -> Any:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions
+def _is_sharded(fabric: Fabric) -> bool:
+    """Whether the weights are shared out over the processes; what was never run so is refused."""
+    from lightning_fabric.strategies.fsdp import FSDPStrategy
+    from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
-    return StateDictOptions(full_state_dict=True, cpu_offload=True)
+    if isinstance(fabric.strategy, FSDPStrategy):
+        raise ConfigurationError(
+            "expected ModelParallelStrategy with torch's fully_shard to share out weights, got FSDPStrategy: PyTorch "
+            "gives up the FSDP that it stands for, and no test here has run it. docs/guides/devices.md shows how"
+        )
+    sharded, among = isinstance(fabric.strategy, ModelParallelStrategy), None
+    if isinstance(fabric.strategy, ModelParallelStrategy) and fabric.strategy.device_mesh["tensor_parallel"].size() > 1:
+        # Processes of one tensor-parallel group hold one model together, and see the same samples.
+        among = fabric.strategy.device_mesh["data_parallel"].get_group()
+    distributed.share_samples_among(among)
+    return sharded
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """A copy of a model whose weights will be shared out: afterwards there is none."""
+    from lightning_fabric.wrappers import is_wrapped
+
+    if is_wrapped(model) or has_shards(model):
+        raise ConfigurationError(
+            "average= needs a copy of the model, and PyTorch makes none once its weights are shared out: give the "
+            "model as it was before, fit has Fabric share it out"
+        )
+    return copy.deepcopy(model)
+
+
+def _set_up(fabric: Fabric, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    """Model and optimiser as Fabric wraps them; the model may be wrapped already, as for an optimiser made after it."""
+    from lightning_fabric.wrappers import is_wrapped
+
+    if is_wrapped(model):
+        return model, optimizer if is_wrapped(optimizer) else fabric.setup_optimizers(optimizer)
+    before = list(model.parameters())
+    wrapped, of_fabric = fabric.setup(model, optimizer)
+    now = list(wrapped.parameters())
+    # Where weights are shared out new ones take their place, and an optimiser made before would go on with the old.
+    instead = dict(zip(before, now, strict=True)) if len(before) == len(now) else {}
+    for group in optimizer.param_groups:
+        group["params"] = [instead.get(weight, weight) for weight in group["params"]]
+    for old, new in instead.items():
+        if old is not new and old in optimizer.state:
+            optimizer.state[new] = held_like(optimizer.state.pop(old), new)
+    trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    if trained.isdisjoint(map(id, now)):
+        raise ConfigurationError(
+            "the optimizer holds none of the weights that the model has now: share the model out first, "
+            "model = fabric.setup_module(model), then make the optimizer, and give both"
+        )
+    return wrapped, of_fabric
