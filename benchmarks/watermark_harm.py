@@ -38,19 +38,21 @@ def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], plac
     middle = float(np.median(image.pixels[rows, columns]))
     windows = {"": (low, low + span), "narrow window": (middle - NARROW * span / 2, middle + NARROW * span / 2)}
     every = {"original": image.pixels, **marked}
-    figure, axes = plt.subplots(2, len(every), figsize=(2.6 * len(every), 5.6), squeeze=False)
+    figure, axes = plt.subplots(2, len(every), figsize=(2.6 * len(every), 6.2), squeeze=False)
     for line, (name, (black, white)) in zip(axes, windows.items(), strict=True):
         for axis, (what, pixels) in zip(line, every.items(), strict=True):
             axis.imshow(pixels[rows, columns], cmap="gray", vmin=black, vmax=white, interpolation="nearest")
             axis.set_title(f"{what}\n{name}" if name else what, fontsize=9)
             axis.axis("off")
     figure.suptitle(title, fontsize=10)
-    figure.tight_layout()
+    figure.tight_layout(h_pad=2.0)
     figure.savefig(place, dpi=110)
     plt.close(figure)
 
 
-def marks(marker: sw.watermark.Watermarker, image: StoredImage, floors: tuple[float, ...]) -> tuple[dict[str, Any], Any]:
+def marks(
+    marker: sw.watermark.Watermarker, image: StoredImage, floors: tuple[float, ...]
+) -> tuple[dict[str, Any], Any]:
     """The image at each floor, or without those that are refused, and what was measured."""
     found, rows = {}, []
     for floor in floors:

@@ -20,6 +20,7 @@ from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import FIRST_SHIPPED_FILE, SHIPPED_FILE, Lattice, Network, load_network, network_name
 from samplewise.watermark.payload import Extracted, Key, Payload
 from samplewise.watermark.schemes import Look, Plain, Scheme, Woven
+from samplewise.watermark.shown import shown_range
 from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
 
 STRONGEST = 8.0
@@ -185,8 +186,10 @@ class Watermarker:
             step = FLOOR_STEP if image.pixels.size <= SEARCHED[0] else 4 * FLOOR_STEP
             highest = highest_floor(lambda at: read_back(strongest.pixels(at))[1], floor, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
+        window = "" if image.window is None else f" in its window, {shown_range(image)[1] * image.window.step:g}"
+        unit = "" if image.window is None else f" {image.window.unit or 'units'} wide"
         raise RefusedError(
-            f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB: "
+            f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB{window}{unit}: "
             f"{_difficulty(self.scheme.room(image), protect, hopeless=advice == NOTHING)}; {advice}"
         )
 
