@@ -27,7 +27,7 @@ LOOKS = 3
 SHIFT = 4
 """Network's pixels by which single tiles may be off at first."""
 FINE = 8
-"""Steps in a pixel in which shifts are told apart. Between whole pixels along straight lines, all would be whole ones."""
+"""Steps in a pixel in which shifts are told apart: along straight lines the best one would always be a whole pixel."""
 PASSES = 2
 LEAST = 5.5
 """Standard deviations; over all pilots and places chance reaches 4.5."""
@@ -88,7 +88,7 @@ class Pilots:
         """Which of the tiles has which pilot, and how sure that is; below zero where black has become white."""
         likeness = self._beside(tiles) @ self._pilots.T
         tile, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
-        return tile, pilot, float(likeness[tile, pilot] / likeness.std())
+        return tile, pilot, float(likeness[tile, pilot] / (likeness.std() + 1e-12))
 
     def exact(self, picture: Picture, place: Place) -> Place:
         """The place nearby at which all tiles have the same message and pilot."""
