@@ -43,17 +43,22 @@ class Pilots:
     @cached_property
     def _strokes(self) -> Tiles:
         """What messages can be, an orthonormal basis, ``(256, 4096)``."""
-        basis: Tiles = np.linalg.qr(_whitened_tiles(self.network.stroke_tiles().numpy()).T)[0].T
-        return np.ascontiguousarray(basis, np.float32)
+        tiles = torch.from_numpy(_whitened_tiles(self.network.stroke_tiles().numpy()))
+        basis: Tiles = torch.linalg.qr(tiles.T)[0].T.contiguous().numpy()
+        return basis
 
     @cached_property
     def _pilots(self) -> Tiles:
         """What is no message in the pilots, ``(pilots, 4096)``."""
         return self._beside(_whitened_tiles(np.stack([pilot_tile(seed).numpy() for seed in self.seeds])))
 
+    def _drawn(self, tiles: Tiles) -> Tiles:
+        """What a message can be in tiles."""
+        return _product(_product(tiles, self._strokes.T), self._strokes)
+
     def _beside(self, tiles: Tiles) -> Tiles:
         """What no message can be in tiles, of length 1 each."""
-        rest = tiles - (tiles @ self._strokes.T) @ self._strokes
+        rest = tiles - self._drawn(tiles)
         found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
         return found
 
@@ -69,7 +74,7 @@ class Pilots:
         looks = []
         for turns, mirrored in WAYS:
             turned = _rolled(np.rot90(folded.T if mirrored else folded, turns), 1, CELL)
-            explained = np.square(turned @ self._strokes.T).sum(1)
+            explained = np.square(_product(turned, self._strokes.T)).sum(1)
             looks += [(float(one), turns, mirrored, number) for number, one in enumerate(explained)]
         found = Place(place.matrix, place.start)
         for _, turns, mirrored, number in sorted(looks, reverse=True)[:LOOKS]:
@@ -86,7 +91,7 @@ class Pilots:
 
     def _best_pilot(self, tiles: Tiles) -> tuple[int, int, float]:
         """Which of the tiles has which pilot, and how sure that is; below zero where black has become white."""
-        likeness = self._beside(tiles) @ self._pilots.T
+        likeness = _product(self._beside(tiles), self._pilots.T)
         tile, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
         return tile, pilot, float(likeness[tile, pilot] / (likeness.std() + 1e-12))
 
@@ -98,7 +103,7 @@ class Pilots:
             tiles = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0))
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
             pilot = self._pilots[place.pilot]
-            expected = (others @ self._strokes.T) @ self._strokes + np.outer(others @ pilot, pilot)
+            expected = self._drawn(others) + np.outer(others @ pilot, pilot)
             spectra = fft.rfft2(tiles.reshape(-1, TILE, TILE)) * fft.rfft2(expected.reshape(-1, TILE, TILE)).conj()
             surfaces = np.roll(fft.irfft2(spectra, (TILE, TILE)), (SHIFT, SHIFT), (1, 2))
             down, across = shape[0] // TILE, shape[1] // TILE
@@ -107,6 +112,12 @@ class Pilots:
             matrix, start = _fit(surfaces[:, : 2 * SHIFT + 1, : 2 * SHIFT + 1], middles)
             place = replace(place, matrix=place.matrix @ matrix, start=place.matrix @ start + place.start)
         return place
+
+
+def _product(first: Tiles, second: Tiles) -> Tiles:
+    """Of two matrices, by PyTorch: it keeps to the threads that a process was given."""
+    found: Tiles = torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+    return found
 
 
 def _whitened_tiles(tiles: Tiles) -> Tiles:
