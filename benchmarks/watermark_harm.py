@@ -2,8 +2,8 @@
 
     python benchmarks/watermark_harm.py --data ChestX-ray8/px1024/images --image 00001526_002.png
 
-Lung, bone and background of an X-ray at three floors, and a head CT that comes with pydicom, in its display window. Beside
-a normal window there is a narrow one around the middle grey of the detail: what a reader does who looks closely.
+Lung, bone and background of an X-ray at three floors, and a head CT that comes with pydicom, in its display window.
+Below a normal window there is a narrow one around the middle grey of the detail: what somebody does who looks closely.
 """
 
 from pathlib import Path
@@ -54,7 +54,8 @@ def marks(
     marker: sw.watermark.Watermarker, image: StoredImage, floors: tuple[float, ...]
 ) -> tuple[dict[str, Any], Any]:
     """The image at each floor, or without those that are refused, and what was measured."""
-    found, rows = {}, []
+    found: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for floor in floors:
         try:
             pixels, wrong = marker.mark(image, "patient 4711", psnr=floor)

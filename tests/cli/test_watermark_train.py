@@ -82,7 +82,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "no pictures" in error(capsys, "--data", str(tmp_path / "empty"), *out)
     assert "hold 1 to 64 bits, got 65" in error(capsys, *data, "--size", "32", "--bits", "65")
     assert "multiple of 8 pixels" in error(capsys, *data, "--size", "33")
-    assert "one of hidden, swift" in error(capsys, *data, "--network", "unet")
+    assert "one of hidden, lattice, swift" in error(capsys, *data, "--network", "unet")
     assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
     assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")
     assert "give --steps" in error(capsys, *data, "--epochs", "3")
@@ -96,7 +96,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
         ("rate = 0", "recipe.toml: expected a rate above 0, got 0"),
         ("rounds = 2.5", "recipe.toml: expected a whole number as rounds, got 2.5"),
         ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
-        ('network = "swft"', "recipe.toml: expected network as one of hidden, swift, got 'swft' Did you mean 'swift'?"),
+        ('network = "swft"', "recipe.toml: expected network as one of hidden, lattice, swift, got 'swft' Did you mean 'swift'?"),
         ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
         ("rounds = ", "recipe.toml: cannot be read as TOML"),
     ):

@@ -45,7 +45,7 @@ def message_tile(network: Lattice) -> Matrix:
 
 
 def laid(network: Lattice, place: Place, *, noise: float = 1.0, shape: tuple[int, int] = SHAPE) -> Picture:
-    """A random message and a pilot in tiles that lie at a place, with noise as strong as they are or ``noise`` times."""
+    """A random message and a pilot in tiles that lie at a place, with noise that is ``noise`` times as strong."""
     random = np.random.default_rng(0)
     tile = message_tile(network) + 0.5 * pilot_tile(SEEDS[place.pilot]).numpy()
     at = np.mgrid[: shape[0], : shape[1]] + 0.5 - place.start[:, None, None]

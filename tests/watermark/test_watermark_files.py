@@ -19,11 +19,11 @@ from samplewise.watermark import Key, Payload, Watermarker
 from samplewise.watermark.certificate import ImageCertificate, certificate_path, sha256
 from samplewise.watermark.formats import read
 from samplewise.watermark.marking import FileMarker, Region
-from samplewise.watermark.networks import SHIPPED_FILE
+from samplewise.watermark.networks import FIRST_SHIPPED_FILE
 from samplewise.watermark.verification import verify_files
 
 MARKER = Watermarker.load()
-SHIPPED = Path(str(resources.files("samplewise.watermark") / SHIPPED_FILE))
+FIRST = Path(str(resources.files("samplewise.watermark") / FIRST_SHIPPED_FILE))
 TEXT = Payload.from_text("patient 4711")
 GREY, COLOUR = natural_image(height=256, width=264), natural_image(3, height=264, width=256)
 DEEP = (GREY.astype(np.uint16) * 12 + np.random.default_rng(0).integers(0, 12, GREY.shape)).astype(np.uint16)
@@ -291,12 +291,27 @@ def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Pa
             verify_files(MARKER, pair[0], other)
 
 
-def test_certificates_of_earlier_versions_name_the_file_of_weights_and_are_well(pair: tuple[Path, Path]) -> None:
+def test_files_of_the_first_version_are_well(tmp_path: Path) -> None:
+    first = Watermarker.load(FIRST)
+    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
+    FileMarker(first, TEXT, 40.0).mark_file(source, target)
+    beside = certificate_path(target)
+    entries = json.loads(beside.read_text())
+    for name in ("shown", "shown_psnr", "largest_change", "unit", "patch_psnr", "worst_patch"):
+        del entries["fidelity"][name]  # it knew nothing of these
+    for model in (first.model, "swift-" + sha256(FIRST)[:12]):  # at first, the name was that of the file of weights
+        beside.write_text(json.dumps(entries | {"model": model}))
+        for marker in (MARKER, first):
+            found = verify_files(marker, source, target)
+            assert (found.problems, found.extracted.message, found.bits) == ((), "patient 4711", 200)
+    beside.write_text(json.dumps(entries | {"model": "swift-0"}))
+    assert "the certificate says model swift-0" in verify_files(MARKER, source, target).problems[0]
+
+
+def test_the_network_that_a_certificate_names_must_read_the_file(pair: tuple[Path, Path]) -> None:
     beside = certificate_path(pair[1])
-    beside.write_text(beside.read_text().replace(MARKER.model, "swift-" + sha256(SHIPPED)[:12]))
-    assert not verify_files(MARKER, *pair).problems
-    beside.write_text(beside.read_text().replace("swift-", "swift-0"))
-    assert "the certificate says model swift-0" in verify_files(MARKER, *pair).problems[0]
+    beside.write_text(beside.read_text().replace(MARKER.model, MARKER.before[0].model))
+    assert "no readable watermark with this network and key" in verify_files(MARKER, *pair).problems
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
@@ -339,7 +354,9 @@ def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> Non
 
 def test_real_dicom_is_marked_and_never_written_as_something_else(tmp_path: Path) -> None:
     source = Path(str(get_testdata_file("CT_small.dcm", download=False)))  # 128 x 128, 16 bits signed
-    FileMarker(MARKER, Payload.of(b"x"), 36.0).mark_file(source, tmp_path / "1.2.840")
+    with pytest.raises(RefusedError, match=r"CT_small.dcm: .* the highest floor that works is \d+(\.5)? dB$"):
+        FileMarker(MARKER, Payload.of(b"x"), 50.0).mark_file(source, tmp_path / "1.2.840")  # of its window, of 400 HU
+    FileMarker(MARKER, Payload.of(b"x"), 29.0).mark_file(source, tmp_path / "1.2.840")
     found = verify_files(MARKER, source, tmp_path / "1.2.840")
     assert (found.problems, found.extracted.message) == ((), b"x")
     with pytest.raises(ConfigurationError, match="a DICOM image is written as DICOM only"):

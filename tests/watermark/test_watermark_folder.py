@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_each_file_is_told_apart(tmp_path: Path) -> None:
     Image.new("L", (1, 1)).save(source / "tiny.png")
     Image.fromarray(GREY[:128, :128]).save(source / "small.png")
     Image.fromarray(GREY).save(source / "frames.tif", save_all=True, append_images=[Image.fromarray(GREY)])
-    found = mark(source, tmp_path / "out", file_marker("x" * 16, floor=49.0))
+    found = mark(source, tmp_path / "out", file_marker("x" * 16, floor=46.0))
     assert {name: outcome.status for name, outcome in found.items()} == {
         "good.png": Status.WRITTEN,
         "photo.jpg": Status.WRITTEN,
@@ -173,12 +174,15 @@ def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
     source, out = folder(tmp_path / "in", "a.png", "b.png"), tmp_path / "out"
-    marker = FileMarker(MARKER, Payload.from_text("hello"), 40.0)
+    (first,) = MARKER.before
+    marker = FileMarker(first, Payload.from_text("hello"), 40.0)
     mark(source, out, marker)
-    assert MARKER.formerly is not None
+    assert first.formerly is not None
     for path in (out / FOLDER_FILE.name, out / "a.png.json", out / "b.png.json"):
-        path.write_text(path.read_text().replace(MARKER.model, MARKER.formerly))
+        path.write_text(path.read_text().replace(first.model, first.formerly))
     (out / "b.png").unlink()
+    with pytest.raises(CheckpointError, match="model"):  # half of a folder is not marked by another network
+        mark(source, out, replace(marker, marker=MARKER), resume=True)
     found = mark(source, out, marker, resume=True)
     assert [found[name].status for name in ("a.png", "b.png")] == [Status.DONE, Status.WRITTEN]
 

@@ -89,7 +89,7 @@ def altered(value: Any) -> Any:
         return not value
     if isinstance(value, int):
         return value + 1
-    return value - 1e-9 if isinstance(value, float) else value[:-1] + ("0" if value[-1] != "0" else "1")
+    return value - 1e-9 if isinstance(value, float) else value[:-1] + ("0" if value[-1:] != "0" else "1")
 
 
 def with_leaf(values: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -236,6 +236,7 @@ RSA, CURVE = rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.S
         (MINE.pem(b"right"), None, "is encrypted: give its passphrase"),
         (MINE.pem(), b"right", "is not encrypted: give no passphrase"),
     ],
+    ids=lambda value: "",  # keys are never the same twice, and workers must agree on the names of tests
 )
 def test_what_cannot_sign_is_refused(content: bytes, passphrase: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
@@ -268,6 +269,7 @@ def test_private_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
         (MINE.public.pem[:50], "cannot be read as a public key"),
         (public_pem(RSA), "expected an Ed25519 key, got RSA"),
     ],
+    ids=lambda value: "",
 )
 def test_what_is_no_public_key_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_bytes(content)

@@ -118,8 +118,8 @@ def _worst_patch(original: StoredImage, squares: NDArray[np.int64], span: float)
 def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time.
 
-    In float64, since the variance of what is bright and flat is the difference of two numbers that are nearly equal, and
-    of the images' sum and difference: four moments, where the images themselves would be five.
+    In float64, since the variance of what is bright and flat is a difference of two numbers that are nearly equal; of
+    the images' sum and difference, which have four moments where the images themselves have five.
     """
     size, peak = measures.SSIM_WINDOW, original.peak
     if min(marked.shape[:2]) < size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from samplewise.watermark.networks.lattice import CELL, TILE, pilot_tile
 from samplewise.watermark.payload import Codec, Extracted, Key, Payload, derived
 from samplewise.watermark.shown import BAND, shown_grey, shown_range
 from samplewise.watermark.strength import Drawing
-from samplewise.watermark.view import NetworkView
+from samplewise.watermark.view import MOST, NetworkView, fraction
 
 SIDE = 256
 """The network's pixels along the shorter side of an image, whatever its size; smaller images are seen as they are."""
@@ -114,7 +115,8 @@ class Sight:
 
     @classmethod
     def of(cls, image: StoredImage) -> Self:
-        """What is shown of an image, large ones at a fraction of their size."""
+        """What is shown of an image, large ones at a fraction of their size; too oblong an image is refused."""
+        fraction(image)
         return cls(image, shown_range(image), max(1, min(image.pixels.shape[:2]) // PICTURE))
 
     @cached_property
@@ -234,7 +236,10 @@ class Woven:
             yield from (matrix / TILE for _, matrix in periods(sight.picture))
 
         for matrix in sizes():
-            place = self.pilots.best(sight.picture, Place(matrix, np.zeros(2)))
+            place = Place(matrix, np.zeros(2))
+            if math.prod(place.covering(sight.picture.shape, TILE)[1]) > MOST:
+                continue  # what is very oblong is not looked for at an angle
+            place = self.pilots.best(sight.picture, place)
             if place.sure > LEAST_PILOT:
                 yield self.pilots.exact(sight.picture, place)
 

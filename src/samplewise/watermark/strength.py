@@ -126,11 +126,13 @@ class Strongest:
         rms = math.sqrt(float(np.square(self.drawing.residual).mean()))
         strength = min(span * 10.0 ** (-floor / 20.0) / rms, self.limit)
         caps = np.full(sizes.shape, self.limit)
-        best, reached = None, 0.0
+        best, reached, unit = None, 0.0, np.zeros(sizes.shape)
         for look in range(LOOKS):
-            taken = ndimage.minimum_filter(np.minimum(caps, strength), 3, mode="nearest")
+            taken = _taken(caps, strength)
             squares = self._squares(taken)
             excess, total = squares / allowed, float(squares.sum()) / whole
+            if look == 0:
+                unit = squares / strength**2
             if (excess <= 1.0).all() and total <= 1.0 and total >= reached:
                 best, reached = taken, total
                 if total > CLOSE or strength >= self.limit:
@@ -141,7 +143,7 @@ class Strongest:
             caps = (
                 np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, BACK * room, caps)
             )
-            strength = self._strength(taken, caps, squares, whole)
+            strength = _strength(unit, caps, self.limit, whole, found=(taken, squares))
         found = np.empty_like(self.image.pixels)
         self._squares(np.zeros(sizes.shape) if best is None else best, found)
         return found
@@ -149,18 +151,6 @@ class Strongest:
     @cached_property
     def _relative_floors(self) -> NDArray[np.float64]:
         return relative_floors(self.image)
-
-    def _strength(
-        self, taken: NDArray[np.float64], caps: NDArray[np.float64], squares: NDArray[Any], whole: float
-    ) -> float:
-        """At which strength, no patch above its cap, the squared error would be what the floor allows."""
-        unit = squares / np.maximum(taken, 1e-9) ** 2
-        low, high = 0.0, self.limit
-        for _ in range(40):
-            middle = 0.5 * (low + high)
-            inside = float((unit * np.minimum(caps, middle) ** 2).sum()) <= 0.998 * whole
-            low, high = (middle, high) if inside else (low, middle)
-        return max(low, 1e-6)
 
     def _squares(self, strength: NDArray[np.float64], into: NDArray[Any] | None = None) -> NDArray[np.int64]:
         """Sums of squared differences in patches of so much strength; the pixels are written to ``into``, if given."""
@@ -176,3 +166,32 @@ class Strongest:
             if into is not None:
                 into[rows] = pixels
         return np.concatenate(found)
+
+
+def _taken(caps: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+    """The strength of each patch: no more than it or its neighbours can take, as it goes over into theirs."""
+    taken: NDArray[np.float64] = ndimage.minimum_filter(np.minimum(caps, strength), 3, mode="nearest")
+    return taken
+
+
+def _strength(
+    unit: NDArray[np.float64],
+    caps: NDArray[np.float64],
+    limit: float,
+    whole: float,
+    *,
+    found: tuple[NDArray[np.float64], NDArray[np.int64]],
+) -> float:
+    """At which strength, up to ``limit``, the squared error would be ``whole``, what the floor allows.
+
+    A patch has ``unit`` times the square of its strength, and as much more in all, since the strengths of neighbours
+    go over into each other, as the sums that were ``found`` at the last strengths have.
+    """
+    taken, squares = found
+    more = float(squares.sum()) / max(float((unit * taken**2).sum()), 1e-9)
+    low, high = 0.0, limit
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        inside = more * float((unit * _taken(caps, middle) ** 2).sum()) <= 0.998 * whole
+        low, high = (middle, high) if inside else (low, middle)
+    return max(low, 1e-6)

@@ -25,6 +25,15 @@ BAND = 1 << 20
 """Values that are turned into floating point at once."""
 
 
+def fraction(image: StoredImage) -> int:
+    """Pixels of an image for one that a network sees, in rows and in columns; too oblong an image is refused."""
+    height, width = image.pixels.shape[:2]
+    factor = max(1, min(height, width) // SIDE)
+    if height * width > MOST * factor**2:
+        raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
+    return factor
+
+
 @dataclass(frozen=True)
 class NetworkView:
     """One image as a network sees it: where its values and pixels lie, what is written into it and read from it.
@@ -45,11 +54,7 @@ class NetworkView:
     @classmethod
     def of(cls, image: StoredImage, network: Network) -> Self:
         """The view of an image."""
-        height, width = image.pixels.shape[:2]
-        factor = max(1, min(height, width) // SIDE)
-        if height * width > MOST * factor**2:
-            raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
-        return cls(image, network, *used_range(image), factor)
+        return cls(image, network, *used_range(image), fraction(image))
 
     @property
     def _side(self) -> int:

@@ -19,7 +19,7 @@ from samplewise.watermark.fidelity import fidelity
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import FIRST_SHIPPED_FILE, SHIPPED_FILE, Lattice, Network, load_network, network_name
 from samplewise.watermark.payload import Extracted, Key, Payload
-from samplewise.watermark.schemes import Look, Plain, Scheme, Woven
+from samplewise.watermark.schemes import Plain, Scheme, Woven
 from samplewise.watermark.shown import shown_range
 from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
 
@@ -52,7 +52,7 @@ class Watermarker:
         model: its name in certificates; made of its weights if not given.
         key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
         formerly: its name in certificates of earlier versions, which hashed the file of weights.
-        before: networks of earlier versions whose files are read too.
+        before: those of earlier versions, whose files are read too.
 
     Example:
         >>> import numpy as np, samplewise as sw
@@ -70,24 +70,22 @@ class Watermarker:
         model: str | None = None,
         key: Key | None = None,
         formerly: str | None = None,
-        before: Sequence[Network] = (),
+        before: Sequence[Watermarker] = (),
     ) -> None:
         self.network = network.eval()
         self.model = network_name(network) if model is None else model
         self.formerly = formerly
         self.scheme: Scheme = Woven(network, key) if isinstance(network, Lattice) else Plain(network, key)
-        self.before = [Plain(one.eval(), key) for one in before]
+        self.before = tuple(before)
         self.codec = self.scheme.codec
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, key: Key | None = None) -> Self:
         """Load trained weights: a file, the folder that ``samplewise watermark train`` left, or the shipped ones."""
         if path is None:
-            shipped = []
-            for name in (SHIPPED_FILE, FIRST_SHIPPED_FILE):
-                with resources.as_file(resources.files("samplewise.watermark") / name) as file:
-                    shipped.append(load_network(file))
-            return cls(shipped[0], key=key, before=shipped[1:])
+            here = resources.files("samplewise.watermark")
+            with resources.as_file(here / SHIPPED_FILE) as file, resources.as_file(here / FIRST_SHIPPED_FILE) as first:
+                return cls(load_network(file), key=key, before=[cls.load(first, key=key)])
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
@@ -133,15 +131,12 @@ class Watermarker:
         One look if nobody moved the image; else it is looked for.
         """
         stored = as_stored(image)
-        return self._there(stored).found or self.scheme.search(stored) or Extracted()
+        return self.scheme.look(stored).found or self._earlier(stored) or self.scheme.search(stored) or Extracted()
 
-    def _there(self, image: StoredImage) -> Look:
-        """What can be read of an image that nobody moved, with the network or one of earlier versions."""
-        look = Look()
-        for scheme in (self.scheme, *self.before):
-            if (look := scheme.look(image)).found is not None:
-                break
-        return look
+    def _earlier(self, image: StoredImage) -> Extracted | None:
+        """What an earlier version wrote into an image that nobody moved."""
+        looks = (one.scheme.look(image).found for one in self.before)
+        return next((found for found in looks if found is not None), None)
 
     def mark(
         self,
@@ -158,38 +153,38 @@ class Watermarker:
         payload = Payload.of(message)
         self.codec.correctable(len(payload.content))  # refuses what is too long before any work
         self.scheme.check_room(image)
-        there = self._there(image)
-        if there.found is not None and not replace:
+        there = self.scheme.look(image)
+        found = there.found or self._earlier(image)
+        if found is not None and not replace:
             raise RefusedError(
-                f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
+                f"the image is marked already, with {found.message!r}: mark the original, or replace that message"
             )
-        drawing = self.scheme.draw(image, payload, floor, instead=there if there.found is not None else None)
+        # What an earlier version wrote stays there, and is read no more: the new message is found first.
+        instead = None if there.found is None else there
         mask = None if protect is None else _checked_mask(protect, image)
-        strongest = Strongest(image, drawing, STRONGEST, mask, max_difference)
 
-        def read_back(pixels: NDArray[Any]) -> tuple[int, bool]:
-            """How many bits are read wrong, and whether the payload is read, with reserves for what may happen."""
+        def attempt(at: float) -> tuple[NDArray[Any], int, bool]:
+            """Pixels at a floor, how many bits are read wrong, and whether that leaves reserves for what may happen."""
+            drawing = self.scheme.draw(image, payload, at, instead=instead)
+            pixels = Strongest(image, drawing, STRONGEST, mask, max_difference).pixels(at)
             look = self.scheme.look(image.with_pixels(pixels))
-            errors = (
-                self.codec.bits if look.logits is None else int(np.count_nonzero((look.logits > 0) != drawing.bits))
-            )
+            wrong = self.codec.bits
+            if look.logits is not None:
+                wrong = int(np.count_nonzero((look.logits > 0) != drawing.bits))
             # What counting errors can correct must do here; weighing them is left for what happens to the file.
-            enough = errors <= self.codec.correctable(len(payload.content))
-            return errors, enough and look.found is not None and look.found.payload == payload
+            enough = wrong <= self.codec.correctable(len(payload.content))
+            return pixels, wrong, enough and look.found is not None and look.found.payload == payload
 
-        pixels = strongest.pixels(floor)
-        errors, readable = read_back(pixels)
+        pixels, errors, readable = attempt(floor)
         if readable:
             return pixels, errors
         advice = "try a lower floor"
         if image.pixels.size <= SEARCHED[1]:
             step = FLOOR_STEP if image.pixels.size <= SEARCHED[0] else 4 * FLOOR_STEP
-            highest = highest_floor(lambda at: read_back(strongest.pixels(at))[1], floor, step=step)
+            highest = highest_floor(lambda at: attempt(at)[2], floor, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
-        window = "" if image.window is None else f" in its window, {shown_range(image)[1] * image.window.step:g}"
-        unit = "" if image.window is None else f" {image.window.unit or 'units'} wide"
         raise RefusedError(
-            f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB{window}{unit}: "
+            f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB{_in_window(image)}: "
             f"{_difficulty(self.scheme.room(image), protect, hopeless=advice == NOTHING)}; {advice}"
         )
 
@@ -221,6 +216,13 @@ def _difficulty(room: float, protect: NDArray[np.bool_] | None, *, hopeless: boo
         reasons.append(f"{100 * protected:.0f}% of it is protected")
     flat = "the image is too flat, too black or white, or nothing but noise"
     return " and ".join(reasons) or (flat if hopeless else "the floor is too high")
+
+
+def _in_window(image: StoredImage) -> str:
+    """In which window the floor is kept, if the image has one."""
+    if image.window is None:
+        return ""
+    return f" in its window of {shown_range(image)[1] * image.window.step:g} {image.window.unit or 'units'}"
 
 
 def as_stored(image: Any) -> StoredImage:

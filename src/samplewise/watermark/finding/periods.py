@@ -77,7 +77,9 @@ def _autocorrelation(white: Picture) -> Picture:
     shape = [fft.next_fast_len(int(1.8 * length), real=True) for length in white.shape]
     power = np.abs(fft.rfft2(white, shape)) ** 2
     # What repeats is narrow in frequency; what a picture has most of is broad.
-    power /= ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean()
+    power /= (
+        ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean() + 1e-20
+    )  # which a flat picture is all of
     moved = fft.fftshift(fft.irfft2(power, shape))
     middle = [length // 2 for length in moved.shape]
     reach = min(*middle, int(0.9 * max(white.shape))) - 1
@@ -85,7 +87,7 @@ def _autocorrelation(white: Picture) -> Picture:
     likeness = likeness - ndimage.uniform_filter(likeness, 15)
     likeness = likeness / np.sqrt(ndimage.uniform_filter(likeness * likeness, 41) + 1e-20)
     smooth = ndimage.gaussian_filter(likeness, 0.8)
-    found: Picture = smooth / smooth.std()
+    found: Picture = smooth / (smooth.std() + 1e-20)
     return found
 
 

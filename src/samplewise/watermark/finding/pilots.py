@@ -41,8 +41,9 @@ class Pilots:
     @cached_property
     def _strokes(self) -> Tiles:
         """What messages can be, an orthonormal basis, ``(256, 4096)``."""
-        basis: Tiles = np.linalg.qr(_whitened_tiles(self.network.stroke_tiles().numpy()).T)[0].T
-        return np.ascontiguousarray(basis, np.float32)
+        tiles = torch.from_numpy(_whitened_tiles(self.network.stroke_tiles().numpy()))
+        basis: Tiles = torch.linalg.qr(tiles.T)[0].T.contiguous().numpy()
+        return basis
 
     @cached_property
     def _pilots(self) -> Tiles:
@@ -53,11 +54,16 @@ class Pilots:
     def _cell(self) -> NDArray[np.complex64]:
         """The strokes of the first cell, of length 1 and at right angles; conjugate spectra ``(4, 64, 33)``."""
         first = _whitened_tiles(self.network.stroke_tiles()[:: ACROSS**2].numpy())
-        return np.conj(fft.rfft2(np.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).astype(np.float32)))
+        basis = torch.linalg.qr(torch.from_numpy(first).T)[0].T.reshape(-1, TILE, TILE).numpy()
+        return np.conj(fft.rfft2(basis))
+
+    def _drawn(self, tiles: Tiles) -> Tiles:
+        """What a message can be in tiles."""
+        return _product(_product(tiles, self._strokes.T), self._strokes)
 
     def _beside(self, tiles: Tiles) -> Tiles:
         """What no message can be in tiles, of length 1 each."""
-        rest = tiles - (tiles @ self._strokes.T) @ self._strokes
+        rest = tiles - self._drawn(tiles)
         found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
         return found
 
@@ -92,9 +98,9 @@ class Pilots:
         Below zero where black has become white.
         """
         rest = self._beside(tile.reshape(1, -1)).reshape(TILE, TILE)  # strokes stay strokes, a cell further
-        likeness = _rolled(rest, CELL, cells) @ self._pilots.T
+        likeness = _product(_rolled(rest, CELL, cells), self._pilots.T)
         cell, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
-        return cell, pilot, float(likeness[cell, pilot] / likeness.std())
+        return cell, pilot, float(likeness[cell, pilot] / (likeness.std() + 1e-12))
 
     def exact(self, picture: Picture, place: Place) -> Place:
         """The place nearby at which all tiles have the same message and pilot."""
@@ -104,7 +110,7 @@ class Pilots:
             tiles = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0))
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
             pilot = self._pilots[place.pilot]
-            expected = (others @ self._strokes.T) @ self._strokes + np.outer(others @ pilot, pilot)
+            expected = self._drawn(others) + np.outer(others @ pilot, pilot)
             spectra = fft.rfft2(tiles.reshape(-1, TILE, TILE)) * fft.rfft2(expected.reshape(-1, TILE, TILE)).conj()
             surfaces = np.roll(fft.irfft2(spectra, (TILE, TILE)), (SHIFT, SHIFT), (1, 2))
             down, across = shape[0] // TILE, shape[1] // TILE
@@ -113,6 +119,12 @@ class Pilots:
             matrix, start = _fit(surfaces[:, : 2 * SHIFT + 1, : 2 * SHIFT + 1], middles)
             place = replace(place, matrix=place.matrix @ matrix, start=place.matrix @ start + place.start)
         return place
+
+
+def _product(first: Tiles, second: Tiles) -> Tiles:
+    """Of two matrices, by PyTorch: it keeps to the threads that a process was given."""
+    found: Tiles = torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+    return found
 
 
 def _whitened_tiles(tiles: Tiles) -> Tiles:

@@ -114,10 +114,10 @@ class Lattice(Network):
 
     def stroke_tiles(self) -> Tensor:
         """What each slot adds to a tile among tiles, ``(256, 64, 64)``."""
-        slots = torch.eye(SLOTS * ACROSS**2).view(-1, SLOTS, ACROSS, ACROSS)
-        with torch.no_grad():
-            drawn = self._drawn(slots.repeat(1, 1, 3, 3).to(self.strokes))
-        return drawn[:, 0, TILE : 2 * TILE, TILE : 2 * TILE]
+        slots = torch.eye(SLOTS * ACROSS**2).view(-1, SLOTS, ACROSS, ACROSS).to(self.strokes)
+        with torch.no_grad():  # a stroke reaches into the next cell, and no further
+            drawn = self._drawn(functional.pad(slots, (1, 1, 1, 1), mode="circular"))
+        return drawn[:, 0, CELL:-CELL, CELL:-CELL]
 
     def extract(self, images: Tensor, trust: Tensor | None = None) -> Tensor:
         """What is read of images ``(B, C, H, W)``, whose first tile begins at their corner.

@@ -50,7 +50,7 @@ def _ball(bits: int, radius: int) -> int:
     return sum(math.comb(bits, wrong) for wrong in range(radius + 1))
 
 
-@functools.lru_cache
+@functools.lru_cache(typed=True)  # 200.0 is not 200
 def layouts(bits: int, *, tie: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
     """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
 
