@@ -35,12 +35,12 @@ def summary(found: Iterable[Record], ours: str, bits: int) -> dict[str, Any]:
 def _arm(found: list[Record], enough: int) -> dict[str, Any]:
     marked = [each for each in found if each["kind"] == "marking"]
     quality = [each["psnr"] for each in marked if "psnr" in each]
-    rooms = [each["patch_room"] for each in marked if each.get("patch_room") is not None]
+    patches = [each["patch_psnr"] for each in marked if each.get("patch_psnr") is not None]
     return {
         "marked": len(quality),
         "refused": sum(each.get("refused", False) for each in marked),
         "psnr": {"lowest": min(quality), "mean": statistics.fmean(quality)} if quality else None,
-        "lowest_patch_room": min(rooms, default=None),
+        "lowest_patch_psnr": min(patches, default=None),
         "seconds_to_mark": statistics.fmean(each["seconds"] for each in marked) if marked else None,
         "attacks": {
             name: _reading(some, enough) for name in KINDS if (some := [e for e in found if e["kind"] == name])
@@ -109,9 +109,9 @@ def _quality(arms: dict[str, Any]) -> list[list[str]]:
         ["PSNR, mean", *(f"{arm['psnr']['mean']:.2f}" if arm["psnr"] else "-" for arm in each)],
         ["seconds to mark", *(f"{arm['seconds_to_mark']:.2f}" if arm["psnr"] else "-" for arm in each)],
     ]
-    if any(arm["lowest_patch_room"] is not None for arm in each):
-        rooms = (arm["lowest_patch_room"] for arm in each)
-        rows.append(["least dB of a patch above its floor", *("-" if r is None else f"{r:.2f}" for r in rooms)])
+    if any(arm["lowest_patch_psnr"] is not None for arm in each):
+        kept = (arm["lowest_patch_psnr"] for arm in each)
+        rows.append(["floor that every patch keeps", *("-" if floor is None else f"{floor:.2f}" for floor in kept)])
     return rows
 
 

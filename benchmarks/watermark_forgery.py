@@ -5,9 +5,9 @@
 All at 45 dB, with a key and without one. ``copy``: the mark of one image on another, once as the exact residual, once
 as what a blur takes away, edges cut, at 38 dB. ``average``: the same of many images with one message, on average, put
 into an unmarked one as strong as a mark, or taken out of one of them, as strong and stronger. ``raw bits``: read by the
-network without the key and written into another image. ``true`` and ``imposters``: whether true marks are held for
-copies after the usual attacks, and whether exact copies are told from them. A forgery is believed if its message is
-read and not said to belong to another image.
+network and written into another image beside the same pilot, which takes no key. ``true`` and ``imposters``: whether
+true marks are held for copies after the usual attacks, and whether exact copies are told from them. A forgery is
+believed if its message is read and not said to belong to another image.
 
 Killed, it goes on where it was. ``--before`` keeps the numbers as those of an earlier version, to compare with.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from common import Pixels, begin, grey, keep, psnr, table, unseen_xrays, xray_options
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
@@ -30,10 +31,11 @@ from workfile import COMMIT, Record, records, work_through
 
 from samplewise.errors import RefusedError
 from samplewise.watermark import Watermarker
+from samplewise.watermark.networks.lattice import pilot_tile
 from samplewise.watermark.noise import parse_attack
 from samplewise.watermark.payload import Key
-from samplewise.watermark.strength import Strongest
-from samplewise.watermark.view import NetworkView
+from samplewise.watermark.schemes import LEVELS, Sight, Woven
+from samplewise.watermark.strength import Drawing, Strongest
 from samplewise.watermark.watermarker import STRONGEST, as_stored
 
 FLOOR = 45.0
@@ -146,19 +148,29 @@ def averages(task: Task) -> Iterator[Record]:
         yield {"case": f"average put in, blur {sigma:g}", "psnr": psnr(clean, forged), **read(task.key, forged, SAME)}
 
 
-def with_raw_bits_of(source: Pixels, target: Pixels) -> Pixels:
-    """What whoever has the package and no key can do: see what the network sees, and write the same elsewhere."""
-    network = Watermarker.load().network
-    bits = (NetworkView.of(as_stored(source), network).logits() > 0).astype(np.uint8)
-    stored = as_stored(target)
-    residual = NetworkView.of(stored, network).residual(bits)
-    return np.asarray(Strongest(stored, residual, stored.peak, STRONGEST).pixels(FLOOR), np.uint8)
+def with_raw_bits_of(source: Pixels, target: Pixels, key: str) -> Pixels:
+    """More than whoever has the package and no key can do: see what the network sees, and write the same elsewhere.
+
+    The pilot is a secret too, and could be told from many images at best; here it is taken as it is.
+    """
+    scheme = marker(key).scheme
+    assert isinstance(scheme, Woven)
+    look = scheme.look(as_stored(source))
+    assert look.logits is not None
+    bits, stored = (look.logits > 0).astype(np.uint8), as_stored(target)
+    sight = Sight.of(stored)
+    seen = torch.from_numpy(sight.seen[0] / np.float32(LEVELS))[None, None]
+    with torch.inference_mode():
+        messages, pilots = torch.from_numpy(bits)[None].float(), pilot_tile(scheme.seeds[int(look.salt)])[None]
+        drawn = scheme.network.residual(seen, messages, pilots)[0, 0].numpy()
+    drawing = Drawing(bits, drawn * np.float32(sight.shown[1]), sight.scale)
+    return np.asarray(Strongest(stored, drawing, STRONGEST).pixels(FLOOR), np.uint8)
 
 
 def raw_bits(task: Task) -> Iterator[Record]:
     source, target = (task.files[number] for number in (task.image, *task.others))
     message, cover = own_message(source), grey(target)
-    forged = with_raw_bits_of(marked(source, task.key, message), cover)
+    forged = with_raw_bits_of(marked(source, task.key, message), cover, task.key)
     yield {"case": "raw bits moved", "psnr": psnr(cover, forged), **read(task.key, forged, message)}
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError, OutputError
@@ -205,6 +205,24 @@ def test_one_sample_that_cannot_be_met_is_shown_and_a_run_that_was_too_short_is_
         assert solution.status is status
         assert solution.conflict is not None
         assert solution.conflict.violators["error"][0][0] == 0
+
+
+def test_a_run_with_a_sampler_of_ones_own_that_ends_infeasible_is_complete() -> None:
+    # No conflict is looked for, since an epoch is no pass over all samples; that must not end the run.
+    data = TensorDataset(torch.rand(8, 2))
+    loader = DataLoader(data, batch_size=4, sampler=WeightedRandomSampler([1.0] * 8, 16))
+
+    def evaluate(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        error = model(batch[0]).squeeze(1).square()
+        return error, {"error": error + 1}
+
+    problem, model = sw.Problem(evaluate, [sw.AtMost("error", 0.5)]), nn.Linear(2, 1)
+    method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    solution = sw.fit(problem, model, loader, method=method, optimizer=optimizer, epochs=10, audit_on={"train": data})
+    assert solution.status in (sw.Status.UNFINISHED, sw.Status.INFEASIBLE)
+    assert solution.conflict is None
+    assert len(solution.history.rows) == 10
 
 
 @pytest.mark.parametrize("fault", ["no gradient", "not finite"])

@@ -74,6 +74,38 @@ def test_hidden_in_small_with_a_falling_rate(folder: Path, tmp_path: Path, capsy
     assert "not learned: give more --epochs" in capsys.readouterr().err
 
 
+def test_a_run_begins_with_the_network_of_another(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, first = tmp_path / "short.toml", tmp_path / "first"
+    recipe.write_text(SHORT)
+    train = ["watermark", "train", "--recipe", str(recipe)]
+    assert main([*train, "--data", str(folder), "--out", str(first)]) == 0
+    data = ["--data", str(first / "store")]
+    # At so small a rate a network stays what it was, and another begins elsewhere.
+    recipe.write_text(f"{SHORT}rate = 1e-12\n")
+    on = [*train, *data, "--begin-with", str(first), "--out", str(tmp_path / "on")]
+    assert main(on) == 0
+    assert main([*train, *data, "--seed", "1", "--out", str(tmp_path / "anew")]) == 0
+    weights = {
+        name: load_state(tmp_path / name / "model.safetensors")["model"]["encoder.fine.0.weight"]
+        for name in ("first", "on", "anew")
+    }
+    np.testing.assert_allclose(weights["on"], weights["first"], atol=1e-6)
+    assert not np.allclose(weights["anew"], weights["first"], atol=1e-3)
+    began = json.loads((tmp_path / "on" / "recipe.json").read_text())["settings"]["begin"]
+    assert began.startswith("swift-")
+    assert "begin" not in (tmp_path / "on" / "recipe.toml").read_text()
+    capsys.readouterr()
+    # A run that began otherwise is another run.
+    assert "begin" in error(capsys, *train[2:], *data, "--out", str(tmp_path / "on"), "--resume")
+    other = (*train[2:], *data, "--begin-with", str(first), "--out", str(tmp_path / "other"))
+    assert "holds another network than the recipe's" in error(capsys, *other, "--bits", "4")
+    (tmp_path / "nothing").mkdir()
+    assert "nothing" in error(capsys, *train[2:], *data, "--begin-with", str(tmp_path / "nothing"), *other[-2:])
+    assert not (tmp_path / "other").exists()
+
+
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ("--out", str(tmp_path / "run"))
     data = ("--data", str(folder), *out)
@@ -96,7 +128,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
         ("rate = 0", "recipe.toml: expected a rate above 0, got 0"),
         ("rounds = 2.5", "recipe.toml: expected a whole number as rounds, got 2.5"),
         ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
-        ('network = "swft"', "recipe.toml: expected network as one of hidden, lattice, swift, got 'swft' Did you mean 'swift'?"),
+        ('network = "swft"', "recipe.toml: expected network as one of hidden, lattice, swift, got 'swft' Did you mean"),
         ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
         ("rounds = ", "recipe.toml: cannot be read as TOML"),
     ):

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pydicom
 import pytest
-from dicom_files import make, opened, real
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
+from dicom_files import make, opened, real
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.formats import read
 from samplewise.watermark.formats.streams import ENCODERS

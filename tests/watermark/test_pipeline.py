@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from natural_images import natural_batch
 from samplewise import audit
-from samplewise.watermark.networks import Swift
+from samplewise.watermark.networks import Lattice, Swift
+from samplewise.watermark.patches import patch_room
 from samplewise.watermark.pipeline import MarkedBatch, Pipeline, fixed_messages, written
 from samplewise.watermark.recipe import Recipe
 
@@ -114,3 +115,20 @@ def test_an_audit_judges_what_ships(network: Swift, batch: tuple[Tensor, Tensor]
     expected = 10 * (255**2 / pixels.square().mean((1, 2, 3))).log10()
     torch.testing.assert_close(found["psnr"].values.float(), expected.detach(), rtol=1e-4, atol=0)
     assert found["psnr"].satisfied == pytest.approx(float((expected >= 40.0).float().mean()))
+
+
+def test_with_local_floors_every_patch_of_an_image_has_a_measure() -> None:
+    torch.manual_seed(0)
+    network = Lattice(8, size=64, width=8)
+    recipe = Recipe(network="lattice", bits=8, size=64, width=8, floor=41.0, margin=0.5, local=True)
+    pipeline, batch = Pipeline(recipe, network), (natural_batch(3, height=64, width=96), torch.arange(3))
+    network.train()
+    _, measures = pipeline.evaluate(network, pipeline.embed(network, batch))
+    assert measures["patches"].shape == (3, 2 * 3)
+    assert measures["patches"].requires_grad
+    made = pipeline.embed(network.eval(), batch)
+    _, measures = pipeline.evaluate(network, made)
+    torch.testing.assert_close(measures["patches"], patch_room(made.marked, made.covers, 41.0))
+    bounds = {each.name: each for each in pipeline.problem().constraints}
+    assert set(bounds) == {"psnr", "patches"}
+    assert "patches" not in make(Swift(8, size=48, width=8)).evaluate(network, made)[1]

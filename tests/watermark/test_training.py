@@ -14,11 +14,14 @@ from natural_images import natural_image
 from samplewise.checkpoint import MODEL_FILE, load_state, save_state
 from samplewise.data.pictures import Store, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.watermark.networks import Swift, load_network, save_network
-from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
+from samplewise.watermark.networks import Lattice, Swift, load_network, save_network
+from samplewise.watermark.recipe import HIDDEN, LATTICE, SWIFT, Recipe
 from samplewise.watermark.training import make_network, train
 
 SMALL = replace(SWIFT, bits=4, size=32, batch_size=4, steps_per_round=3, message_rounds=1, rounds=2, audit_images=6)
+SMALL_LATTICE = replace(
+    LATTICE, bits=12, size=64, width=8, batch_size=4, steps_per_round=3, message_rounds=1, rounds=2, audit_images=4
+)
 SMALL_HIDDEN = replace(HIDDEN, bits=3, size=16, batch_size=4, rounds=2, every=1, audit_images=4)
 
 
@@ -80,6 +83,19 @@ def test_the_baseline_weighs_the_error_and_ignores_the_floor(tiny: Store, tmp_pa
     assert solution.selected.objective == min(row["validation/objective"] for row in rows)
     chosen, shipped = solution.model.state_dict(), weights(tmp_path / "run")
     assert all(torch.equal(shipped[name], value) for name, value in chosen.items())
+
+
+def test_a_lattice_is_trained_with_a_floor_for_every_patch(pictures: Path, tmp_path: Path) -> None:
+    data = prepare(pictures, tmp_path / "store", size=64)
+    solution = train(data, SMALL_LATTICE, tmp_path / "run", progress=False)
+    rows = solution.history.rows
+    assert [row["warmup"] for row in rows] == [True, False, False]
+    for name in ("psnr", "patches"):
+        assert f"validation/{name}/violation_rate_upper" in rows[-1]
+        assert rows[-1][f"tau/{name}"] > 0
+    again = load_network(tmp_path / "run" / MODEL_FILE)
+    assert isinstance(again, Lattice)
+    assert all(torch.isfinite(value).all() for value in again.state_dict().values())
 
 
 def test_a_run_is_not_continued_as_another(store: Store, tmp_path: Path) -> None:

@@ -63,8 +63,10 @@ def test_the_floor_decides() -> None:
     assert not example(floor=41.51).satisfied
     same = Fidelity(255, None, 1.0, 0, 0.0, 7, True)
     assert example(fidelity=same, floor=300.0).satisfied  # nothing changed
-    for name in ("shown_psnr", "patch_psnr"):
-        lower = dataclasses.replace(example().fidelity, **{name: 39.9})
+    for lower in (
+        dataclasses.replace(example().fidelity, shown_psnr=39.9),
+        dataclasses.replace(example().fidelity, patch_psnr=39.9),
+    ):
         assert not example(fidelity=lower).satisfied
     touched = dataclasses.replace(same, protected_unchanged=False)
     assert not example(fidelity=touched, floor=0.0).satisfied

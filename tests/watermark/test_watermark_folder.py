@@ -15,7 +15,7 @@ from natural_images import natural_image
 from samplewise.disk import PARTIAL, alone
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.watermark import Key, Payload, Watermarker
-from samplewise.watermark.folder import FOLDER_FILE, FileResult, Status, image_files, mark_folder, tasks
+from samplewise.watermark.folder import FOLDER_FILE, FileResult, Status, extract_file, image_files, mark_folder, tasks
 from samplewise.watermark.marking import FileMarker, Region
 
 MARKER = Watermarker.load()
@@ -185,6 +185,30 @@ def test_a_folder_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) 
         mark(source, out, replace(marker, marker=MARKER), resume=True)
     found = mark(source, out, marker, resume=True)
     assert [found[name].status for name in ("a.png", "b.png")] == [Status.DONE, Status.WRITTEN]
+
+
+def test_what_may_change_and_what_is_replaced_is_the_same_when_a_folder_is_gone_on_with(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png"), tmp_path / "out"
+    found = mark(source, out, file_marker(max_difference=4))
+    assert found["a.png"].certificate is not None
+    assert found["a.png"].certificate.fidelity.max_difference <= 4
+    assert mark(source, out, file_marker(max_difference=4), resume=True)["a.png"].status is Status.DONE
+    for other, told in (
+        (file_marker(), "max_difference 4.0 there, None here"),
+        (file_marker(replace=True), "replace False there, True here"),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            mark(source, out, other, resume=True)
+
+
+def test_marked_images_are_refused_one_by_one_or_replaced(tmp_path: Path) -> None:
+    mark(folder(tmp_path / "in", "a.png"), tmp_path / "once", file_marker("first"))
+    (refused,) = mark(tmp_path / "once", tmp_path / "twice", file_marker("second")).values()
+    assert refused.status is Status.REFUSED
+    assert "a.png: the image is marked already, with 'first'" in refused.reason
+    (found,) = mark(tmp_path / "once", tmp_path / "again", file_marker("second", replace=True)).values()
+    assert found.status is Status.WRITTEN
+    assert extract_file(MARKER, tmp_path / "again" / "a.png").message == "second"
 
 
 def test_a_folder_with_other_things_or_another_process_in_it_is_refused(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ class FolderSettings:
     lossy: bool
     signed_by: str = ""
     """Fingerprint of the key that signs the certificates."""
+    max_difference: float | None = None
+    replace: bool = False
 
 
 FOLDER_FILE = SettingsFile(".samplewise-watermark.json", "samplewise-marked-1", FolderSettings, "marked images")
@@ -122,7 +124,15 @@ def mark_folder(
     if isinstance(marker.message, Messages):
         marker.message.check_files([task.name for task in found])
     protect = marker.protect.identity if marker.protect is not None else ""
-    settings = FolderSettings(marker.marker.model, marker.message_and_key, marker.floor, protect, marker.lossy)
+    settings = FolderSettings(
+        marker.marker.model,
+        marker.message_and_key,
+        marker.floor,
+        protect,
+        marker.lossy,
+        max_difference=None if marker.max_difference is None else float(marker.max_difference),
+        replace=marker.replace,
+    )
     if marker.signer is not None:
         settings = replace(settings, signed_by=marker.signer.public.fingerprint)
     if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:

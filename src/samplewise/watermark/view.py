@@ -28,7 +28,7 @@ BAND = 1 << 20
 def fraction(image: StoredImage) -> int:
     """Pixels of an image for one that a network sees, in rows and in columns; too oblong an image is refused."""
     height, width = image.pixels.shape[:2]
-    factor = max(1, min(height, width) // SIDE)
+    factor: int = max(1, min(height, width) // SIDE)
     if height * width > MOST * factor**2:
         raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
     return factor
