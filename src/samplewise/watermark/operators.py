@@ -24,6 +24,7 @@ from samplewise.watermark.tools import Pixels, Real, by_pillow, package, stored
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]
 """From images ``(B, C, H, W)`` in [0, 1], their covers and the step to images, which may leave [0, 1]."""
 
+LEVELS = 255  # steps between black and white
 TABLES_AS_GIVEN = 50.0  # the quality at which JPEG scales its tables by 100 percent
 NARROWEST = 1e-3  # pixels: the narrowest Gaussian, which kornia's kernel cannot tell from no blur
 REACH = 4.0  # standard deviations a blur kernel reaches
@@ -95,14 +96,15 @@ def _jpeg(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """By kornia, whose rounding has a slope; 4:2:0 chroma, a quality for each image.
 
     The quantisation tables are the real encoder's: kornia scales its own smoothly, to steps far below 1 near quality
-    100, where it then loses nothing.
+    100, where it then loses nothing. What comes out is whole levels, as files hold: kornia's rounding lets a trace of what
+    it rounds away through, and a network learns to read that.
     """
     codec = package("kornia.enhance").jpeg_codec_differentiable
     qualities = step.draw(len(images)).round().int().tolist()
     luma, chroma = torch.stack([_tables(quality) for quality in qualities], dim=1)
     coloured = images.expand(-1, 3, -1, -1)  # grey has no chroma, so each of its three channels is the luma
-    coded: Tensor = codec(coloured, torch.tensor([TABLES_AS_GIVEN]), luma, chroma)
-    return coded[:, : images.shape[1]]
+    coded: Tensor = codec(coloured, torch.tensor([TABLES_AS_GIVEN]), luma, chroma)[:, : images.shape[1]]
+    return coded + ((coded * LEVELS).round() / LEVELS - coded).detach()
 
 
 @lru_cache(maxsize=100)
