@@ -63,7 +63,7 @@ messages = st.binary(min_size=1, max_size=16) | st.text("aä漢\x1b", min_size=1
 
 
 @given(images, messages, st.floats(30.0, 50.0), st.sampled_from([None, KEY]))
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_floor_holds_on_the_stored_integers_and_the_message_is_exact(
     image: NDArray[Any], message: str | bytes, floor: float, key: Key | None
 ) -> None:
@@ -113,9 +113,9 @@ def test_sixteen_bits_keep_the_floor_against_the_range_in_use(low: int, span: in
 def test_refused_images_name_the_highest_floor_and_it_works() -> None:
     for image in (IMAGE, natural_image(3, height=256, width=256, seed=1), deep_image(1000, 60), IMAGE // 64 + 100):
         with pytest.raises(
-            RefusedError, match=r"bits are wrong when read back at 65 dB: the floor is too high"
+            RefusedError, match=r"bits are wrong when read back at 60 dB: the floor is too high"
         ) as told:
-            MARKER.embed(image, "x", psnr=65)
+            MARKER.embed(image, "x", psnr=60)
         highest = float(re.findall(r"the highest floor that works is ([\d.]+) dB$", str(told.value))[0])
         found = MARKER.embed(image, "x", psnr=highest)
         assert MARKER.extract(found.image).message == "x"
@@ -163,9 +163,9 @@ def test_what_a_network_of_cells_needs_is_said_in_cells() -> None:
         with pytest.raises(DataError, match=rf"such as (\d+) x \1, got {width} x {height}") as told:
             FIRST.embed(np.zeros((height, width), np.uint8), "x")
         assert not FIRST.extract(np.zeros((height, width), np.uint8))
-        side = int(re.findall(r"such as (\d+)", str(told.value))[0])
-        with pytest.raises(RefusedError):  # large enough, but it is protected
-            FIRST.embed(np.zeros((side, side), np.uint8), "x", protect=np.ones((side, side), np.bool_))
+    side = int(re.findall(r"such as (\d+)", str(told.value))[0])
+    with pytest.raises(RefusedError):  # large enough, but it is protected
+        FIRST.embed(np.zeros((side, side), np.uint8), "x", psnr=28, protect=np.ones((side, side), np.bool_))
 
 
 def test_without_the_right_key_there_is_nothing() -> None:
