@@ -124,7 +124,7 @@ def embed(
             "notes": notes,
         },
         f"{printable(str(target))}: PSNR {decibels(measured.shown_psnr)} (floor {certificate.floor:g}), largest "
-        f"difference {largest_change(measured)}, {certificate.bit_errors} of {certificate.bits} bits corrected on reading"
+        f"difference {largest_change(measured)}, {certificate.bit_errors} of {certificate.bits} bits corrected"
         + ("" if signer is None else f", signed by {signer.public.fingerprint}"),
         as_json=as_json,
     )

@@ -96,8 +96,8 @@ def _jpeg(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """By kornia, whose rounding has a slope; 4:2:0 chroma, a quality for each image.
 
     The quantisation tables are the real encoder's: kornia scales its own smoothly, to steps far below 1 near quality
-    100, where it then loses nothing. What comes out is whole levels, as in files: kornia's rounding lets a trace of what
-    it rounds away through, and a network learns to read that.
+    100, where it then loses nothing. What comes out is whole levels, as in files: kornia's rounding lets a trace
+    of what it rounds away through, and a network learns to read that.
     """
     codec = package("kornia.enhance").jpeg_codec_differentiable
     qualities = step.draw(len(images)).round().int().tolist()
