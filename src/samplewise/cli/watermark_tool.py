@@ -14,14 +14,12 @@ from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
 from samplewise.cli.watermark_keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
 from samplewise.cli.watermark_messages import MessageFromOption, MessagesOption, chosen_message
+from samplewise.cli.watermark_words import decibels, largest_change, message_text, signature_text
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
-    from samplewise.watermark.fidelity import Fidelity
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
-    from samplewise.watermark.payload import Extracted
-    from samplewise.watermark.verification import Verification
     from samplewise.watermark.watermarker import Watermarker
 
 EMBED = (
@@ -129,8 +127,9 @@ def embed(
             "certificate": {"satisfied": certificate.satisfied, **asdict(certificate)},
             "notes": notes,
         },
-        f"{printable(str(target))}: PSNR {_decibels(measured.shown_psnr)} (floor {certificate.floor:g}), largest "
-        f"difference {_largest(measured)}, {certificate.bit_errors} of {certificate.bits} bits corrected on reading"
+        f"{printable(str(target))}: PSNR {decibels(measured.shown_psnr)} (floor {certificate.floor:g}), "
+        f"largest difference {largest_change(measured)}, "
+        f"{certificate.bit_errors} of {certificate.bits} bits corrected on reading"
         + ("" if signer is None else f", signed by {signer.public.fingerprint}"),
         as_json=as_json,
     )
@@ -157,7 +156,7 @@ def extract(
     if not source.is_dir():
         found = extract_file(marker, source)
         about = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
-        emit(found.to_dict(), _shown(found), about if found else "", as_json=as_json)
+        emit(found.to_dict(), message_text(found), about if found else "", as_json=as_json)
         if not found or found.belongs is False:
             raise typer.Exit(FAILED)
         return
@@ -171,7 +170,7 @@ def extract(
             shown = f"bad input: {printable(str(one))}"
         else:
             results[name] = one.to_dict()
-            shown = _shown(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
+            shown = message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
         if not as_json:
             print(f"{printable(name)}: {shown}", flush=True)
     if as_json:
@@ -207,20 +206,20 @@ def verify(
     found = verify_files(marker, original, marked, floor=psnr, protect=region, public_key=expected)
     measured, certificate = found.fidelity, found.certificate
     facts = {
-        "PSNR": _decibels(measured.shown_psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
-        "worst patch": f"{_decibels(measured.patch_psnr)} by its own floor"
+        "PSNR": decibels(measured.shown_psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
+        "worst patch": f"{decibels(measured.patch_psnr)} by its own floor"
         + ("" if measured.worst_patch is None else f", at {measured.worst_patch}"),
         "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
-        "max difference": _largest(measured),
+        "max difference": largest_change(measured),
         "changed pixels": f"{100 * measured.changed_share:.1f}%",
     }
     if measured.protected_pixels:
         kept = "unchanged" if measured.protected_unchanged else "CHANGED"
         facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
-    facts["message"] = _shown(found.extracted)
+    facts["message"] = message_text(found.extracted)
     facts["certificate"] = "none beside the image" if certificate is None else "compared with the image"
     if certificate is not None:
-        facts["signature"] = _signature(found)
+        facts["signature"] = signature_text(found)
     emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=as_json)
     if not as_json:
         if certificate is not None and certificate.fidelity.protected_pixels and not measured.protected_pixels:
@@ -285,30 +284,3 @@ def _marker(model: Path | None, key: str | None) -> Watermarker:
 
     secret = read_key(variable=key[4:]) if key is not None and key.startswith("env:") else read_key(key)
     return Watermarker.load(model, key=secret)
-
-
-def _shown(found: Extracted) -> str:
-    message = found.message
-    if message is None:
-        return "no readable watermark"
-    return message.hex() if isinstance(message, bytes) else printable(message)
-
-
-def _signature(found: Verification) -> str:
-    if found.certificate is None or found.certificate.signature is None:
-        return "none: whoever can write the files can write the certificate"
-    if found.signed_by is None:
-        return "NOT VALID"
-    return f"by {found.signed_by}, " + (
-        "the key that was given" if found.trusted else "a key for which nobody vouched: give --public-key"
-    )
-
-
-def _largest(measured: Fidelity) -> str:
-    """The largest difference, in the unit of the modality too if it has one, and what it is to be seen against."""
-    unit = f" ({measured.largest_change:g} {measured.unit})" if measured.unit else ""
-    return f"{measured.max_difference}{unit} of {measured.shown:g}"
-
-
-def _decibels(psnr: float | None) -> str:
-    return "infinite, no pixel changed" if psnr is None else f"{psnr:.3f} dB"
