@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli import options, watermark_evaluate, watermark_keys, watermark_tool, watermark_verify
+from samplewise.cli import options, watermark_evaluate, watermark_keys, watermark_tool
 from samplewise.cli.outcome import begin, emit, note
 from samplewise.cli.progress import prepare_pictures
 from samplewise.errors import ConfigurationError
@@ -166,5 +166,5 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
 app.command(epilog=watermark_evaluate.EPILOG)(watermark_evaluate.evaluate)
 app.command(epilog=watermark_tool.EMBED)(watermark_tool.embed)
 app.command(epilog=watermark_tool.EXTRACT)(watermark_tool.extract)
-app.command(epilog=watermark_verify.VERIFY)(watermark_verify.verify)
+app.command(epilog=watermark_tool.VERIFY)(watermark_tool.verify)
 app.command(epilog=watermark_keys.KEYGEN)(watermark_keys.keygen)

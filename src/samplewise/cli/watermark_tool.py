@@ -12,15 +12,14 @@ import typer
 from samplewise.cli.options import JsonFlag
 from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
-from samplewise.cli.watermark_keys import PassphraseOption, SignOption, open_signer
+from samplewise.cli.watermark_keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
 from samplewise.cli.watermark_messages import MessageFromOption, MessagesOption, chosen_message
+from samplewise.cli.watermark_words import decibels, largest_change, message_text, signature_text
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
-    from samplewise.watermark.fidelity import Fidelity
     from samplewise.watermark.folder import FileResult
     from samplewise.watermark.marking import FileMarker
-    from samplewise.watermark.payload import Extracted
     from samplewise.watermark.watermarker import Watermarker
 
 EMBED = (
@@ -34,6 +33,11 @@ EMBED = (
 EXTRACT = (
     "\b\nExample: samplewise watermark extract marked.png\n"
     "With key: samplewise watermark extract marked --key env:WATERMARK_KEY --json"
+)
+VERIFY = (
+    "\b\nExample: samplewise watermark verify xray.png marked.png\n"
+    "A region: samplewise watermark verify xray.png marked.png --protect 100,80,64,64\n"
+    "Signed:   samplewise watermark verify xray.png marked.png --public-key hospital.pub"
 )
 BELONGS = {
     True: "it belongs to this image",
@@ -98,7 +102,7 @@ def embed(
     region = None if protect is None else Region.parse(protect)
     signer = open_signer(sign, passphrase)
     files = FileMarker(
-        open_marker(model, key),
+        _marker(model, key),
         message,
         psnr,
         region,
@@ -123,8 +127,9 @@ def embed(
             "certificate": {"satisfied": certificate.satisfied, **asdict(certificate)},
             "notes": notes,
         },
-        f"{printable(str(target))}: PSNR {decibels(measured.shown_psnr)} (floor {certificate.floor:g}), largest "
-        f"difference {largest_change(measured)}, {certificate.bit_errors} of {certificate.bits} bits corrected"
+        f"{printable(str(target))}: PSNR {decibels(measured.shown_psnr)} (floor {certificate.floor:g}), "
+        f"largest difference {largest_change(measured)}, "
+        f"{certificate.bit_errors} of {certificate.bits} bits corrected on reading"
         + ("" if signer is None else f", signed by {signer.public.fingerprint}"),
         as_json=as_json,
     )
@@ -147,11 +152,11 @@ def extract(
     begin(f"watermark extract: loading the network for {source}")
     from samplewise.watermark.folder import extract_file, extract_files, image_files
 
-    marker = open_marker(model, key)
+    marker = _marker(model, key)
     if not source.is_dir():
         found = extract_file(marker, source)
         about = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
-        emit(found.to_dict(), shown_message(found), about if found else "", as_json=as_json)
+        emit(found.to_dict(), message_text(found), about if found else "", as_json=as_json)
         if not found or found.belongs is False:
             raise typer.Exit(FAILED)
         return
@@ -165,12 +170,63 @@ def extract(
             shown = f"bad input: {printable(str(one))}"
         else:
             results[name] = one.to_dict()
-            shown = shown_message(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
+            shown = message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
         if not as_json:
             print(f"{printable(name)}: {shown}", flush=True)
     if as_json:
         emit_json(results)
     if any(result["message"] is None or result["belongs"] is False for result in results.values()):
+        raise typer.Exit(FAILED)
+
+
+def verify(
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="The image before.")],
+    marked: Annotated[Path, typer.Argument(metavar="MARKED", help="The image after.")],
+    psnr: Annotated[
+        float | None, typer.Option(help="Floor in dB to check beside that of the certificate of MARKED.")
+    ] = None,
+    key: KeyOption = None,
+    protect: ProtectOption = None,
+    model: ModelOption = None,
+    public_key: PublicKeyOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure a marked image against its original, read its message, and compare with the certificate beside it.
+
+    The exit code is 1 if not all is well, or if there is no certificate.
+    """
+    begin(f"watermark verify: comparing {marked} with {original}")
+    from samplewise.watermark.marking import Region
+    from samplewise.watermark.signing import read_public_key
+    from samplewise.watermark.verification import verify_files
+
+    region = None if protect is None else Region.parse(protect)
+    expected = None if public_key is None else read_public_key(public_key)
+    marker = _marker(model, key)
+    found = verify_files(marker, original, marked, floor=psnr, protect=region, public_key=expected)
+    measured, certificate = found.fidelity, found.certificate
+    facts = {
+        "PSNR": decibels(measured.shown_psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
+        "worst patch": f"{decibels(measured.patch_psnr)} by its own floor"
+        + ("" if measured.worst_patch is None else f", at {measured.worst_patch}"),
+        "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
+        "max difference": largest_change(measured),
+        "changed pixels": f"{100 * measured.changed_share:.1f}%",
+    }
+    if measured.protected_pixels:
+        kept = "unchanged" if measured.protected_unchanged else "CHANGED"
+        facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
+    facts["message"] = message_text(found.extracted)
+    facts["certificate"] = "none beside the image" if certificate is None else "compared with the image"
+    if certificate is not None:
+        facts["signature"] = signature_text(found)
+    emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=as_json)
+    if not as_json:
+        if certificate is not None and certificate.fidelity.protected_pixels and not measured.protected_pixels:
+            note("the certificate speaks of a protected region; to check it, give the same --protect")
+        for problem in found.problems:
+            note(f"not well: {problem}")
+    if found.problems:
         raise typer.Exit(FAILED)
 
 
@@ -222,29 +278,9 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
         raise typer.Exit(FAILED)
 
 
-def open_marker(model: Path | None, key: str | None) -> Watermarker:
-    """The shipped network, or that of a run, with a key from where it is."""
+def _marker(model: Path | None, key: str | None) -> Watermarker:
     from samplewise.watermark.payload import read_key
     from samplewise.watermark.watermarker import Watermarker
 
     secret = read_key(variable=key[4:]) if key is not None and key.startswith("env:") else read_key(key)
     return Watermarker.load(model, key=secret)
-
-
-def shown_message(found: Extracted) -> str:
-    """What was read, for people."""
-    message = found.message
-    if message is None:
-        return "no readable watermark"
-    return message.hex() if isinstance(message, bytes) else printable(message)
-
-
-def largest_change(measured: Fidelity) -> str:
-    """The largest difference, in the unit of the modality too if it has one, and what it is to be seen against."""
-    unit = f" ({measured.largest_change:g} {measured.unit})" if measured.unit else ""
-    return f"{measured.max_difference}{unit} of {measured.shown:g}"
-
-
-def decibels(psnr: float | None) -> str:
-    """A PSNR, for people."""
-    return "infinite, no pixel changed" if psnr is None else f"{psnr:.3f} dB"

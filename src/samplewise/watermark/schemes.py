@@ -36,6 +36,8 @@ LEAST_PILOT = 4.8
 """Standard deviations; over all pilots and places chance hardly reaches 4.7. The checksum decides, this saves tries."""
 REDRAWN = 4
 """How often a mark is drawn anew, so that no bit is much harder to read than others."""
+MANY = 1 << 20
+"""Pixels that the network sees; of more, and so of more than 256 tiles, no bit is hard to read."""
 EASY = 0.6
 """Share of the median margin; a mark whose every bit has more is not drawn anew."""
 STEPS = 0.75, 1.6
@@ -198,7 +200,7 @@ class Woven:
         ``size`` is that at which it will be used: the root of its mean square.
         """
         emphasis = torch.ones_like(messages)
-        for _ in range(REDRAWN):
+        for _ in range(REDRAWN if images.numel() <= MANY else 0):
             drawn = self.network.residual(images, messages, pilots, emphasis)
             scaled = drawn * (size / drawn.square().mean().sqrt().clamp_min(1e-9))
             margins = self.network.extract((images + scaled).clamp(0.0, 1.0)) * (2.0 * messages - 1.0)

@@ -129,6 +129,8 @@ class Strongest:
         best, reached, unit = None, 0.0, np.zeros(sizes.shape)
         for look in range(LOOKS):
             taken = _taken(caps, strength)
+            if best is not None and np.allclose(taken, best, rtol=1e-4):
+                break  # no patch can take more
             squares = self._squares(taken)
             excess, total = squares / allowed, float(squares.sum()) / whole
             if look == 0:

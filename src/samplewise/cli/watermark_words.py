@@ -1,0 +1,42 @@
+"""What ``samplewise watermark embed``, ``extract`` and ``verify`` found, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from samplewise.errors import printable
+
+if TYPE_CHECKING:
+    from samplewise.watermark.fidelity import Fidelity
+    from samplewise.watermark.payload import Extracted
+    from samplewise.watermark.verification import Verification
+
+
+def message_text(found: Extracted) -> str:
+    """The message, safe for a terminal, or that there is none."""
+    message = found.message
+    if message is None:
+        return "no readable watermark"
+    return message.hex() if isinstance(message, bytes) else printable(message)
+
+
+def signature_text(found: Verification) -> str:
+    """Who signed the certificate, and whether that is who should have."""
+    if found.certificate is None or found.certificate.signature is None:
+        return "none: whoever can write the files can write the certificate"
+    if found.signed_by is None:
+        return "NOT VALID"
+    return f"by {found.signed_by}, " + (
+        "the key that was given" if found.trusted else "a key for which nobody vouched: give --public-key"
+    )
+
+
+def largest_change(measured: Fidelity) -> str:
+    """The largest difference, in the unit of the modality too if it has one, and what it is to be seen against."""
+    unit = f" ({measured.largest_change:g} {measured.unit})" if measured.unit else ""
+    return f"{measured.max_difference}{unit} of {measured.shown:g}"
+
+
+def decibels(psnr: float | None) -> str:
+    """A PSNR, which is None where nothing changed."""
+    return "infinite, no pixel changed" if psnr is None else f"{psnr:.3f} dB"
