@@ -204,15 +204,15 @@ def verify(
     expected = None if public_key is None else read_public_key(public_key)
     marker = _marker(model, key)
     found = verify_files(marker, original, marked, floor=psnr, protect=region, public_key=expected)
-    measured, certificate = found.fidelity, found.certificate
+    measured, certificate, floor = found.fidelity, found.certificate, found.floor
     facts = {
-        "PSNR": decibels(measured.shown_psnr) + ("" if found.floor is None else f", floor {found.floor:g} dB"),
-        "worst patch": f"{decibels(measured.patch_psnr)} by its own floor"
-        + ("" if measured.worst_patch is None else f", at {measured.worst_patch}"),
+        "PSNR": decibels(measured.shown_psnr or measured.psnr) + ("" if floor is None else f", floor {floor:g} dB"),
         "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
         "max difference": largest_change(measured),
         "changed pixels": f"{100 * measured.changed_share:.1f}%",
     }
+    if measured.patch_psnr is not None:
+        facts["worst patch"] = f"{decibels(measured.patch_psnr)} by its own floor, at {measured.worst_patch}"
     if measured.protected_pixels:
         kept = "unchanged" if measured.protected_unchanged else "CHANGED"
         facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
