@@ -28,7 +28,7 @@ FLOORS = (40.0, 45.0, 50.0)
 DETAILS = {"lung": (0.42, 0.28), "bone": (0.22, 0.5), "background": (0.02, 0.02)}
 """Where the details begin, as shares of the height and the width."""
 HEAD_CT = "693_J2KI.dcm"
-HEAD_FLOORS = (30.0, 45.0)
+HEAD_FLOORS = (25.0, 45.0)
 
 
 def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], place: Path, title: str) -> None:
