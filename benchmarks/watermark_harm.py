@@ -17,7 +17,7 @@ from PIL import Image
 import samplewise as sw
 from samplewise.errors import RefusedError
 from samplewise.watermark.formats import StoredImage, read
-from samplewise.watermark.shown import shown_range
+from samplewise.watermark.shown import shown_grey, shown_range
 
 mpl.use("agg")
 from matplotlib import pyplot as plt
@@ -48,6 +48,18 @@ def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], plac
     figure.tight_layout(h_pad=2.0)
     figure.savefig(place, dpi=110)
     plt.close(figure)
+
+
+def liveliest(image: StoredImage) -> tuple[int, int]:
+    """Where a detail begins that shows most between black and white."""
+    grey = shown_grey(image.pixels, shown_range(image))
+    starts = [(row, column) for row in range(0, 416, 16) for column in range(0, 416, 16)]
+
+    def shows(at: tuple[int, int]) -> float:
+        detail = grey[at[0] : at[0] + SIDE, at[1] : at[1] + SIDE]
+        return float(((detail > 0) & (detail < 1)).mean() * detail.std())
+
+    return max(starts, key=shows)
 
 
 def marks(
@@ -96,7 +108,7 @@ def main() -> None:
 
     head = read(next(Path(pydicom.__file__).parent.rglob(HEAD_CT)))
     slices, head_rows = marks(marker, head, HEAD_FLOORS)
-    panels(head, (200, 200), slices, chosen.out / "ct.png", "head CT in its display window")
+    panels(head, liveliest(head), slices, chosen.out / "ct.png", "head CT in its display window")
     lines = [
         (what, f"{row['floor']:g}", *_line(row))
         for what, some in (("X-ray", rows), ("head CT", head_rows))
