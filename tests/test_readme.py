@@ -70,9 +70,16 @@ def promised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_the_table_of_the_watermarking_tool_is_the_committed_one() -> None:
-    wanted = [
-        f"| {run['floor']:g} | {run['images']} | {run['refused']} | {run['below_the_floor']} | "
-        f"{run['psnr']['lowest']:.3f} | {run['exact']} of {run['written']} | {run['wrong']} |"
-        for run in read("benchmarks/watermark_tool.json")["sizes"]["256 x 256"]
-    ]
+    found, wanted = read("watermark/attacks.json"), []
+    for floor in (40, 45, 50):
+        tool = found["tools"][f"samplewise, {floor} dB"]
+        attacks = tool["attacks"].values()
+        exact, images, wrong = (sum(each[what] for each in attacks) for what in ("exact", "images", "wrong"))
+        wanted.append(
+            f"| {floor} | {tool['marked']} | {tool['refused']} | {tool['psnr']['lowest']:.2f} | "
+            f"{tool['attacks']['none']['exact']} of {tool['marked']} | {exact:,} of {images:,} | {wrong} |"
+        )
     assert [line for line in README if line.startswith(("| 40 ", "| 45 ", "| 50 "))] == wanted
+    kinds = len(found["tools"]["samplewise, 45 dB"]["attacks"])
+    assert f"on {found['images']} X-rays" in " ".join(README)
+    assert f"after {kinds} attacks" in " ".join(README)
