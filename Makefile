@@ -55,6 +55,7 @@ ifdef XRAYS
 endif
 ifdef LARGE
 	$(BIN)/python benchmarks/watermark_attacks.py --data $(LARGE)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_harm.py --data $(LARGE)/images
 	$(BIN)/python benchmarks/watermark_forgery.py --data $(LARGE)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_wrong.py --data $(LARGE)/images --split $(SPLIT) --small $(XRAYS)/images
 endif

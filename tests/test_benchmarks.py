@@ -15,7 +15,8 @@ from natural_images import natural_image
 ROOT = Path(__file__).parents[1]
 SHARED = {"attack_kinds", "attacks_page", "common", "markers", "published", "workfile"}
 SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - SHARED
-NAMED = {"watermark_attacks": "../watermark/attacks"}  # results that lie elsewhere than in results/benchmarks
+# Results that lie elsewhere than in results/benchmarks.
+NAMED = {"watermark_attacks": "../watermark/attacks", "watermark_harm": "../watermark/harm/watermark_harm"}
 SMALL = {
     "certify_cost": "--samples 300 --memory-samples 100 200",
     "epoch": "--samples 600 --repeats 2",
@@ -34,6 +35,7 @@ SMALL = {
     "watermark_attacks": "--data {pictures} --split {split} --images 1 --peer-images 1 --floors 45 --workers 1 "
     "--only ^none$|^mirrored$|^12",
     "watermark_forgery": "--data {pictures} --images 3 --pairs 1 --averaged 2 --targets 1 --imposters 2 --workers 1",
+    "watermark_harm": "--data {pictures} --image 1.png",
     "watermark_peers": "--data {pictures} --split {split} --images 2",
     "watermark_scale": "--data {pictures} --split {split} --images 1",
     "watermark_tool": "--data {pictures} --split {split} --images 3 --large 1 --unmarked 2 --memory 2 3",

@@ -86,9 +86,9 @@ def test_each_file_is_told_apart(tmp_path: Path) -> None:
     (source / "torn.png").write_bytes((source / "good.png").read_bytes()[:500])
     (source / "empty.dcm").touch()
     Image.new("L", (1, 1)).save(source / "tiny.png")
-    Image.fromarray(GREY[:128, :128]).save(source / "small.png")
+    Image.fromarray(GREY[:96, :96]).save(source / "small.png")
     Image.fromarray(GREY).save(source / "frames.tif", save_all=True, append_images=[Image.fromarray(GREY)])
-    found = mark(source, tmp_path / "out", file_marker("x" * 16, floor=46.0))
+    found = mark(source, tmp_path / "out", file_marker("x" * 16, floor=48.0))
     assert {name: outcome.status for name, outcome in found.items()} == {
         "good.png": Status.WRITTEN,
         "photo.jpg": Status.WRITTEN,

@@ -23,7 +23,7 @@ from samplewise.watermark.schemes import Plain, Scheme, Woven
 from samplewise.watermark.shown import shown_range
 from samplewise.watermark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
 
-STRONGEST = 8.0
+STRONGEST = 24.0
 """How many times its residual a network is given where the floor leaves room."""
 SEARCHED = 1 << 22, 1 << 23
 """Values of the largest images for which the highest floor that works is looked for: finely, and coarsely."""
