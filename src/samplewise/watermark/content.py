@@ -63,20 +63,17 @@ class Content:
         """
         signs, relief = 2.0 * np.array(bits) - 1.0, _relief(seen)
         tiles = [range(-length // TILE, -(-CORE // TILE) + 1) if moved else (0,) for length in seen.shape]
-        agree, whole, tries = 0.0, 0.0, 0
+        agree, tries = 0.0, 0
         for rows in tiles[0]:
             for columns in tiles[1]:
                 at = (TILE * np.array([rows, columns]) if moved else origin).astype(np.int64)
                 values = self._values(relief, inside, at)
                 length = float(np.linalg.norm(values))
                 reachable = float(np.abs(values).sum()) / (length + 1e-9)
-                if reachable < ENOUGH and moved:
-                    continue
-                tries += 1
-                if (agreed := float(values @ signs) / (length + 1e-9)) > agree:
-                    agree = agreed
-                whole = max(whole, reachable)
-        if not tries or whole < ENOUGH:
+                if reachable >= ENOUGH:
+                    tries += 1
+                    agree = max(agree, float(values @ signs) / (length + 1e-9))
+        if not tries:
             return None
         agree = math.sqrt(max(0.0, agree**2 - 2.0 * math.log(tries)))  # the best of so many is better by chance
         if agree >= TIED:

@@ -33,7 +33,7 @@ LEVELS = 255.0
 SALTS = 256
 """Pilots, of which an image has one; order and mask of the bits differ with it."""
 LEAST_PILOT = 4.8
-"""Standard deviations; over all pilots and places chance hardly reaches 4.7. The checksum decides, this saves tries."""
+"""Standard deviations. Chance lies around 4.4 and reaches more at times: the checksum decides, this saves tries."""
 REDRAWN = 4
 """How often a mark is drawn anew, so that no bit is much harder to read than others."""
 MANY = 1 << 20
