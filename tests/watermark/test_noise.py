@@ -18,6 +18,7 @@ from samplewise.watermark.operators import OPERATORS
 RANGES = [
     "identity",
     "jpeg(30..95)",
+    "webp(30..95)",
     "resize(0.5..1.5)",
     "crop(0.3..0.9)",
     "dropout(0.1..0.6)",
@@ -84,7 +85,7 @@ def test_a_batch_shares_the_scale_of_resize() -> None:
         ("gamma(1)", 100),
         ("window(1)", 100),
         ("jitter(0)", 100),
-        ("jpeg(100)", 55),  # every coefficient is still rounded
+        ("jpeg(100)", 50),  # every coefficient is still rounded
     ],
 )
 def test_the_gentle_end_of_every_range_leaves_images_alone(spec: str, least: float) -> None:
@@ -113,16 +114,12 @@ def test_more_strength_disturbs_more(gentle: str, harsh: str) -> None:
     assert (psnr(disturbed(gentle, images), images) > psnr(disturbed(harsh, images), images)).all()
 
 
-@pytest.mark.parametrize("quality", [20, 50, 75, 90, 95, 99])
+@pytest.mark.parametrize("spec", ["jpeg(20)", "jpeg(75)", "jpeg(99)", "webp(50)"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jpeg_does_what_the_real_encoder_does(quality: int, channels: int) -> None:
+def test_a_file_in_training_is_the_real_file(spec: str, channels: int) -> None:
     image = natural_image(channels, height=90, width=75)
-    real = to_tensor(parse_attack(f"jpeg({quality})")(image, np.random.default_rng(0)))
-    ours = to_tensor(to_pixels(disturbed(f"jpeg({quality})", to_tensor(image))))
-    loss, difference = psnr(real, to_tensor(image)).item(), psnr(ours, real).item()
-    assert psnr(ours, to_tensor(image)).item() == pytest.approx(loss, abs=2)
-    # Far nearer to the real file than that is to the original, until the last bit is all that differs.
-    assert difference > min(loss + 6, 52)
+    real = parse_attack(spec)(image, np.random.default_rng(0))
+    assert (to_pixels(disturbed(spec, to_tensor(image))) == real).all()
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.5, 0.75, 1.25])
@@ -204,7 +201,7 @@ def test_ranges_cover_their_whole_length() -> None:
     assert factors.quantile(torch.tensor([0.0, 0.5, 1.0])).tolist() == pytest.approx([0.25, 0.5, 0.75], abs=0.02)
 
 
-@pytest.mark.parametrize("spec", [spec for spec in RANGES if not spec.startswith("jpeg")])
+@pytest.mark.parametrize("spec", [spec for spec in RANGES if not spec.startswith(("jpeg", "webp"))])
 def test_gradients_are_exact(spec: str) -> None:
     images = (natural_batch(2, height=9, width=8).double() * 0.4 + 0.3).requires_grad_()  # off the clamp's corners
     cover = natural_batch(2, height=9, width=8).double()
@@ -282,7 +279,7 @@ def test_refuses_what_are_not_images_and_their_covers(images: tuple[int, ...], c
         parse_noise("identity")(torch.zeros(images), torch.zeros(cover))
 
 
-@pytest.mark.parametrize(("spec", "module"), [("jpeg(50)", "kornia.enhance"), ("blur(1)", "kornia.filters")])
+@pytest.mark.parametrize(("spec", "module"), [("contrast(2)", "kornia.enhance"), ("blur(1)", "kornia.filters")])
 def test_without_the_extra_says_what_to_install(spec: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingPackageError, match=r"needs kornia.*: pip install .* -e '\.\[watermark\]'"):

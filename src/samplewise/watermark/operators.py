@@ -5,11 +5,9 @@ A new one takes its functions and a line in :data:`OPERATORS`; the language, tra
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +17,11 @@ from torch.nn import functional
 
 from samplewise.errors import ConfigurationError
 from samplewise.watermark import greys, moves
-from samplewise.watermark.tools import Pixels, Real, by_pillow, package, stored
+from samplewise.watermark.tools import Pixels, Real, as_images, as_pixels, by_pillow, package, stored
 
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]
 """From images ``(B, C, H, W)`` in [0, 1], their covers and the step to images, which may leave [0, 1]."""
 
-LEVELS = 255  # steps between black and white
-TABLES_AS_GIVEN = 50.0  # the quality at which JPEG scales its tables by 100 percent
 NARROWEST = 1e-3  # pixels: the narrowest Gaussian, which kornia's kernel cannot tell from no blur
 REACH = 4.0  # standard deviations a blur kernel reaches
 
@@ -92,29 +88,21 @@ class Step:
         return self.draw(len(images)).to(images).view(-1, 1, 1, 1)
 
 
-def _jpeg(images: Tensor, cover: Tensor, step: Step) -> Tensor:
-    """By kornia, whose rounding has a slope; 4:2:0 chroma, a quality for each image.
+def _through(tool: Real) -> Differentiable:
+    """What a real tool makes of each image, with the slope of doing nothing.
 
-    The quantisation tables are the real encoder's: kornia scales its own smoothly, to steps far below 1 near quality
-    100, where it then loses nothing. What comes out is whole levels, as in files: kornia's rounding lets a trace
-    of what it rounds away through, and a network learns to read that.
+    A smooth imitation of a file lets a trace of what the file loses through, and a network learns to read that.
     """
-    codec = package("kornia.enhance").jpeg_codec_differentiable
-    qualities = step.draw(len(images)).round().int().tolist()
-    luma, chroma = torch.stack([_tables(quality) for quality in qualities], dim=1)
-    coloured = images.expand(-1, 3, -1, -1)  # grey has no chroma, so each of its three channels is the luma
-    coded: Tensor = codec(coloured, torch.tensor([TABLES_AS_GIVEN]), luma, chroma)[:, : images.shape[1]]
-    return coded + ((coded * LEVELS).round() / LEVELS - coded).detach()
 
+    def through(images: Tensor, cover: Tensor, step: Step) -> Tensor:
+        strengths = step.draw(len(images)).round().tolist()
+        rng = np.random.default_rng(0)  # a file is not a matter of chance
+        pixels = as_pixels(images.detach(), "grey" if images.shape[1] == 1 else "rgb")
+        files = [tool(each, strength, rng, None) for each, strength in zip(pixels, strengths, strict=True)]
+        found = as_images(np.stack(files), channels=images.shape[1], device=images.device).to(images)
+        return images + (found - images).detach()
 
-@lru_cache(maxsize=100)
-def _tables(quality: int) -> Tensor:
-    """The tables for luma and chroma that Pillow's encoder writes into a file of that quality, ``(2, 8, 8)``."""
-    pillow = package("PIL.Image")
-    file = io.BytesIO()
-    pillow.new("RGB", (1, 1)).save(file, "JPEG", quality=quality)
-    tables = pillow.open(file).quantization
-    return torch.tensor([tables[0], tables[1]], dtype=torch.float32).view(2, 8, 8)
+    return through
 
 
 def _resize(images: Tensor, cover: Tensor, step: Step) -> Tensor:
@@ -160,7 +148,7 @@ def _crop_pixels(image: Pixels, share: float, rng: np.random.Generator, cover: P
 
 def _dropout(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """A pixel goes with all its channels; a probability for each image."""
-    chances = torch.rand(len(images), 1, *images.shape[2:], device=images.device)
+    chances = torch.rand(len(images), 1, *images.shape[2:], device=images.device).to(images)
     return torch.where(chances < step.each(images), cover, images)
 
 
@@ -200,7 +188,8 @@ def _enhance(name: str) -> Real:
 
 OPERATORS: dict[str, Operator] = {
     "identity": Operator(None, lambda image, *_: image, lambda images, *_: images),
-    "jpeg": Operator(Limits(1, 100, whole=True), stored("JPEG"), _jpeg),
+    "jpeg": Operator(Limits(1, 100, whole=True), stored("JPEG"), _through(stored("JPEG"))),
+    "webp": Operator(Limits(1, 100, whole=True), stored("WEBP"), _through(stored("WEBP"))),
     "resize": Operator(Limits(0.05, 4), by_pillow(_resize_picture), _resize),
     "crop": Operator(Limits(0.05, 1), _crop_pixels, _crop),
     "dropout": Operator(Limits(0, 1), _dropout_pixels, _dropout),
@@ -218,7 +207,6 @@ OPERATORS: dict[str, Operator] = {
     "window": Operator(Limits(0.05, 1), greys.window_pixels, greys.window),
     "jitter": Operator(Limits(0, 16), moves.jitter_pixels, moves.jitter),
     # None of the following has a differentiable form that would be of use.
-    "webp": Operator(Limits(1, 100, whole=True), stored("WEBP")),
     "levels": Operator(Limits(1, 8, whole=True), greys.levels_pixels),
     "median": Operator(Limits(1, 15, whole=True), greys.median),
     "equalise": Operator(None, greys.equalise),
@@ -238,6 +226,7 @@ OPERATORS: dict[str, Operator] = {
 ===================  ===============================================================================
 identity             nothing
 jpeg(quality)        JPEG compression, 1 to 100, standard tables, 4:2:0
+webp(quality)        WebP compression with loss, 1 to 100
 resize(scale)        scaled and back, antialiased bilinear
 crop(share)          a rectangle with that share of both sides stays in its place, the rest is black
 dropout(chance)      each pixel is replaced with the cover's with that probability
@@ -249,7 +238,6 @@ gamma(power)         values, where white is 1, to that power
 window(share)        the middle share of the grey range stretched to all of it
 jitter(pixels)       shifted by up to that, with a quarter of a degree and 0.4 % of scale for each pixel
 for attacks only:
-webp(quality)        WebP compression with loss, 1 to 100
 levels(bits)         rounded to that many bits
 median(size)         the median of squares of so many pixels a side
 equalise             as many pixels of each grey as of any other

@@ -22,6 +22,7 @@ from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import parse_noise
 from samplewise.watermark.patches import patch_room
 from samplewise.watermark.recipe import Recipe
+from samplewise.watermark.tools import LEVELS
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"
@@ -32,8 +33,6 @@ PATCHES_SCALE = 8.0
 """dB in one patch that weigh as one dB in the image."""
 DIAGNOSIS_MARGIN = 0.25
 """Share of the bound on it that is kept free in training, for images not seen there."""
-LEVELS = 255
-"""Steps between black and white in an 8-bit file."""
 COVER, MARKED = 1.0, 0.0
 """What a discriminator should say."""
 

@@ -23,13 +23,13 @@ from samplewise.watermark.networks.lattice import CELL, TILE, pilot_tile
 from samplewise.watermark.payload import Codec, Extracted, Key, Payload, derived
 from samplewise.watermark.shown import BAND, shown_grey, shown_range
 from samplewise.watermark.strength import Drawing
+from samplewise.watermark.tools import LEVELS
 from samplewise.watermark.view import MOST, NetworkView, fraction
 
 SIDE = 256
 """The network's pixels along the shorter side of an image, whatever its size; smaller images are seen as they are."""
 PICTURE = 1024
 """Pixels of the shorter side, or up to twice as many, of the picture in which a mark is looked for."""
-LEVELS = 255.0
 SALTS = 256
 """Pilots, of which an image has one; order and mask of the bits differ with it."""
 LEAST_PILOT = 4.8

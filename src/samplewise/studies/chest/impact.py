@@ -18,8 +18,9 @@ from samplewise.samples import in_order
 from samplewise.studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
 from samplewise.studies.chest.classifier import labels_of
 from samplewise.studies.chest.densenet import Classifier, probabilities
-from samplewise.watermark.judging.measure import Watch, as_images, as_pixels, mark
+from samplewise.watermark.judging.measure import Watch, mark
 from samplewise.watermark.networks import Network
+from samplewise.watermark.tools import as_images, as_pixels
 from samplewise.watermark.training import Run
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import torch
@@ -30,14 +30,14 @@ from samplewise.watermark.fidelity import fidelity
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import Chain
-from samplewise.watermark.pipeline import LEVELS, fixed_messages
+from samplewise.watermark.pipeline import fixed_messages
+from samplewise.watermark.tools import FileKind, as_images, as_pixels
 
 Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""
 Pixels: TypeAlias = NDArray[np.uint8]
 """Images as files hold them, ``(B, H, W)`` or ``(B, H, W, 3)``."""
 EQUAL = 120.0  # dB that stand for an image equal to its cover
-FileKind = Literal["grey", "rgb"]
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
 rounded."""
@@ -209,22 +209,6 @@ def mark(network: Network, images: Tensor, numbers: Tensor) -> Marked:
         rows = numbers[~finite].tolist()
         raise NotFiniteError(f"the network gives values that are not finite for images {rows}: its training diverged")
     return covers, messages, marked
-
-
-def as_pixels(images: Tensor, kind: FileKind) -> Pixels:
-    """What a file holds of images ``(B, C, H, W)``: clamped and rounded to 8 bits; grey is the channels' mean."""
-    if kind == "grey":
-        images = images.mean(1, keepdim=True)
-    levels = (images.clamp(0.0, 1.0) * LEVELS).round().to(torch.uint8)
-    pixels: Pixels = levels.permute(0, 2, 3, 1).cpu().numpy()
-    return pixels[..., 0] if kind == "grey" else np.ascontiguousarray(pixels)
-
-
-def as_images(pixels: Pixels, *, channels: int, device: torch.device | None = None) -> Tensor:
-    """Pixels read from files as a network takes them: in [0, 1], ``(B, C, H, W)``, grey ones repeated."""
-    images = torch.from_numpy(pixels).to(device)
-    images = images.unsqueeze(1) if pixels.ndim == 3 else images.permute(0, 3, 1, 2)
-    return images.float().div_(LEVELS).expand(-1, channels, -1, -1)
 
 
 def _file_name(name: str) -> str:

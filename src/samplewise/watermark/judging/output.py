@@ -17,8 +17,9 @@ from samplewise.disk import atomic, ensure_writable, write_json, write_text
 from samplewise.errors import ConfigurationError
 from samplewise.problem import evaluation_mode
 from samplewise.provenance import provenance
-from samplewise.watermark.judging.measure import Measured, Pixels, as_pixels, mark
+from samplewise.watermark.judging.measure import Measured, Pixels, mark
 from samplewise.watermark.judging.summary import Summary
+from samplewise.watermark.tools import as_pixels
 from samplewise.watermark.training import Run
 
 FORMATS = ("samplewise-watermark-evaluation-1", "samplewise-watermark-evaluation-2")
