@@ -93,6 +93,12 @@ def test_a_run_begins_with_the_network_of_another(
     }
     np.testing.assert_allclose(weights["on"], weights["first"], atol=1e-6)
     assert not np.allclose(weights["anew"], weights["first"], atol=1e-3)
+    # Noise is in training too: nothing can be read from black images.
+    recipe.write_text(f'{SHORT}rate = 1e-12\nnoise = "brightness(0)"\n')
+    assert main([*on[:-1], str(tmp_path / "black")]) == 0
+    said = {name: (tmp_path / name / "fit" / "history.jsonl").read_text().splitlines() for name in ("on", "black")}
+    lost = [json.loads(said[name][0])["running/objective"] for name in ("on", "black")]
+    assert lost[0] != pytest.approx(lost[1], rel=1e-3)
     began = json.loads((tmp_path / "on" / "recipe.json").read_text())["settings"]["begin"]
     assert began.startswith("swift-")
     assert "begin" not in (tmp_path / "on" / "recipe.toml").read_text()

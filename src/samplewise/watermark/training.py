@@ -88,7 +88,7 @@ def train(
         raise DataError(f"{store.folder}: holds pictures of size {store.size}, but the run is for size {recipe.size}")
     if (classifier is None) != (recipe.diagnosis is None):
         raise ConfigurationError("a bound on the diagnosis and a classifier belong together: give both or neither")
-    network = make_network(recipe) if network is None else network
+    network = (make_network(recipe) if network is None else network).train()  # one from a file is in eval mode
     if distributed.rank() == 0:
         open_run(folder, recipe, resume=resume)
     fabric = fabric or single_device()
