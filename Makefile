@@ -50,11 +50,11 @@ ifdef XRAYS
 	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)
 	$(BIN)/python benchmarks/first_tau.py --data $(XRAYS)/images
 	$(BIN)/python benchmarks/watermark_peers.py --data $(XRAYS)/images --split $(SPLIT)
-	$(BIN)/python benchmarks/watermark_scale.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif
 ifdef LARGE
 	$(BIN)/python benchmarks/watermark_attacks.py --data $(LARGE)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_cost.py --data $(LARGE)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_harm.py --data $(LARGE)/images
 	$(BIN)/python benchmarks/watermark_forgery.py --data $(LARGE)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_wrong.py --data $(LARGE)/images --split $(SPLIT) --small $(XRAYS)/images

@@ -65,7 +65,8 @@ class Lattice(Network):
         self.coarse = block(width, 2 * width, stride=2)
         self.gain = nn.Conv2d(2 * width, 1, 3, padding=1)
         self.mix = nn.Sequential(block(2 * width + SLOTS, 2 * width), nn.Conv2d(2 * width, SLOTS, 1))
-        self.strokes = nn.Parameter(torch.randn(SLOTS, 1, STROKE, STROKE) * _hann(STROKE))
+        with torch.device("cpu"):  # where a network is only laid out, arithmetic would import half of torch
+            self.strokes = nn.Parameter(torch.randn(SLOTS, 1, STROKE, STROKE) * _hann(STROKE))
         self.decoder = nn.Sequential(
             block(16, width),
             block(width, width),

@@ -1,0 +1,155 @@
+"""What marking and reading a file cost beside Pillow's own work on it, and the memory that the largest images take.
+
+    python benchmarks/watermark_cost.py --data ChestX-ray8/px1024/images --split chest.store/split.json
+
+Times are processor time of one process with one thread, the arms in turns; Pillow decodes the file and encodes the same
+pixels again. X-rays of 2500 x 2500 are enlarged ones, with noise. Memory is the peak of a process that runs the command
+on one image of as many pixels as are accepted.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import begin, enlarged, keep, quartiles, ratios, table, take_turns, timed, unseen_xrays, xray_options
+from PIL import Image
+
+from samplewise.watermark import Watermarker
+from samplewise.watermark.folder import extract_file
+from samplewise.watermark.formats.stored import MAX_PIXELS
+from samplewise.watermark.marking import FileMarker
+from samplewise.watermark.payload import Payload
+
+TEXT = "patient 4711"
+FLOOR = 45.0
+SIZES = 1024, 2500
+MEGABYTE = 1e6
+
+
+def decode_and_encode(source: Path, target: Path) -> None:
+    """What no tool can do without."""
+    with Image.open(source) as image:
+        pixels = np.asarray(image)
+    Image.fromarray(pixels).save(target)
+
+
+def arms(files: list[Path], place: Path) -> dict[str, Callable[[int], object]]:
+    """Pillow's work and ours on the file of a turn."""
+    marker = Watermarker.load()
+    marks = FileMarker(marker, Payload.of(TEXT), FLOOR, force=True)
+    turned = {}
+    for path in files:
+        marks.mark_file(path, place / f"marked-{path.name}")
+        with Image.open(place / f"marked-{path.name}") as image:
+            turned[path] = place / f"turned-{path.name}"
+            image.rotate(7.0, Image.Resampling.BICUBIC).save(turned[path])
+
+    def each(work: Callable[[Path], object]) -> Callable[[int], object]:
+        return lambda turn: work(files[turn % len(files)])
+
+    return {
+        "Pillow": each(lambda path: decode_and_encode(path, place / "again.png")),
+        "embed": each(lambda path: marks.mark_file(path, place / "out.png")),
+        "extract, unmoved": each(lambda path: extract_file(marker, place / f"marked-{path.name}")),
+        "extract, turned by 7 degrees": each(lambda path: extract_file(marker, turned[path])),
+        "extract, unmarked": each(partial(extract_file, marker)),
+    }
+
+
+def times(files: list[Path], turns: int, place: Path) -> dict[str, Any]:
+    """Seconds of each arm, and how many times those of Pillow."""
+    found = take_turns({name: timed(work, time.process_time) for name, work in arms(files, place).items()}, turns)
+    return {
+        name: {"seconds": float(np.median(values)), "most": max(values), **ratios(values, found["Pillow"])}
+        for name, values in found.items()
+    }
+
+
+def large_images(side: int, seed: int) -> dict[str, np.ndarray]:
+    """Images of as many pixels as are accepted, which hardly compress."""
+    rng = np.random.default_rng(seed)
+    waves = 128.0 + 60.0 * np.sin(np.arange(side) / 97.0)[:, None] * np.sin(np.arange(side) / 61.0)
+    grey = (waves + rng.integers(-6, 7, (side, side), dtype=np.int8)).astype(np.uint8)
+    deep = grey.astype(np.uint16) * 200 + rng.integers(200, size=grey.shape, dtype=np.uint16)
+    return {"8 bits": grey, "16 bits": deep, "RGB": np.stack([grey, grey, np.flip(grey)], axis=-1)}
+
+
+def peak(*arguments: str) -> dict[str, float]:
+    """Of one run of the command: what it took, and how it ended."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "samplewise.cli", "watermark", *arguments], env=environment, stdout=subprocess.DEVNULL
+    )
+    _, status, used = os.wait4(child.pid, 0)
+    return {
+        "exit": os.waitstatus_to_exitcode(status),
+        "megabytes": used.ru_maxrss * 1024 / MEGABYTE,
+        "seconds": used.ru_utime + used.ru_stime,
+    }
+
+
+def memory(side: int, seed: int, place: Path) -> dict[str, Any]:
+    found = {}
+    for name, pixels in large_images(side, seed).items():
+        source, target = place / "large.tif", place / "marked.tif"
+        Image.fromarray(pixels).save(source)
+        embed = peak("embed", str(source), str(target), "--text", TEXT, "--force")
+        found[name] = {"embed": embed, "extract": peak("extract", str(target)), "pixels": pixels.nbytes / MEGABYTE}
+        print(name, found[name], flush=True)
+    return found
+
+
+def page(found: dict[str, Any]) -> list[str]:
+    rows = [
+        (f"{size} x {size}", name, f"{row['seconds']:.3f}", f"{row['most']:.3f}", f"{row['ratio']:.2f}", quartiles(row))
+        for size, arm in found["times"].items()
+        for name, row in arm.items()
+    ]
+    peaks = [
+        (name, f"{each['pixels']:.0f}", work, f"{each[work]['megabytes']:.0f}", f"{each[work]['seconds']:.1f}")
+        for name, each in found["memory"].items()
+        for work in ("embed", "extract")
+    ]
+    side = found["largest_side"]
+    return [
+        "# What marking and reading cost",
+        "",
+        f"{found['images']} X-rays, {len(TEXT)} bytes of text, a floor of {FLOOR:g} dB, the network {found['model']}. "
+        "Seconds of processor time, files read and written; ratios are to Pillow, which decodes the same file and "
+        "encodes it again, median and quartiles.",
+        "",
+        *table(["Size", "Work", "Seconds, median", "most", "Times Pillow", "quartiles"], rows),
+        "",
+        f"Peak memory of the command on one image of {side} x {side}:",
+        "",
+        *table(["Image", "MB of pixels", "Command", "MB", "Seconds"], peaks),
+    ]
+
+
+def main() -> None:
+    chosen = begin(xray_options(__doc__, images=10, turns=20, side=int(MAX_PIXELS**0.5)))
+    files = unseen_xrays(chosen)
+    found: dict[str, Any] = {"images": len(files), "model": Watermarker.load().model, "largest_side": chosen.side}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        found["times"] = {}
+        for size in SIZES:
+            (place / f"{size}").mkdir()
+            copies = [place / f"{size}" / path.name for path in files]
+            for seed, (path, copy) in enumerate(zip(files, copies, strict=True)):
+                pixels = enlarged(path, size, seed) if size != SIZES[0] else np.asarray(Image.open(path).convert("L"))
+                Image.fromarray(pixels).save(copy)
+            found["times"][size] = times(copies, chosen.turns, place)
+        found["memory"] = memory(chosen.side, chosen.seed, place)
+    keep(__file__, chosen, found, page(found))
+
+
+if __name__ == "__main__":
+    main()
