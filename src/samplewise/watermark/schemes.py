@@ -42,7 +42,7 @@ EASY = 0.6
 """Share of the median margin; a mark whose every bit has more is not drawn anew."""
 STEPS = 0.75, 1.6
 """How much weaker and stronger a bit is drawn the next time, at most."""
-SURE_PILOT = 3.5
+SURE_PILOT = 3.0
 """The same where only the pilot is not known."""
 
 

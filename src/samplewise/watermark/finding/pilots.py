@@ -18,7 +18,7 @@ Tiles = NDArray[np.float32]
 """Of 64 x 64 pixels, most often each as one row of 4,096."""
 Matrix = NDArray[np.float64]
 
-SMOOTH = 0.8
+SMOOTH = 1.2
 """Network's pixels: what is smoother than that is the picture."""
 WAYS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight ways round: quarter turns, after mirroring or not."""
