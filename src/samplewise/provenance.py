@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = """samplewise torch lightning-fabric numpy scipy safetensors scikit-learn matplotlib torchmetrics kornia
-pillow pydicom reedsolo cryptography monai cooper-optim"""
+pillow pydicom cryptography monai cooper-optim"""
 
 
 def versions() -> dict[str, str]:

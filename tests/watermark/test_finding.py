@@ -115,15 +115,15 @@ def test_a_place_that_is_nearly_right_becomes_exact(network: Lattice, pilots: Pi
 def test_what_is_not_marked_has_no_pilot(pilots: Pilots) -> None:
     for seed in range(3):
         picture = natural_image(height=300, width=300, seed=seed).astype(np.float32)
-        assert pilots.unmoved(picture)[1] < 4.5
+        assert not pilots.unmoved(picture, 4.5)
         assert pilots.best(picture, Place(np.eye(2), np.zeros(2))).sure < 4.8
 
 
 def test_the_pilot_of_what_nobody_moved_is_found_at_once(network: Lattice, pilots: Pilots) -> None:
     for pilot in (0, 7, 15):
-        found, sure = pilots.unmoved(laid(network, Place(np.eye(2), np.zeros(2), pilot=pilot), noise=3.0))
-        assert found == pilot
-        assert sure > 7  # of 64, one can stand out by 8
+        seen = laid(network, Place(np.eye(2), np.zeros(2), pilot=pilot), noise=3.0)
+        assert pilots.unmoved(seen, 7.0) == [pilot]  # of 64, one can stand out by 8
+        assert sorted(pilots.unmoved(seen, -9.0)) == list(range(64))
 
 
 @pytest.mark.parametrize(("scale", "degrees", "mirrored"), [(1.0, 0.0, False), (1.05, 14.0, True), (0.6, 200.0, False)])

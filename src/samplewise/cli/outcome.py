@@ -26,7 +26,6 @@ EXTRAS = {
     "PIL": "watermark",
     "plotly": "report",
     "pydicom": "watermark",
-    "reedsolo": "watermark",
     "sklearn": "demo",
     "tensorboard": "tensorboard",
     "torchmetrics": "images",

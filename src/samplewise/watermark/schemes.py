@@ -42,8 +42,10 @@ EASY = 0.6
 """Share of the median margin; a mark whose every bit has more is not drawn anew."""
 STEPS = 0.75, 1.6
 """How much weaker and stronger a bit is drawn the next time, at most."""
-SURE_PILOT = 3.0
-"""The same where only the pilot is not known."""
+LIKELY_PILOTS = 3
+"""How many pilots are tried where nothing else is in doubt, the likeliest first."""
+LIKELY_PILOT = 2.6
+"""Standard deviations that each of them has at least; of all pilots one has that by chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,18 +218,17 @@ class Woven:
         if self.room(image) < 1:
             return Look()
         sight = Sight.of(image)
-        seen, inside, origin = sight.seen
-        pilot, sure = self.pilots.unmoved(seen)
-        return self._read(seen, inside, origin, str(pilot), moved=False) if sure > SURE_PILOT else Look()
+        pilots = self.pilots.unmoved(sight.seen[0], LIKELY_PILOT)[:LIKELY_PILOTS]
+        return self._read(*sight.seen, pilots, moved=False) if pilots else Look()
 
     def search(self, image: StoredImage) -> Extracted | None:
         if self.room(image) < 1:
             return None
         sight = Sight.of(image)
-        for tries, place in enumerate(self._places(sight), start=2):  # one was made without a search
-            look = self._read(*sight.at(place, TILE), str(place.pilot), moved=True)
-            if look.found is not None:
-                return replace(look.found, chance=min(1.0, tries * look.found.chance))
+        for tries, place in enumerate(self._places(sight), start=1 + LIKELY_PILOTS):  # those without a search
+            found = self._read(*sight.at(place, TILE), [place.pilot], moved=True).found
+            if found is not None:
+                return replace(found, chance=min(1.0, tries * found.chance))
         return None
 
     def _places(self, sight: Sight) -> Iterator[Place]:
@@ -246,16 +247,24 @@ class Woven:
                 yield self.pilots.exact(sight.picture, place)
 
     def _read(
-        self, seen: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64], salt: str, *, moved: bool
+        self,
+        seen: Picture,
+        inside: NDArray[np.bool_],
+        origin: NDArray[np.int64],
+        pilots: list[int],
+        *,
+        moved: bool,
     ) -> Look:
-        """Read what the network sees, whose first pixel is the first of a tile."""
+        """Read what the network sees, whose first pixel is the first of a tile, by the first pilot that fits."""
         down, across = seen.shape[0] // CELL, seen.shape[1] // CELL
         trust = inside.reshape(down, CELL, across, CELL).all((1, 3)).astype(np.float32)
         with torch.inference_mode():
             images = torch.from_numpy(seen / np.float32(LEVELS))[None, None]
             logits = self.network.extract(images, torch.from_numpy(trust)[None, None])[0].numpy()
-        found = self.codec.decode(logits, salt)
-        if found is not None:
-            belongs = self.content.belongs(found.tie, seen, inside, origin, moved=moved)
-            found = replace(found, belongs=belongs)
-        return Look(logits, found, salt)
+        for tries, pilot in enumerate(pilots, start=1):
+            found = self.codec.decode(logits, str(pilot))
+            if found is not None:
+                belongs = self.content.belongs(found.tie, seen, inside, origin, moved=moved)
+                chance = min(1.0, tries * found.chance)
+                return Look(logits, replace(found, belongs=belongs, chance=chance), str(pilot))
+        return Look(logits)

@@ -67,9 +67,15 @@ class Pilots:
         found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
         return found
 
-    def unmoved(self, seen: Picture) -> tuple[int, float]:
-        """The pilot of what the network sees of an image that nobody moved, and how sure that is."""
-        return self._best_pilot(_tiles(whitened(seen, SMOOTH)).sum(0).reshape(TILE, TILE), 1)[1:]
+    def unmoved(self, seen: Picture, least: float) -> list[int]:
+        """The pilots that may be in what the network sees of an image that nobody moved, the likeliest first.
+
+        Each is at least ``least`` standard deviations more like it than the others are.
+        """
+        likeness = self._likeness(_tiles(whitened(seen, SMOOTH)).sum(0), 1)[0]
+        order = np.argsort(-likeness)
+        found: list[int] = order[likeness[order] > least].tolist()
+        return found
 
     def best(self, picture: Picture, place: Place) -> Place:
         """The pilot that an image has at a place whose tiles may begin anywhere and lie any way round."""
@@ -97,10 +103,16 @@ class Pilots:
 
         Below zero where black has become white.
         """
+        likeness = self._likeness(tile, cells)
+        cell, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
+        return cell, pilot, float(likeness[cell, pilot])
+
+    def _likeness(self, tile: Picture, cells: int) -> Tiles:
+        """Of a tile that begins at each cell to each pilot, in standard deviations, ``(cells * cells, pilots)``."""
         rest = self._beside(tile.reshape(1, -1)).reshape(TILE, TILE)  # strokes stay strokes, a cell further
         likeness = _product(_rolled(rest, CELL, cells), self._pilots.T)
-        cell, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
-        return cell, pilot, float(likeness[cell, pilot] / (likeness.std() + 1e-12))
+        found: Tiles = likeness / (likeness.std() + 1e-12)
+        return found
 
     def exact(self, picture: Picture, place: Place) -> Place:
         """The place nearby at which all tiles have the same message and pilot."""

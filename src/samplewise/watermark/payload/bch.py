@@ -1,18 +1,18 @@
 """Binary BCH codes: they correct any t wrong bits, and more where the reader says which bits it doubts."""
 
 import functools
-import threading
+from itertools import zip_longest
+from operator import xor
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, needed_for
+from samplewise.errors import ConfigurationError
 
 # A primitive polynomial for each field GF(2^m) that a code of up to 2^m - 1 bits needs.
 PRIMITIVE = {3: 0xB, 4: 0x13, 5: 0x25, 6: 0x43, 7: 0x89, 8: 0x11D, 9: 0x211}
 MAX_BITS = (1 << max(PRIMITIVE)) - 1
-
-_reedsolo_lock = threading.Lock()  # reedsolo keeps the field that was made last in globals, so it is made each time
 
 Bits = NDArray[np.uint8]
 
@@ -37,14 +37,19 @@ def parity_bits(bits: int, correctable: int) -> int:
 
 
 @functools.lru_cache
+def _field(exponent: int) -> tuple[list[int], dict[int, int]]:
+    """The powers of a primitive element of GF(2^m) in their order, and which power each value is."""
+    powers = [1]
+    while len(powers) < (1 << exponent) - 1:
+        doubled = powers[-1] << 1
+        powers.append(doubled ^ PRIMITIVE[exponent] if doubled >> exponent else doubled)
+    return powers, {value: power for power, value in enumerate(powers)}
+
+
+@functools.lru_cache
 def _generator(exponent: int, correctable: int) -> int:
     """The generator polynomial; bit i is the coefficient of x^i."""
-    order, reduced = (1 << exponent) - 1, PRIMITIVE[exponent]
-    powers = [1]
-    while len(powers) < order:
-        doubled = powers[-1] << 1
-        powers.append(doubled ^ reduced if doubled >> exponent else doubled)
-    logarithm = {value: power for power, value in enumerate(powers)}
+    order, (powers, logarithm) = (1 << exponent) - 1, _field(exponent)
     coefficients = [1]  # lowest degree first, in GF(2^m) until all conjugates are in
     for root in sorted(_roots(exponent, correctable)):
         scaled = [powers[(logarithm[value] + root) % order] if value else 0 for value in coefficients]
@@ -53,11 +58,7 @@ def _generator(exponent: int, correctable: int) -> int:
 
 
 class BchCode:
-    """The BCH code of ``bits`` bits (shortened from ``2**m - 1``) that always corrects ``correctable`` wrong ones.
-
-    Its words are also words of a Reed-Solomon code over GF(2^m) with the same roots, so reedsolo's decoder finds the
-    errors; a correction that is not binary is a failure.
-    """
+    """The BCH code of ``bits`` bits (shortened from ``2**m - 1``) that always corrects ``correctable`` wrong ones."""
 
     def __init__(self, bits: int, correctable: int) -> None:
         self.bits = bits
@@ -87,19 +88,44 @@ class BchCode:
 
     def decode(self, word: Bits) -> Bits | None:
         """The codeword at most ``correctable`` bits away from ``word (bits,)``, if there is one."""
-        with needed_for("reading payloads", "watermark"):
-            import reedsolo  # type: ignore[import-untyped]  # ships no types
-        parity, field = 2 * self.correctable, self.exponent
-        with _reedsolo_lock:
-            try:
-                solver = reedsolo.RSCodec(parity, nsize=(1 << field) - 1, fcr=1, prim=PRIMITIVE[field], c_exp=field)
-                found = solver.decode(word.tolist())[1]
-            except reedsolo.ReedSolomonError:
-                return None
-        codeword = np.array(list(found))
-        if codeword.max() > 1 or np.count_nonzero(codeword != word) > self.correctable:
+        powers, logarithm = _field(self.exponent)
+        table, order = np.array(powers), len(powers)
+        degrees = self.bits - 1 - np.flatnonzero(word)
+        roots = np.arange(1, 2 * self.correctable + 1)
+        syndromes = np.bitwise_xor.reduce(table[np.outer(roots, degrees) % order], axis=1)
+        locator = _shortest_recurrence(syndromes.tolist(), powers, logarithm)
+        if len(locator) > self.correctable + 1:
             return None
-        return codeword.astype(np.uint8)
+        # Bits are wrong where the locator is zero at the inverse of their power.
+        places = np.arange(self.bits)
+        terms = [table[(logarithm[value] - i * places) % order] for i, value in enumerate(locator) if value]
+        wrong = np.flatnonzero(np.bitwise_xor.reduce(terms) == 0)
+        if len(wrong) != len(locator) - 1:
+            return None
+        codeword = word.copy()
+        codeword[self.bits - 1 - wrong] ^= 1
+        return codeword
+
+
+def _shortest_recurrence(values: list[int], powers: list[int], logarithm: dict[int, int]) -> list[int]:
+    """The shortest linear recurrence over GF(2^m) that gives ``values``, lowest degree first (Berlekamp and Massey)."""
+    order = len(powers)
+
+    def times(a: int, b: int) -> int:
+        return powers[(logarithm[a] + logarithm[b]) % order] if a and b else 0
+
+    found, before, length, last, gap = [1], [1], 0, 1, 1
+    for step in range(len(values)):
+        wrong = functools.reduce(xor, (times(a, values[step - i]) for i, a in enumerate(found)))
+        if wrong:
+            factor = powers[(logarithm[wrong] - logarithm[last]) % order]
+            change = [0] * gap + [times(factor, b) for b in before]
+            better = [a ^ b for a, b in zip_longest(found, change, fillvalue=0)]
+            if 2 * length <= step:
+                before, length, last, gap = found, step + 1 - length, wrong, 0
+            found = better
+        gap += 1
+    return (found + [0] * length)[: length + 1]
 
 
 def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
@@ -118,7 +144,8 @@ def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
     agreement = 1.0 - 2.0 * (start ^ read)  # 1 where the start agrees with what was read, -1 where not
     signs = 1.0 - 2.0 * rows
     # Entry (i, j) is the agreement after adding rows i and j; the diagonal, where they cancel, is the start's.
-    pairs = (signs * (agreement * weight)) @ signs.T
+    # By PyTorch, which keeps to the threads that a process was given.
+    pairs = torch.mm(torch.from_numpy(signs * (agreement * weight)), torch.from_numpy(signs.T)).numpy()
     singles = signs @ (agreement * weight)
     first, second = divmod(int(pairs.argmax()), len(rows))
     single = int(singles.argmax())
@@ -131,17 +158,19 @@ def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
 
 def _reduced(matrix: Bits) -> tuple[Bits, list[int]]:
     """The reduced row echelon form over GF(2), and its pivot columns."""
-    matrix = matrix.copy()
+    packed = np.packbits(matrix, axis=1)  # eight columns in a byte
     pivots: list[int] = []
     for column in range(matrix.shape[1]):
         row = len(pivots)
-        if row == len(matrix):
+        if row == len(packed):
             break
-        candidates = np.flatnonzero(matrix[row:, column])
-        if not candidates.size:
+        ones = (packed[:, column >> 3] & (128 >> (column & 7))).nonzero()[0]
+        place = ones.searchsorted(row)
+        if place == len(ones):
             continue
-        matrix[[row, row + candidates[0]]] = matrix[[row + candidates[0], row]]
-        others = np.flatnonzero(matrix[:, column])
-        matrix[others[others != row]] ^= matrix[row]
+        pivot = packed[ones[place]].copy()
+        packed[ones] ^= pivot  # all of them: the pivot's own place is taken by the row that makes room for it
+        packed[ones[place]] = packed[row]
+        packed[row] = pivot
         pivots.append(column)
-    return matrix, pivots
+    return np.unpackbits(packed, axis=1, count=matrix.shape[1]), pivots
