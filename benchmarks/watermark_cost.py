@@ -7,8 +7,6 @@ pixels again. X-rays of 2500 x 2500 are enlarged ones, with noise. Memory is the
 on one image of as many pixels as are accepted.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import begin, enlarged, keep, quartiles, ratios, table, take_turns, timed, unseen_xrays, xray_options
+from common import (
+    begin,
+    ended,
+    enlarged,
+    grey,
+    keep,
+    quartiles,
+    ratios,
+    table,
+    take_turns,
+    timed,
+    unseen_xrays,
+    xray_options,
+)
 from PIL import Image
 
 from samplewise.watermark import Watermarker
@@ -31,6 +42,7 @@ TEXT = "patient 4711"
 FLOOR = 45.0
 SIZES = 1024, 2500
 MEGABYTE = 1e6
+PROGRAM = [sys.executable, "-m", "samplewise.cli", "watermark"]
 
 
 def decode_and_encode(source: Path, target: Path) -> None:
@@ -72,36 +84,21 @@ def times(files: list[Path], turns: int, place: Path) -> dict[str, Any]:
     }
 
 
-def large_images(side: int, seed: int) -> dict[str, np.ndarray]:
-    """Images of as many pixels as are accepted, which hardly compress."""
-    rng = np.random.default_rng(seed)
-    waves = 128.0 + 60.0 * np.sin(np.arange(side) / 97.0)[:, None] * np.sin(np.arange(side) / 61.0)
-    grey = (waves + rng.integers(-6, 7, (side, side), dtype=np.int8)).astype(np.uint8)
-    deep = grey.astype(np.uint16) * 200 + rng.integers(200, size=grey.shape, dtype=np.uint16)
-    return {"8 bits": grey, "16 bits": deep, "RGB": np.stack([grey, grey, np.flip(grey)], axis=-1)}
+def large_images(path: Path, side: int, seed: int) -> dict[str, Any]:
+    """An X-ray of as many pixels as are accepted."""
+    pixels = enlarged(path, side, seed)
+    deep = pixels.astype(np.uint16) * 16 + np.random.default_rng(seed).integers(16, size=pixels.shape, dtype=np.uint16)
+    return {"8 bits": pixels, "12 bits": deep, "RGB": np.stack([pixels, pixels, np.flip(pixels)], axis=-1)}
 
 
-def peak(*arguments: str) -> dict[str, float]:
-    """Of one run of the command: what it took, and how it ended."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "samplewise.cli", "watermark", *arguments], env=environment, stdout=subprocess.DEVNULL
-    )
-    _, status, used = os.wait4(child.pid, 0)
-    return {
-        "exit": os.waitstatus_to_exitcode(status),
-        "megabytes": used.ru_maxrss * 1024 / MEGABYTE,
-        "seconds": used.ru_utime + used.ru_stime,
-    }
-
-
-def memory(side: int, seed: int, place: Path) -> dict[str, Any]:
+def memory(path: Path, side: int, seed: int, place: Path) -> dict[str, Any]:
     found = {}
-    for name, pixels in large_images(side, seed).items():
-        source, target = place / "large.tif", place / "marked.tif"
+    source, target = place / "large.tif", place / "marked.tif"
+    for name, pixels in large_images(path, side, seed).items():
         Image.fromarray(pixels).save(source)
-        embed = peak("embed", str(source), str(target), "--text", TEXT, "--force")
-        found[name] = {"embed": embed, "extract": peak("extract", str(target)), "pixels": pixels.nbytes / MEGABYTE}
+        embed = ended([*PROGRAM, "embed", str(source), str(target), "--text", TEXT, "--force"])
+        extract = ended([*PROGRAM, "extract", str(target)])
+        found[name] = {"embed": embed, "extract": extract, "pixels": pixels.nbytes / MEGABYTE}
         print(name, found[name], flush=True)
     return found
 
@@ -144,10 +141,10 @@ def main() -> None:
             (place / f"{size}").mkdir()
             copies = [place / f"{size}" / path.name for path in files]
             for seed, (path, copy) in enumerate(zip(files, copies, strict=True)):
-                pixels = enlarged(path, size, seed) if size != SIZES[0] else np.asarray(Image.open(path).convert("L"))
+                pixels = enlarged(path, size, seed) if size != SIZES[0] else grey(path)
                 Image.fromarray(pixels).save(copy)
             found["times"][size] = times(copies, chosen.turns, place)
-        found["memory"] = memory(chosen.side, chosen.seed, place)
+        found["memory"] = memory(files[0], chosen.side, chosen.seed, place)
     keep(__file__, chosen, found, page(found))
 
 

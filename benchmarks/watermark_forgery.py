@@ -34,8 +34,9 @@ from samplewise.watermark import Watermarker
 from samplewise.watermark.networks.lattice import pilot_tile
 from samplewise.watermark.noise import parse_attack
 from samplewise.watermark.payload import Key
-from samplewise.watermark.schemes import LEVELS, Sight, Woven
+from samplewise.watermark.schemes import Sight, Woven
 from samplewise.watermark.strength import Drawing, Strongest
+from samplewise.watermark.tools import LEVELS
 from samplewise.watermark.watermarker import STRONGEST, as_stored
 
 FLOOR = 45.0

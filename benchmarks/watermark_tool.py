@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import begin, enlarged, keep, psnr, table, unseen_xrays, xray_options
+from common import begin, ended, enlarged, keep, psnr, table, unseen_xrays, xray_options
 from PIL import Image
 
 TEXT = "patient 4711"
@@ -117,21 +117,16 @@ def page(found: dict[str, Any]) -> list[str]:
 
 
 def memory(files: list[Path], count: int, place: Path) -> dict[str, Any]:
-    """The largest peak of a process that marks ``count`` files; in a process of its own, as peaks only rise."""
+    """The largest peak of a process that marks ``count`` files."""
     source = place / f"many{count}"
     source.mkdir()
     for number in range(count):
         os.link(files[number % len(files)], source / f"{number:06}.png")
-    script = (
-        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=False); "
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    embed = [*PROGRAM, "embed", str(source), f"{source}-marked", "--text", TEXT]
     began = time.perf_counter()
-    peak = subprocess.run([sys.executable, "-c", script, *embed], capture_output=True, text=True, check=True).stdout
+    used = ended([*PROGRAM, "embed", str(source), f"{source}-marked", "--text", TEXT])
     seconds = time.perf_counter() - began
     shutil.rmtree(f"{source}-marked")
-    return {"images": count, "peak_megabytes": int(peak) / 1e3, "images_a_second": count / seconds}
+    return {"images": count, "peak_megabytes": used["megabytes"], "images_a_second": count / seconds}
 
 
 def main() -> None:
