@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from natural_images import natural_image
 from samplewise.watermark.fidelity import fidelity
@@ -107,6 +108,17 @@ def test_a_calm_patch_gets_less_and_the_others_what_is_left() -> None:
     assert calm <= 255.0**2 * 10.0 ** (-(40.0 + 15.0) / 10.0)
     assert 40.0 <= measured_psnr(pixels, pixels + change, 255) < 40.2
     assert lively > 10.0 * calm
+
+
+def test_a_mark_as_coarse_as_the_patches_is_not_given_up() -> None:
+    """In a very large image a pixel of the network is a whole patch, whose values all round to the next at once."""
+    random, patches = np.random.default_rng(3), 40
+    coarse = natural_image(height=2 * patches, width=2 * patches, seed=3)
+    smooth = ndimage.zoom(coarse.astype(np.float64), 16, order=3)
+    image = StoredImage((smooth + random.normal(0.0, 1.5, smooth.shape)).round().clip(0, 255).astype(np.uint8), 8)
+    marked = Strongest(image, drawing(random.normal(size=(patches, patches)), 32.0), limit=100.0).pixels(50.0)
+    assert (marked != image.pixels).mean() > 0.2
+    assert fidelity(image, marked).patch_psnr >= 50.0
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-9])

@@ -26,8 +26,10 @@ STRIDE = 4
 CLOSE = 0.995
 """Share of the squared error that a floor allows; more is not worth another look."""
 LOOKS = 8
-BACK = 0.97
-"""What is left of the strength of a patch that rounding took below its floor, beside what its excess says."""
+"""At different strengths, or twice as many if none has kept all floors until then."""
+BACK, FAR_BACK = 0.97, 0.6
+"""What is left of the strength of a patch that rounding took below its floor, beside what its excess says; the second
+where that was not enough: in a patch that is all alike, all values round to the next one at once."""
 BAND = 1 << 18
 """Values that are looked at at once."""
 KEPT = 1 << 22
@@ -127,7 +129,9 @@ class Strongest:
         strength = min(span * 10.0 ** (-floor / 20.0) / rms, self.limit)
         caps = np.full(sizes.shape, self.limit)
         best, reached, unit = None, 0.0, np.zeros(sizes.shape)
-        for look in range(LOOKS):
+        for look in range(2 * LOOKS):
+            if look >= LOOKS and best is not None:
+                break
             taken = _taken(caps, strength)
             if best is not None and np.allclose(taken, best, rtol=1e-4):
                 break  # no patch can take more
@@ -142,8 +146,9 @@ class Strongest:
             with np.errstate(divide="ignore"):
                 room = taken / np.sqrt(np.maximum(excess, 1e-12))
             # At first what each patch can take is known from how it fared; then only those beyond are put right.
+            back = BACK if look < LOOKS else FAR_BACK
             caps = (
-                np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, BACK * room, caps)
+                np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, back * room, caps)
             )
             strength = _strength(unit, caps, self.limit, whole, found=(taken, squares))
         found = np.empty_like(self.image.pixels)
