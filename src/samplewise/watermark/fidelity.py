@@ -126,11 +126,14 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
         return None
     window = torch.exp(-((torch.arange(size, dtype=torch.float64) - size // 2) / SSIM_SIGMA).square() / 2)
     window /= window.sum()
-    around = [(size // 2, size // 2)] * 2 + [(0, 0)]
-    images = [np.pad(np.atleast_3d(image), around, mode="reflect") for image in (original.pixels, marked)]
+    # The borders are mirrored, in bands: of a large image a second copy of each would be much.
+    down, across = (np.pad(np.arange(length), size // 2, mode="reflect") for length in marked.shape[:2])
+    images = [np.atleast_3d(image) for image in (original.pixels, marked)]
     total = 0.0
-    for rows in bands(images[0], SSIM_BAND, overlap=size - 1):
-        first, second = (torch.from_numpy((image[rows] - float(original.lowest)) / peak) for image in images)
+    for rows in bands(np.broadcast_to(images[0][:1], (len(down), *images[0].shape[1:])), SSIM_BAND, overlap=size - 1):
+        first, second = (
+            torch.from_numpy((image[down[rows]][:, across] - float(original.lowest)) / peak) for image in images
+        )
         both, apart = first + second, first - second
         moments = torch.stack([both, apart, both * both, apart * apart])
         for dimension in (1, 2):

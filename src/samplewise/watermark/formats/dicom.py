@@ -93,13 +93,15 @@ class DicomFormat(Format):
             for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
                 if name in dataset:
                     dataset[name].value = int(value)
-            stored = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
-            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+            del dataset[PIXEL_DATA]
             if syntax := streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID):
                 dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate([syntax(pixels, image.bits)]))
                 dataset[PIXEL_DATA].is_undefined_length = True
-            elif dataset.file_meta.TransferSyntaxUID.is_encapsulated:
-                dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+            else:
+                stored = pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()
+                dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+                if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
+                    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
             dataset.save_as(file, enforce_file_format=True)
         return file.getvalue()
 

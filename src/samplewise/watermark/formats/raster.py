@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samplewise.errors import DataError, MissingPackageError, needed_for
-from samplewise.watermark.formats.stored import Format, ImageFile, Pixels, check_scans, check_size, one_line
+from samplewise.watermark.formats.stored import (
+    BAND,
+    Format,
+    ImageFile,
+    Pixels,
+    bands,
+    check_scans,
+    check_size,
+    one_line,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -79,9 +88,7 @@ class RasterFormat(Format):
             ImageOps.exif_transpose(image, in_place=True)
             kept["exif"] = image.info.get("exif")
         image, note = _plain(image)
-        values = np.array(image)
-        if image.mode in SIXTEEN_BITS:
-            values = values.astype(np.uint16)  # in the machine's byte order
+        values = _values(image)
         alpha = values[..., -1].copy() if image.mode in ("LA", "RGBA") else None
         pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
         lossy = self.was_lossy(image, content)
@@ -100,6 +107,15 @@ class RasterFormat(Format):
                 file, format=self.name.upper(), **{key: one for key, one in options.items() if one is not None}
             )
         return file.getvalue()
+
+
+def _values(image: Image) -> Pixels:
+    """The pixels of an image, in bands: what Pillow gives at once takes twice the memory for a moment."""
+    depth = () if len(image.getbands()) == 1 else (len(image.getbands()),)
+    values = np.empty((image.height, image.width, *depth), np.uint16 if image.mode in SIXTEEN_BITS else np.uint8)
+    for rows in bands(values, BAND):
+        values[rows] = np.asarray(image.crop((0, rows.start, image.width, min(rows.stop, image.height))))
+    return values
 
 
 def _refuse(image: Any, content: bytes) -> None:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from samplewise.disk import atomic
 from samplewise.errors import ConfigurationError, DataError, RefusedError
 
-MAX_PIXELS = 1 << 26
-"""Four times the largest mammogram."""
+MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
+"""More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
 ALWAYS = 1 << 25
 """Bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits."""
 MAX_RATIO = 10
 """Bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less."""
+BAND = 1 << 20
+"""Values that are looked at at once."""
 MAX_SCANS = 64
 """Of a JPEG image, each as slow as decoding all of it; encoders write ten."""
 OBJECT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
@@ -39,6 +41,9 @@ def check_size(width: int, height: int, each: int, content: bytes) -> None:
     """Refuse, before anything is decoded, pixels of ``each`` bytes that are too many, by themselves or for the file."""
     if not 0 < width * height <= MAX_PIXELS:
         raise DataError(f"expected 1 to {MAX_PIXELS:,} pixels, got {width} x {height}")
+    if width * height * each > MAX_BYTES:
+        got = f"{width * height * each >> 20} MB: {width} x {height}, {each} bytes each"
+        raise DataError(f"expected at most {MAX_BYTES >> 20} MB of pixels, got {got}; cut the image into pieces")
     if width * height * each > max(ALWAYS, MAX_RATIO * len(content)):
         raise DataError(
             f"expected a file of at least {width * height * each // MAX_RATIO:,} bytes for {width} x {height} "
@@ -206,6 +211,7 @@ class ImageFile(StoredImage):
             raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
         with atomic(path) as temporary:
             temporary.write_bytes(content)
+            del content  # of a large image, memory that reading it back takes
             try:
                 found = read(temporary)
                 whole = found.format is target and (not target.exact or _same(found, self.with_pixels(pixels)))
@@ -228,15 +234,17 @@ class ImageFile(StoredImage):
                 f"expected pixels of shape {own.shape} and type {own.dtype} for {self.path.name}, "
                 f"got {pixels.shape} and {pixels.dtype}"
             )
-        outside = ((pixels < self.lowest) | (pixels > self.lowest + self.peak)) & (pixels != own)
-        if outside.any():
-            raise ConfigurationError(
-                f"expected pixels from {self.lowest} to {self.lowest + self.peak} for {self.path.name}, "
-                f"got {pixels[outside][0]}"
-            )
-        padding = self.padding(own)
-        if (padding != self.padding(pixels)).any() or (pixels[padding] != own[padding]).any():
-            raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
+        for rows in bands(own, BAND):
+            before, after = own[rows], pixels[rows]
+            outside = ((after < self.lowest) | (after > self.lowest + self.peak)) & (after != before)
+            if outside.any():
+                raise ConfigurationError(
+                    f"expected pixels from {self.lowest} to {self.lowest + self.peak} for {self.path.name}, "
+                    f"got {after[outside][0]}"
+                )
+            padding = self.padding(before)
+            if (padding != self.padding(after)).any() or (after[padding] != before[padding]).any():
+                raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
 
 
 def _same(one: ImageFile, other: ImageFile) -> bool:
