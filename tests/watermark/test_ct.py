@@ -52,7 +52,7 @@ def check(image: ImageFile, target: Path, certificate: ImageCertificate) -> None
     assert not verify_files(MARKER, image.path, target).problems
 
 
-@pytest.mark.parametrize(("floor", "largest"), [(25.0, 1 << 20), (45.0, 1 << 14)])
+@pytest.mark.parametrize(("floor", "largest"), [(30.0, 1 << 20), (45.0, 1 << 14)])
 def test_every_file_with_a_window_keeps_the_floor_in_it_or_is_refused(
     floor: float, largest: int, tmp_path: Path
 ) -> None:

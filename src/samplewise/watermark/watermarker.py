@@ -27,6 +27,8 @@ STRONGEST = 24.0
 """How many times its residual a network is given where the floor leaves room."""
 SEARCHED = 1 << 22, 1 << 23
 """Values of the largest images for which the highest floor that works is looked for: finely, and coarsely."""
+OBLONG = 16
+"""How many times longer than wide they are at most: of narrow ones the network sees more."""
 NOTHING = "no floor would work"
 MUCH = 0.25
 """Share of an image; where more is protected, that is named as a reason."""
@@ -179,7 +181,8 @@ class Watermarker:
         if readable:
             return pixels, errors
         advice = "try a lower floor"
-        if image.pixels.size <= SEARCHED[1]:
+        narrow, long = sorted(image.pixels.shape[:2])
+        if image.pixels.size <= SEARCHED[1] and long <= OBLONG * narrow:
             step = FLOOR_STEP if image.pixels.size <= SEARCHED[0] else 4 * FLOOR_STEP
             highest = highest_floor(lambda at: attempt(at)[2], floor, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
