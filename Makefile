@@ -49,7 +49,6 @@ bench: .venv/installed-bench
 ifdef XRAYS
 	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)
 	$(BIN)/python benchmarks/first_tau.py --data $(XRAYS)/images
-	$(BIN)/python benchmarks/watermark_peers.py --data $(XRAYS)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif
 ifdef LARGE

@@ -1,4 +1,4 @@
-"""Watermarking tools behind one face: ours and two that are installed by pip. See ``watermark_peers``."""
+"""Watermarking tools that are installed by pip, behind one face. See ``watermark_attacks``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,9 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from common import Pixels
-
-import samplewise as sw
-from samplewise.errors import RefusedError
 
 
 class Marker(Protocol):
@@ -19,24 +16,6 @@ class Marker(Protocol):
 
     def extract(self, pixels: Pixels, length: int) -> bytes | None:
         """The bytes that the tool finds, which must be told how many there are."""
-
-
-class Ours:
-    """samplewise at one floor."""
-
-    def __init__(self, floor: float) -> None:
-        self.floor = floor
-        self.marker = sw.watermark.Watermarker.load()
-
-    def embed(self, grey: Pixels, message: bytes) -> Pixels | None:
-        try:
-            return self.marker.embed(grey, message, psnr=self.floor).image
-        except RefusedError:
-            return None
-
-    def extract(self, pixels: Pixels, length: int) -> bytes | None:
-        message = self.marker.extract(pixels).message
-        return message if isinstance(message, bytes) else None
 
 
 class BlindWatermark:
