@@ -20,7 +20,7 @@ REACH = 24
 """Pixels between the places of a pair, at most, in rows and in columns."""
 SCALES = 2.5, 6.0
 """Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
-TIED, FREE, FREE_MOVED = 3.0, 2.0, 1.0
+TIED, FREE, FREE_MOVED = 3.0, 2.6, 1.0
 """Standard deviations of chance: from the first on an image is the message's own, below the second another's.
 
 Below the third if it was moved: less of the right image may be left than of a wrong place.
