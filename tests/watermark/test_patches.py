@@ -135,3 +135,19 @@ def test_what_is_shown_is_the_window_or_what_is_used_of_many_bits() -> None:
     padded = np.where(np.arange(101) < 30, 0, pixels).astype(np.uint16)
     inside = used_range(StoredImage(padded, 16, padding_range=(0, 0)))
     assert inside[0] >= 1000
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([(np.uint16, 16), (np.int16, 12)]))
+def test_what_is_used_lies_between_the_percentiles_of_what_is_no_padding(
+    seed: int, side: int, kind: tuple[type[np.uint16 | np.int16], int]
+) -> None:
+    random, (dtype, bits) = np.random.default_rng(seed), kind
+    pixels = random.integers(0, random.integers(2, 2048), (side, side)).astype(dtype)
+    padding = 3000 if dtype is np.int16 else 0  # outside of what 12 bits can hold, as real files have it
+    pixels[random.random((side, side)) < 0.3] = padding
+    low, span = used_range(StoredImage(pixels, bits, padding_range=(padding, padding)))
+    used = pixels[pixels != padding]
+    if used.size:
+        ends = np.percentile(used, [0.5, 99.5])
+        assert (low, span) == pytest.approx((ends[0], max(32.0, ends[1] - ends[0])))
+    assert span >= 32

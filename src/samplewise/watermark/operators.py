@@ -148,7 +148,7 @@ def _crop_pixels(image: Pixels, share: float, rng: np.random.Generator, cover: P
 
 def _dropout(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """A pixel goes with all its channels; a probability for each image."""
-    chances = torch.rand(len(images), 1, *images.shape[2:], device=images.device).to(images)
+    chances = torch.rand(len(images), 1, *images.shape[2:], device=images.device)
     return torch.where(chances < step.each(images), cover, images)
 
 

@@ -44,7 +44,9 @@ def _counts(image: StoredImage, *, padding: bool) -> NDArray[np.int64]:
     for rows in bands(image.pixels, BAND):
         pixels = image.pixels[rows]
         counted = pixels if padding else pixels[~image.padding(pixels)]
-        counts += np.bincount(counted.ravel().astype(np.int64) - image.lowest, minlength=len(counts))
+        # Only padding can lie outside.
+        places = np.clip(counted.ravel().astype(np.int64) - image.lowest, 0, image.peak)
+        counts += np.bincount(places, minlength=len(counts))
     return counts
 
 
