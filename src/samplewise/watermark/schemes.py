@@ -32,7 +32,7 @@ PICTURE = 1024
 """Pixels of the shorter side, or up to twice as many, of the picture in which a mark is looked for."""
 SALTS = 256
 """Pilots, of which an image has one; order and mask of the bits differ with it."""
-LEAST_PILOT = 4.8
+LEAST_PILOT = 4.5
 """Standard deviations. Chance lies around 4.4 and reaches more at times: the checksum decides, this saves tries."""
 REDRAWN = 4
 """How often a mark is drawn anew, so that no bit is much harder to read than others."""

@@ -25,7 +25,7 @@ POINTS = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -
 """Multiples of the two periods that are looked at first."""
 REACH = 3
 """Multiples that are looked at last, to know a period exactly."""
-CANDIDATES = 8
+CANDIDATES = 2
 LEAST = 4.2
 """Standard deviations. Chance reaches more in most images: the pilot decides, this saves looking for it."""
 

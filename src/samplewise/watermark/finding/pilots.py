@@ -29,6 +29,8 @@ SHIFT = 4
 FINE = 8
 """Steps in a pixel in which shifts are told apart: along straight lines between pixels, all would be whole ones."""
 PASSES = 2
+ENOUGH = 64
+"""Tiles that are looked at."""
 
 
 class Pilots:
@@ -79,7 +81,7 @@ class Pilots:
 
     def best(self, picture: Picture, place: Place) -> Place:
         """The pilot that an image has at a place whose tiles may begin anywhere and lie any way round."""
-        origin, shape = place.covering(picture.shape, TILE)
+        origin, shape = _middle(*place.covering(picture.shape, TILE))
         seen, inside = seen_at(picture, place, origin, shape)
         folded = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0)).sum(0).reshape(TILE, TILE)
         ways = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in WAYS])
@@ -117,7 +119,7 @@ class Pilots:
     def exact(self, picture: Picture, place: Place) -> Place:
         """The place nearby at which all tiles have the same message and pilot."""
         for _ in range(PASSES):
-            origin, shape = place.covering(picture.shape, TILE)
+            origin, shape = _middle(*place.covering(picture.shape, TILE))
             seen, inside = seen_at(picture, place, origin, shape)
             tiles = _tiles(np.where(inside, whitened(seen, SMOOTH), 0.0))
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
@@ -131,6 +133,17 @@ class Pilots:
             matrix, start = _fit(surfaces[:, : 2 * SHIFT + 1, : 2 * SHIFT + 1], middles)
             place = replace(place, matrix=place.matrix @ matrix, start=place.matrix @ start + place.start)
         return place
+
+
+def _middle(origin: NDArray[np.int64], shape: tuple[int, int]) -> tuple[NDArray[np.int64], tuple[int, int]]:
+    """The tiles in the middle, where there are many: an image has 16, and some more if it is oblong or has a border."""
+    down, across = (length // TILE for length in shape)
+    while down * across > ENOUGH:
+        if down >= across:
+            origin, down = origin + np.array([TILE * (down % 2), 0]), down - 1
+        else:
+            origin, across = origin + np.array([0, TILE * (across % 2)]), across - 1
+    return origin, (TILE * down, TILE * across)
 
 
 def _product(first: Tiles, second: Tiles) -> Tiles:
