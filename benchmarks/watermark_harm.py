@@ -2,7 +2,7 @@
 
     python benchmarks/watermark_harm.py --data ChestX-ray8/px1024/images --image 00001526_002.png
 
-Lung, bone and background of an X-ray at three floors, and a head CT that comes with pydicom, in its display window.
+Lung, bone and background of an X-ray at three floors, and a CT that comes with pydicom, in its display window.
 Below a normal window there is a narrow one around the middle grey of the detail: what somebody does who looks closely.
 """
 
@@ -27,8 +27,8 @@ SIDE, NARROW = 96, 0.16
 FLOORS = (40.0, 45.0, 50.0)
 DETAILS = {"lung": (0.42, 0.28), "bone": (0.22, 0.5), "background": (0.02, 0.02)}
 """Where the details begin, as shares of the height and the width."""
-HEAD_CT = "693_J2KI.dcm"
-HEAD_FLOORS = (25.0, 45.0)
+CT = "CT_small.dcm"
+CT_FLOORS = (35.0, 45.0)
 
 
 def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], place: Path, title: str) -> None:
@@ -106,12 +106,12 @@ def main() -> None:
         panels(xray, at, found, chosen.out / f"{name}.png", f"{name}, {SIDE} x {SIDE} pixels")
     import pydicom
 
-    head = read(next(Path(pydicom.__file__).parent.rglob(HEAD_CT)))
-    slices, head_rows = marks(marker, head, HEAD_FLOORS)
-    panels(head, liveliest(head), slices, chosen.out / "ct.png", "head CT in its display window")
+    ct = read(next(Path(pydicom.__file__).parent.rglob(CT)))
+    slices, ct_rows = marks(marker, ct, CT_FLOORS)
+    panels(ct, liveliest(ct), slices, chosen.out / "ct.png", "CT in its display window")
     lines = [
         (what, f"{row['floor']:g}", *_line(row))
-        for what, some in (("X-ray", rows), ("head CT", head_rows))
+        for what, some in (("X-ray", rows), ("CT", ct_rows))
         for row in some
     ]
     page = [
@@ -119,7 +119,7 @@ def main() -> None:
         "",
         *table(["Image", "Floor, dB", "PSNR in the window", "Floor all patches keep", "SSIM", "Largest change"], lines),
     ]
-    keep(__file__, chosen, {"xray": rows, "ct": head_rows, "image": chosen.image}, page)
+    keep(__file__, chosen, {"xray": rows, "ct": ct_rows, "image": chosen.image}, page)
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:
