@@ -28,7 +28,7 @@ FLOORS = (40.0, 45.0, 50.0)
 DETAILS = {"lung": (0.42, 0.28), "bone": (0.22, 0.5), "background": (0.02, 0.02)}
 """Where the details begin, as shares of the height and the width."""
 CT = "CT_small.dcm"
-CT_FLOORS = (35.0, 45.0)
+CT_FLOORS = (30.0, 45.0)
 
 
 def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], place: Path, title: str) -> None:
@@ -53,7 +53,8 @@ def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], plac
 def liveliest(image: StoredImage) -> tuple[int, int]:
     """Where a detail begins that shows most between black and white."""
     grey = shown_grey(image.pixels, shown_range(image))
-    starts = [(row, column) for row in range(0, 416, 16) for column in range(0, 416, 16)]
+    rows, columns = (range(0, length - SIDE + 1, 16) for length in grey.shape)
+    starts = [(row, column) for row in rows for column in columns]
 
     def shows(at: tuple[int, int]) -> float:
         detail = grey[at[0] : at[0] + SIDE, at[1] : at[1] + SIDE]
