@@ -111,9 +111,7 @@ def main() -> None:
     slices, ct_rows = marks(marker, ct, CT_FLOORS)
     panels(ct, liveliest(ct), slices, chosen.out / "ct.png", "CT in its display window")
     lines = [
-        (what, f"{row['floor']:g}", *_line(row))
-        for what, some in (("X-ray", rows), ("CT", ct_rows))
-        for row in some
+        (what, f"{row['floor']:g}", *_line(row)) for what, some in (("X-ray", rows), ("CT", ct_rows)) for row in some
     ]
     page = [
         "# What a mark looks like",
