@@ -13,6 +13,7 @@ from scipy import ndimage
 
 from natural_images import natural_image
 from samplewise.watermark.finding import Picture, Pilots, Place, periods, seen_at
+from samplewise.watermark.finding.pilots import _middle
 from samplewise.watermark.networks import Lattice
 from samplewise.watermark.networks.lattice import TILE, pilot_tile
 
@@ -110,6 +111,16 @@ def test_a_place_that_is_nearly_right_becomes_exact(network: Lattice, pilots: Pi
     assert guess.pilot == 3
     assert apart(guess, true) > 0.4
     assert apart(pilots.exact(picture, guess), true) < 0.25
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_of_many_tiles_those_in_the_middle_are_looked_at(down: int, across: int) -> None:
+    origin, shape = _middle(np.array([-128, 64]), (64 * down, 64 * across))
+    rows, columns = shape[0] // 64, shape[1] // 64
+    assert (rows, columns) == (down, across) if down * across <= 64 else 56 < rows * columns <= 64
+    for first, kept, all_of_them in zip((origin - [-128, 64]) // 64, (rows, columns), (down, across), strict=True):
+        assert 0 <= first <= all_of_them - kept
+        assert abs(2 * first + kept - all_of_them) <= 1  # as many before as after
 
 
 def test_what_is_not_marked_has_no_pilot(pilots: Pilots) -> None:

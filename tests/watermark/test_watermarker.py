@@ -3,6 +3,8 @@
 import contextlib
 import math
 import re
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,15 @@ def test_sixteen_bits_keep_the_floor_against_the_range_in_use(low: int, span: in
     used = float(np.percentile(image, 99.5) - np.percentile(image, 0.5))
     assert measured_psnr(image, found.image, used) >= 40
     assert MARKER.extract(image).message is None
+
+
+def test_loading_the_shipped_networks_imports_no_compiler() -> None:
+    code = (
+        "import sys; from samplewise.watermark import Watermarker; Watermarker.load();"
+        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_refused_images_name_the_highest_floor_and_it_works() -> None:

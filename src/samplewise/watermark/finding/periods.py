@@ -26,6 +26,7 @@ POINTS = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -
 REACH = 3
 """Multiples that are looked at last, to know a period exactly."""
 CANDIDATES = 2
+"""Periods that are tried: where there is one, it is nearly always the first."""
 LEAST = 4.2
 """Standard deviations. Chance reaches more in most images: the pilot decides, this saves looking for it."""
 
