@@ -20,7 +20,7 @@ NAMED = {"watermark_attacks": "../watermark/attacks", "watermark_harm": "../wate
 SMALL = {
     "certify_cost": "--samples 300 --memory-samples 100 200",
     "epoch": "--samples 600 --repeats 2",
-    "first_tau": "--data {pictures} --images 4 --size 32",
+    "first_tau": "--data {pictures} --images 4 --size 64",
     "front": "--fashion {clothes} --data {pictures} --epochs 1 --samples 40 --seeds 2 --tries 2 --jobs 1 "
     "--arms fixed sequential lagrangian cooper feasible humancompatible",
     "hidden_step": "--turns 2 --large-turns 2",
