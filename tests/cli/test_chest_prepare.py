@@ -35,8 +35,8 @@ def mixed(tmp_path: Path) -> Path:
         folder, [row(n, f) for n, f in {**names, "00000098_000.png": "Mass", "00000099_000.png": "Mass"}.items()]
     )
     (folder / "images" / "00000005_000.png").write_bytes(b"\x89PNG broken")
-    for name in ("00000006_000.png", "00000007_000.png"):
-        Image.fromarray(noise(1)).convert("RGBA").save(folder / "images" / name)
+    for seed, name in enumerate(("00000006_000.png", "00000007_000.png"), start=1000):
+        Image.fromarray(noise(seed)).convert("RGBA").save(folder / "images" / name)
     return folder
 
 

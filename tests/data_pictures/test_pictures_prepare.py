@@ -10,7 +10,7 @@ from PIL import Image
 
 from forked import Forked
 from picture_folders import chest_names, noise, save, write_chest, write_pictures
-from samplewise.data.pictures import Store, find, is_unfinished, prepare
+from samplewise.data.pictures import PARTS, Store, find, is_unfinished, prepare
 from samplewise.disk import lock
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
 
@@ -191,3 +191,26 @@ def test_arguments_and_disks_that_cannot_do_are_refused(many: Path, tmp_path: Pa
         prepare(many, tmp_path / "out", split="random")
     with pytest.raises(OutputError, match="GB free, but the pictures will need"):
         prepare(many, tmp_path / "out", size=2**22)
+
+
+def test_a_picture_that_was_edited_in_place_is_noticed(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "in", ["a.png", "b.png", "c.png"])
+    path = folder / "b.png"
+    prepare(folder, tmp_path / "store", size=8)
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[-20] ^= 1  # the same length, and below the same times
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    with pytest.raises(CheckpointError, match="other pictures"):
+        prepare(folder, tmp_path / "store", size=8, resume=True)
+
+
+def test_copies_under_other_names_stay_on_one_side(tmp_path: Path) -> None:
+    names = [f"{number}.png" for number in range(20)]
+    for copies in ("one", "two"):
+        write_pictures(tmp_path / "in" / copies, names)
+    split = prepare(tmp_path / "in", tmp_path / "store", size=8).split
+    for part in PARTS:
+        sides = {copies: {name[4:] for name in split.part(part) if name[:3] == copies} for copies in ("one", "two")}
+        assert sides["one"] == sides["two"]

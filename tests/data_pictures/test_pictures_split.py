@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplewise.data.pictures import PARTS, Split
+from samplewise.data.pictures.split import kin
 from samplewise.errors import CheckpointError, DataError
 
 PATIENTS = st.lists(st.integers(0, 60).map("{:08d}".format), min_size=3, max_size=150).filter(lambda p: len(set(p)) > 2)
@@ -145,3 +146,8 @@ def test_a_split_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         Split.read(tmp_path / "torn.json", NAMES, OWNERS)
     with pytest.raises(DataError, match="cannot be read as a split: No such file"):
         Split.read(tmp_path / "none.json", NAMES, OWNERS)
+
+
+def test_patients_who_share_a_picture_are_kin_also_over_others() -> None:
+    assert kin(["d", "a", "b", "c", "b", "e"], ["5", "1", "2", "3", "1", "3"]) == ["d", "a", "a", "c", "a", "c"]
+    assert kin(["c", "b", "b", "a"], ["1", "1", "2", "2"]) == ["a"] * 4

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from picture_folders import chest_names, noise, write_chest, write_pictures
-from samplewise.data.pictures import PARTS, PATHOLOGIES, Split, Store, prepare
+from picture_folders import chest_names, noise, save, write_chest, write_pictures
+from samplewise.data.pictures import PARTS, PATHOLOGIES, Seen, Split, Store, prepare
 from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import BatchedDataset, in_order
 
@@ -145,3 +145,29 @@ def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
         with pytest.raises(DataError, match=r"is not a store of pictures \(index.json is missing\)"):
             Store.open(folder)
+
+
+def test_pictures_that_were_seen_are_known_by_content_and_by_patient(store: Store, tmp_path: Path) -> None:
+    seen = Seen.of(store.select("train"))
+    assert seen.among(store.select("train")).all()
+    assert not seen.among(store.select("test")).any()
+    trained, tested = store.split.train[0], store.split.test[0]
+    other = tmp_path / "other"
+    pixels = {name: store.images[store.rows[name]] for name in (trained, tested)}
+    save(other / "renamed.bmp", pixels[trained])
+    save(other / "sub" / f"{trained[:8]}_009.png", noise(900))  # another picture of the same patient
+    save(other / "00009999_000.png", pixels[trained])  # under the name of another patient, who has a second picture
+    save(other / "00009999_001.png", noise(901))
+    save(other / "new.png", pixels[tested])
+    data = prepare(other, tmp_path / "others", size=8).select()
+    told = dict(zip(data.names, seen.among(data).tolist(), strict=True))
+    assert {name for name, there in told.items() if not there} == {"new.png"}
+
+
+def test_a_name_that_two_folders_share_is_no_patient(tmp_path: Path) -> None:
+    mine, others = (save(tmp_path / folder / "1.png", noise(seed)).parent for seed, folder in enumerate("ab"))
+    seen = Seen.of(prepare(mine, tmp_path / "mine", size=8).select())
+    assert not seen.among(prepare(others, tmp_path / "others", size=8).select()).any()
+    assert (
+        (seen | Seen.of(Store.open(tmp_path / "others").select())).among(Store.open(tmp_path / "others").select()).all()
+    )

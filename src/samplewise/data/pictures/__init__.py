@@ -3,7 +3,7 @@
 from samplewise.data.pictures.listing import PATHOLOGIES, Listing, find
 from samplewise.data.pictures.prepare import is_unfinished, prepare
 from samplewise.data.pictures.split import PARTS, Part, Split
-from samplewise.data.pictures.store import PictureData, Store
+from samplewise.data.pictures.store import PictureData, Seen, Store
 
 __all__ = [
     "PARTS",
@@ -11,6 +11,7 @@ __all__ = [
     "Listing",
     "Part",
     "PictureData",
+    "Seen",
     "Split",
     "Store",
     "find",

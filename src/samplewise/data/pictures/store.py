@@ -1,5 +1,6 @@
 """Prepared pictures on disk, memory-mapped, and the data sets that are parts of them."""
 
+import hashlib
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +21,14 @@ from samplewise.data.records import decoding, from_plain, read_json
 from samplewise.disk import write_json
 from samplewise.errors import CheckpointError, DataError
 
-FORMAT = "samplewise-pictures-1"
+FORMAT = "samplewise-pictures-2"
 INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"
 """The index is written last: without it, a store is unfinished."""
+
+
+def content_of(pixels: NDArray[np.uint8]) -> str:
+    """A short hash of the pixels of one picture, ``(H, W)``."""
+    return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +42,8 @@ class Store:
     """Of the listing that it was made from."""
     names: tuple[str, ...]
     patients: tuple[str, ...]
+    contents: tuple[str, ...]
+    """:func:`content_of` each picture: it is the same for copies under other names and in other lossless formats."""
     findings: tuple[tuple[str, ...], ...] | None
     """By picture, of :data:`PATHOLOGIES`; None for pictures without labels."""
     bad: Mapping[str, str]
@@ -70,7 +78,8 @@ class Store:
             if (cells := stored["findings"]) is not None:
                 stored["findings"] = [cell.split("|") if cell else [] for cell in cells]
             store = from_plain(cls, stored, folder=folder)
-            columns = (store.names, set(store.names), store.patients, store.names if cells is None else cells)
+            labels = store.names if cells is None else cells
+            columns = (store.names, set(store.names), store.patients, store.contents, labels)
             if len(set(map(len, columns))) > 1 or store.size < 1:
                 raise ValueError("its parts do not belong together")
             if unknown := {name for names in store.findings or () for name in names} - set(PATHOLOGIES):
@@ -112,7 +121,7 @@ class Store:
         """The split that was made with the store."""
         path = self.folder / SPLIT
         if not path.exists():
-            raise DataError(f"{self.folder}: has no split, since it needs pictures of 3 patients or more")
+            raise DataError(f"{self.folder}: has no split, since it needs different pictures of 3 patients or more")
         return Split.read(path, self.names, self.patients)
 
     def select(self, which: Part | Iterable[str] | None = None) -> "PictureData":
@@ -184,7 +193,42 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
         return tuple(self.store.patients[row] for row in self.rows.tolist())
 
     @property
+    def contents(self) -> tuple[str, ...]:
+        """:func:`content_of` each of these pictures."""
+        return tuple(self.store.contents[row] for row in self.rows.tolist())
+
+    @property
     def labels(self) -> NDArray[np.uint8] | None:
         """Zeros and ones of shape ``(n, 14)``, or None for pictures without labels."""
         labels = self.store.labels
         return None if labels is None else cast(NDArray[np.uint8], labels[self.rows.numpy()])
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The pictures that a model has seen, by content and by patient: wherever they lie and whatever they are called."""
+
+    contents: tuple[str, ...]
+    """At the size that the model saw them in."""
+    patients: tuple[str, ...]
+    """Those who are known."""
+
+    @classmethod
+    def of(cls, data: PictureData) -> Self:
+        """All pictures of ``data``."""
+        known = {patient for patient, name in zip(data.patients, data.names, strict=True) if patient != name}
+        return cls(tuple(sorted(set(data.contents))), tuple(sorted(known)))
+
+    def __or__(self, other: "Seen") -> "Seen":
+        both = ((*self.contents, *other.contents), (*self.patients, *other.patients))
+        return Seen(*(tuple(sorted(set(each))) for each in both))
+
+    def among(self, data: PictureData) -> NDArray[np.bool_]:
+        """Which pictures of ``data`` are among them, or of one of their patients, ``(n,)``.
+
+        A patient with one picture that was seen under another name is one of theirs.
+        """
+        contents = set(self.contents)
+        found = [each in contents for each in data.contents]
+        patients = {*self.patients, *(patient for patient, there in zip(data.patients, found, strict=True) if there)}
+        return np.array([patient in patients for patient in data.patients], np.bool_)
