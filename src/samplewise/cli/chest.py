@@ -13,6 +13,7 @@ from samplewise.cli.progress import prepare_pictures
 
 if TYPE_CHECKING:
     from samplewise.data.pictures import Listing, Store
+    from samplewise.studies.chest.densenet import Classifier
 
 SHOWN = 5  # names of skipped pictures; all of them are in the store's index
 
@@ -156,13 +157,14 @@ def classifier(
     settings = ClassifierSettings(**{"size": pictures.size, **given}).of(pictures, weights)
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
 
-    def open_first(first: bool) -> None:
+    def open_first(first: bool) -> Classifier:
+        opened = open_run(pictures, settings, out, weights=weights, resume=resume)
         if first:
-            open_run(pictures, settings, out, weights=weights, resume=resume)
             options.keep_recipe(out, settings, MADE)
+        return opened
 
-    options.launch(fabric, open_first)
-    train_classifier(pictures, settings, out, weights=weights, resume=True, fabric=fabric)
+    opened = options.launch(fabric, open_first)
+    train_classifier(pictures, settings, out, classifier=opened, fabric=fabric)
     if fabric.global_rank > 0:
         return
     result = read_json(out / SCORES_FILE, "a result of chest classifier")

@@ -13,7 +13,7 @@ import typer
 from samplewise.cli.options import Accelerator, Devices, JsonFlag, Threads
 from samplewise.cli.outcome import begin, emit
 from samplewise.cli.progress import progress
-from samplewise.cli.watermark_evaluate import warn_of_other_split
+from samplewise.cli.watermark_evaluate import warn_of_seen
 
 if TYPE_CHECKING:
     from samplewise.studies.chest.impact import Seen
@@ -92,7 +92,7 @@ def impact(
     )
     impacts = []
     for run in runs:
-        warn_of_other_split(run, data, "test")
+        warn_of_seen(run, data)
         seen = once(fingerprint_of(run.network), partial(look_at_run, run))
         impacts.append(judge_run(run, originals, seen, bounds=diagnosis or (0.01, 0.02, 0.05)))
     columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}

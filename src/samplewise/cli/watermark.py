@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = options.command_group(
     "watermark",
     "Hide messages in images, with a PSNR floor that holds for every one of them.",
-    "Example: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40",
+    "Example: samplewise watermark train --data xrays --psnr 42 --out runs/c42",
 )
 
 NOT_LEARNED = 0.2
@@ -28,12 +28,13 @@ NOT_LEARNED = 0.2
 
 
 @app.command(
-    epilog="\b\nExample: samplewise watermark train --data xrays --bits 200 --psnr 40 --out runs/c40\n"
+    epilog="\b\nExample: samplewise watermark train --data xrays --psnr 42 --out runs/c42\n"
+    "Use it: samplewise watermark embed xray.png marked.png --text 'patient 4711' --model runs/c42\n"
     "The paper's network: samplewise watermark train --data xrays --network hidden --epochs 200 --out runs/hidden\n"
     'Robust: samplewise watermark train --data xrays --noise "jpeg(50..95), resize(0.7..1.3), identity" --out runs/r\n'
-    "Leave a diagnosis alone: samplewise watermark train --data chest.store --psnr 30 --classifier runs/classifier "
-    "--diagnosis 0.02 --out runs/d\n"
-    "All settings: samplewise watermark train --data xrays --recipe runs/c40/recipe.toml --out runs/again\n"
+    "Leave a diagnosis alone: samplewise watermark train --data chest.store --network swift --psnr 30 "
+    "--classifier runs/classifier --diagnosis 0.02 --out runs/d\n"
+    "All settings: samplewise watermark train --data xrays --recipe runs/c42/recipe.toml --out runs/again\n"
     "Go on: the same command with --resume"
 )
 def train(
@@ -41,12 +42,26 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     recipe: options.RecipeFile = None,
     network: Annotated[
-        str | None, typer.Option(help="swift (ours) or hidden (the paper's); swift if not given.")
+        str | None,
+        typer.Option(
+            help="lattice (as the one that is shipped), swift (ours before it) or hidden (the paper's); lattice if not "
+            "given."
+        ),
     ] = None,
-    bits: Annotated[int | None, typer.Option(min=1, help="Length of a message; 200 if not given.")] = None,
-    psnr: Annotated[float | None, typer.Option(help="PSNR in dB that every image must reach; 40 if not given.")] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Height and width of the images; 224 if not given.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps of swift; 1000 if not given.")] = None,
+    bits: Annotated[
+        int | None, typer.Option(min=1, help="Length of a message; if not given 255, of swift and hidden 200.")
+    ] = None,
+    psnr: Annotated[
+        float | None,
+        typer.Option(help="PSNR in dB that every image must reach; if not given 45, of swift and hidden 40."),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Height and width of the images; if not given 256, of swift and hidden 224."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Training steps of lattice and swift; 1000 if not given.")
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the images, for hidden; 200 if not given.")
     ] = None,
@@ -61,7 +76,7 @@ def train(
         Path | None, typer.Option(help="Run of samplewise chest classifier that the mark must not disturb.")
     ] = None,
     diagnosis: Annotated[
-        float | None, typer.Option(help="How far no probability of --classifier may move, for any image.")
+        float | None, typer.Option(help="Most that any probability of --classifier may change, for every image.")
     ] = None,
     begin_with: Annotated[
         Path | None, typer.Option("--begin-with", help="Finished run whose network is trained on.")
@@ -88,7 +103,8 @@ def train(
     from samplewise.studies.chest.densenet import fingerprint_of
     from samplewise.watermark.networks import load_network, network_name
     from samplewise.watermark.recipe import FOUND_OUT, Recipe, make_recipe
-    from samplewise.watermark.training import make_network, train
+    from samplewise.watermark.schemes import check_bits, limits
+    from samplewise.watermark.training import make_network, read_seen, train
 
     diagnoser = None if classifier is None else read_classifier(classifier)
     start = None if begin_with is None else load_network(begin_with / MODEL_FILE)
@@ -112,12 +128,24 @@ def train(
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = _with_length(wanted, steps, epochs)
     fresh = make_network(wanted)  # what does not fit together is said before hours of decoding
+    check_bits(fresh)
     if start is not None and (type(start), start.arguments) != (type(fresh), fresh.arguments):
         raise ConfigurationError(f"{begin_with}: holds another network than the recipe's: give the recipe of that run")
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
+    if (limited := limits(fresh)) and fabric.global_rank == 0:
+        note(f"training {limited}")
     with to_tensorboard(fabric, out / "fit" if tensorboard else None):
         wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
-        solution = train(store, wanted, out, network=start, classifier=diagnoser, resume=True, fabric=fabric)
+        solution = train(
+            store,
+            wanted,
+            out,
+            network=fresh if start is None else start,
+            before=None if begin_with is None else read_seen(begin_with),
+            classifier=diagnoser,
+            resume=None,
+            fabric=fabric,
+        )
     if fabric.global_rank > 0:
         return
     error = solution.audits["validation"].means["bit_error"]
@@ -127,7 +155,7 @@ def train(
     ended = {"status": solution.status.name, "selected": solution.selected.to_dict()}
     emit(
         {**ended, "bit_error": error, "run": str(out)},
-        f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.4g}",
+        f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.2%}",
         f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}",
         as_json=as_json,
     )
@@ -152,15 +180,15 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
     from samplewise.watermark.training import open_run
 
     source = watermark_evaluate.open_source(data)
+    if not first:
+        store = source if isinstance(source, Store) else Store.open(out / "store")
+        return replace(recipe, data=store.fingerprint), store
     found = source.fingerprint if isinstance(source, Store) else source.fingerprint()
     recipe = replace(recipe, data=found)
-    if first:
-        open_run(out, recipe, resume=resume)
+    open_run(out, recipe, resume=resume)
     if isinstance(source, Store):
         return recipe, source
-    if first:
-        return recipe, prepare_pictures(source, out / "store", size=recipe.size, seed=recipe.seed, resume=True)
-    return recipe, Store.open(out / "store")
+    return recipe, prepare_pictures(source, out / "store", size=recipe.size, seed=recipe.seed, resume=True)
 
 
 app.command(epilog=watermark_evaluate.EPILOG)(watermark_evaluate.evaluate)

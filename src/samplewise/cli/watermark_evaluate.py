@@ -1,11 +1,11 @@
-"""``samplewise watermark evaluate``: judge trained networks on the files they write."""
+"""``samplewise watermark evaluate``: judge trained networks on the files that are written with them."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,7 +38,8 @@ def evaluate(
         int | None, typer.Option(min=1, help="Judge so many of them, evenly over all; all if not given.")
     ] = None,
     psnr: Annotated[
-        float | None, typer.Option(min=0, help="Floor in dB to judge by; each run's own if not given.")
+        float | None,
+        typer.Option(min=0, help="Floor in dB to mark lattice at and to judge by; each run's own if not given."),
     ] = None,
     attacks: Annotated[
         str, typer.Option(help='standard, none, or a list such as "jpeg(75), crop(0.8) + jpeg(90)".')
@@ -53,19 +54,25 @@ def evaluate(
     accelerator: Accelerator = "auto",
     as_json: JsonFlag = False,
 ) -> None:
-    """Judge trained networks on the files they write: PSNR, bit errors, what is left after attacks."""
+    """Judge trained networks on the files that are written: PSNR, bit errors, what is left after attacks.
+
+    A lattice, as the shipped network is one, is judged by what embed writes and extract reads: strength up to the
+    floor, error correction, search. hidden and swift are judged by their own residual, as the paper does it. Bounds for
+    unseen images are from those that were not trained on, by their pixels and patients.
+    """
     begin(f"watermark evaluate: opening {data} and {len(runs)} runs")
-    from samplewise.data.pictures import Store
+    from samplewise.data.pictures import PictureData, Store
     from samplewise.watermark.figures import write_figures
-    from samplewise.watermark.judging import measure, output, summarise
+    from samplewise.watermark.judging import measure, measure_shipped, output, summarise
+    from samplewise.watermark.networks import Lattice
     from samplewise.watermark.training import read_trained
 
     if part not in PARTS:
         raise ConfigurationError(
             f"expected --part as one of {', '.join(PARTS)}, got {part!r}{did_you_mean(part, PARTS)}"
         )
-    chosen = _attacks(attacks)
     found = read_trained(runs)
+    chosen = _attacks(attacks, in_place=not all(isinstance(run.network, Lattice) for run in found))
     device = Devices(accelerator, threads=threads)().device
     source = open_source(data)
     if isinstance(source, Store) and (other := [run for run in found if run.recipe.size != source.size]):
@@ -77,40 +84,52 @@ def evaluate(
     judged = []
     for run in found:
         pictures = _part(_store(source, run, out), part).spread(images)
-        warn_of_other_split(run, pictures, part)
         kept = output.run_folder(out, run.name) / output.MARKED
         shutil.rmtree(kept, ignore_errors=True)  # of an earlier evaluation
-        with progress(f"judging {run.label}") as watch:
-            measured = measure(
-                run.network.to(device),
-                pictures,
-                attacks=chosen,
-                attack_images=attack_images,
-                seed=seed,
-                batch_size=batch_size,
-                workers=threads,
-                keep=kept if keep_images else None,
-                watch=watch,
-            )
         floor = run.recipe.own_floor if psnr is None else psnr
-        compared = output.compared_on(part, output.judged_on(run, pictures.store), asdict(run.recipe))
-        summary = summarise(measured, floor, confidence=confidence, compared=compared)
+        how: dict[str, Any] = {
+            "attacks": chosen,
+            "attack_images": attack_images,
+            "seed": seed,
+            "workers": threads,
+            "keep": kept if keep_images else None,
+        }
+        refused: dict[str, str] | None = None
+        with progress(f"judging {run.label}") as watch:
+            if isinstance(run.network, Lattice):
+                floor = run.recipe.floor if floor is None else floor
+                measured, refused = measure_shipped(run.network, pictures, floor=floor, watch=watch, **how)
+            else:
+                network = run.network.to(device)
+                measured = measure(network, pictures, batch_size=batch_size, watch=watch, **how)
+        if not len(measured):
+            reason = next(iter((refused or {}).values()))
+            note(f"{run.name}: not one of {len(pictures):,} images can be marked at {floor:g} dB: {reason}")
+            continue
+        pictures = PictureData(pictures.store, measured.numbers.tolist())
+        trained, compared = output.seen_by(run, pictures)
+        warn_of_seen(run, pictures)
+        measured = replace(measured, trained_on=trained)
+        summary = summarise(measured, floor, confidence=confidence, compared=compared, refused=refused)
         judged.append(output.Judged(run, pictures, measured, summary))
         output.write_judged(out, judged[-1])
+    if not judged:
+        raise DataError("no image could be marked by any run: train longer, or judge at a lower --psnr")
     figures = write_figures(out / "figures", judged, paper=paper)
     report = output.write_report(out, judged, part=part, seed=seed, device=str(device), figures=figures)
     closing = f"Report, tables and figures are in {out}; a page with all of it: samplewise report {out}"
     emit(report, output.table_text(report["runs"]), closing, as_json=as_json)
 
 
-def _attacks(spec: str) -> tuple[Chain, ...]:
+def _attacks(spec: str, *, in_place: bool) -> tuple[Chain, ...]:
     from samplewise.watermark.judging.measure import check_in_place
     from samplewise.watermark.noise import STANDARD_ATTACKS, parse_attacks
 
     if spec in ("none", "standard"):
         return STANDARD_ATTACKS if spec == "standard" else ()
     chosen = parse_attacks(spec)
-    check_in_place(chosen)
+    if in_place:  # the tool looks for images that were moved, a network by itself does not
+        check_in_place(chosen)
     return chosen
 
 
@@ -139,15 +158,20 @@ def _part(store: Store, part: str) -> PictureData:
     if part == "all":
         return store.select()
     if split_of(store) is None:
-        raise DataError(f"{store.folder}: images of fewer than 3 patients have no {part} part; judge --part all")
+        raise DataError(
+            f"{store.folder}: different images of fewer than 3 patients have no {part} part; judge --part all"
+        )
     return store.select(part)
 
 
-def warn_of_other_split(run: Run, pictures: PictureData, part: str) -> None:
-    """Say so if a run has seen some of the pictures that it is judged on."""
-    from samplewise.watermark.judging.output import split_of
+def warn_of_seen(run: Run, pictures: PictureData) -> None:
+    """Say so if a run was trained on some of the pictures that it is judged on, or may have been."""
+    from samplewise.watermark.judging.output import seen_by
 
-    store = pictures.store
-    same = store.fingerprint == run.recipe.data
-    if part != "train" and same and run.split is not None and run.split != split_of(store):
-        note(f"{run.name}: was trained with another split of these images, so it has seen some that it is judged on")
+    if run.seen is None:
+        note(f"{run.name}: does not say what it was trained on, so nothing follows for unseen images: train it anew")
+    elif trained := int(seen_by(run, pictures)[0].sum()):
+        note(
+            f"{run.name}: was trained on {trained:,} of these {len(pictures):,} images or on others of their patients; "
+            "nothing follows from them for unseen images"
+        )

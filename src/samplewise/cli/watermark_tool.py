@@ -280,7 +280,11 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
 
 def _marker(model: Path | None, key: str | None) -> Watermarker:
     from samplewise.watermark.payload import read_key
+    from samplewise.watermark.schemes import limits
     from samplewise.watermark.watermarker import Watermarker
 
     secret = read_key(variable=key[4:]) if key is not None and key.startswith("env:") else read_key(key)
-    return Watermarker.load(model, key=secret)
+    marker = Watermarker.load(model, key=secret)
+    if limited := limits(marker.network):
+        note(f"{model} holds {limited}")
+    return marker

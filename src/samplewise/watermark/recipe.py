@@ -163,8 +163,8 @@ FOUND_OUT = ("data", "classifier", "begin")
 
 
 def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:
-    """The recipe of a network, swift if none is named, with the fields ``given``; errors name their ``source``."""
-    base = RECIPES.get(given.get("network", "swift"), SWIFT)
+    """The recipe of a network, lattice if none is named, with the fields ``given``; errors name their ``source``."""
+    base = RECIPES.get(given.get("network", LATTICE.network), LATTICE)
     try:
         return replace(base, **given)
     except ConfigurationError as error:

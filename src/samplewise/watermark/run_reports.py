@@ -1,11 +1,13 @@
 """Folders of watermark training and of its evaluation, read for a report."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from samplewise.checkpoint import load_state
 from samplewise.data.records import decoding, read_json
@@ -14,8 +16,8 @@ from samplewise.report.fits import read_fit_within
 from samplewise.report.run import Audited, Bars, Finding, Gallery, Picture, Requirement, RunReport, Table, distribution
 from samplewise.report.words import count, number, percent, share
 from samplewise.watermark.judging.measure import Measured
-from samplewise.watermark.judging.output import FORMATS, REPORT, WORST, compared_on, run_folder
-from samplewise.watermark.judging.summary import at_least
+from samplewise.watermark.judging.output import FORMATS, REPORT, WORST, run_folder
+from samplewise.watermark.judging.summary import kept_floor, summarise
 from samplewise.watermark.pipeline import CONSTRAINT
 from samplewise.watermark.training import RECIPE_FILE
 
@@ -58,14 +60,32 @@ def _judged(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> 
     if stored["format"] == FORMATS[0] and recipe["image_loss"] and floor == recipe["floor"]:
         floor = None  # the first format gave a baseline, which has no floor, the one that its recipe names
     measured = Measured.read(_inside(folder, folder / str(run["per_image"])), int(recipe["bits"]))
-    confidence, compared = float(run["confidence"]), compared_on(part, run["data"], recipe)
+    confidence = float(run["confidence"])
+    if stored["format"] == FORMATS[-1]:
+        compared = int(run["compared"])
+    else:
+        compared, trained = _before(part, run["data"], recipe)
+        measured = replace(measured, trained_on=np.full(len(measured), trained))
+    found = summarise(measured, floor, confidence=confidence, compared=compared)
     notes = ["Measured on 8-bit grey files that were really written and read back."]
+    if run.get("judged") == "tool":
+        written = run["written"]
+        notes = [
+            f"Files that the tool wrote and read, for {count(written['held'])} of {count(written['samples'])} images; "
+            "it refused the others. Bit errors are those before correction."
+        ]
+    else:
+        notes.append("The network's own residual, as the paper judges it; what the tool makes of it is not this.")
+    if trained_on := int((~measured.fresh).sum()):
+        notes.append(f"{count(trained_on)} of the images may have been trained on, from which no bound follows.")
     bounds: list[float] = []
     if floor is not None:
         bounds = [float(floor)]
-        patients = run["quality"]["grey"]["patients_satisfied"]
-        others = at_least(patients["held"], patients["samples"], confidence, compared)
-        bound = "" if others is None else f": at {percent(confidence)} confidence at least {share(others)} of all such"
+        patients = found["quality"]["grey"]["patients_satisfied"]
+        others = patients["at_least"]
+        bound = (
+            "" if others is None else f": at {percent(confidence)} confidence at least {share(others)} of unseen ones"
+        )
         notes.append(
             f"Images of one patient are not independent. Of the {count(patients['samples'])} patients "
             f"{share(patients['share'])} have no image below the floor{bound}."
@@ -82,13 +102,13 @@ def _judged(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> 
         selected=str(run["training"].get("selected", {}).get("reason", "the trained network")),
         objective="bit error",
         notes=tuple(notes),
-        splits=(_split(run, part, bounds, measured, compared),),
+        splits=tuple(_splits(part, bounds, measured, confidence, compared)),
         distributions=tuple(
             distribution(name, {part: measured.columns[f"grey/{name}"]}, shown)
             for name, shown in ((CONSTRAINT, bounds), ("bit_error", []))
         ),
-        bars=(_attacks(run),) if run["attacks"] else (),
-        tables=(_bit_errors(run, compared),),
+        bars=(_attacks(found),) if found["attacks"] else (),
+        tables=(_bit_errors(found),),
         galleries=tuple(_galleries(folder, run, part, measured)),
         settings={"recipe": recipe, "data": run["data"], "part": part},
         provenance=dict(stored["provenance"]),
@@ -99,9 +119,39 @@ def _problem(recipe: Mapping[str, Any]) -> str:
     return f"Hide {recipe['bits']:,} bits in each image, to be read back with as few errors as can be"
 
 
-def _split(run: Mapping[str, Any], part: str, bounds: Sequence[float], measured: Measured, compared: float) -> Audited:
-    grey = {name: measured.columns[f"grey/{name}"] for name in ("bit_error", "psnr", "ssim", "max_difference")}
-    below = np.maximum(0.0, max(bounds, default=-np.inf) - grey["psnr"])
+def _before(part: str, data: Mapping[str, Any], recipe: Mapping[str, Any]) -> tuple[int, bool]:
+    """How many networks an evaluation of the first two formats had compared on its images, and whether it may have been
+    trained on them, which went by the fingerprint of all pictures.
+    """
+    if not data["trained_on_these"]:
+        return 1, False
+    if part in ("train", "all") or data["split_as_trained"] is not True:
+        return 1, True
+    rounds = recipe["message_rounds"] + recipe["rounds"]
+    return math.ceil(rounds / recipe["audit_every"]) if part == "validation" else 1, False
+
+
+def _splits(
+    part: str, bounds: Sequence[float], measured: Measured, confidence: float, compared: int
+) -> Iterator[Audited]:
+    """What holds for the images that were not trained on, and for those that were."""
+    named = {part: (measured.fresh, compared), f"{part}, trained on": (~measured.fresh, math.inf)}
+    for name, (flags, chosen) in named.items():
+        if flags.any():
+            name = part if flags.all() else name
+            yield _split(name, bounds, measured, np.flatnonzero(flags), confidence, chosen)
+
+
+def _split(
+    name: str,
+    bounds: Sequence[float],
+    measured: Measured,
+    places: NDArray[np.intp],
+    confidence: float,
+    compared: float,
+) -> Audited:
+    grey = {key: measured.columns[f"grey/{key}"][places] for key in ("bit_error", "psnr", "ssim", "max_difference")}
+    below = np.maximum(0.0, max(bounds, default=-np.inf) - kept_floor(measured, "grey")[places])
     worst = [int(place) for place in np.argsort(-below, kind="stable") if below[place] > 0]
     satisfied = 1.0 - len(worst) / len(below)
     found = Finding(
@@ -109,42 +159,42 @@ def _split(run: Mapping[str, Any], part: str, bounds: Sequence[float], measured:
         satisfied=satisfied,
         mean_violation=float(below.mean()),
         worst=float(below.max()),
-        violators=tuple((int(measured.numbers[place]), float(below[place])) for place in worst[:20]),
+        violators=tuple((int(measured.numbers[places[place]]), float(below[place])) for place in worst[:20]),
     )
     return Audited(
-        part,
+        name,
         samples=len(below),
         objective=float(grey.pop("bit_error").mean()),
         satisfied=satisfied,
         compared=compared,
         constraints={CONSTRAINT: found} if bounds else {},
-        means={name: float(values.mean()) for name, values in grey.items() if not np.isnan(values).any()},
-        confidence=float(run["confidence"]),
+        means={key: float(values.mean()) for key, values in grey.items() if not np.isnan(values).any()},
+        confidence=confidence,
     )
 
 
-def _attacks(run: Mapping[str, Any]) -> Bars:
+def _attacks(found: Mapping[str, Any]) -> Bars:
     series: dict[str, tuple[float, ...]] = {}
-    for each in run["attacks"]:
+    for each in found["attacks"]:
         way = WAYS[each["way"]]
         series[way] = (*series.get(way, ()), float(each["reading"]["bit_error_mean"]))
-    attacked = run["attacks"][0]["reading"]["error_free"]["samples"]
+    attacked = found["attacks"][0]["reading"]["error_free"]["samples"]
     return Bars(
         "Bit error after attacks",
         f"Mean over {count(attacked)} images; one half is what guessing gives.",
         unit="mean bit error",
-        names=tuple(dict.fromkeys(str(each["attack"]) for each in run["attacks"])),
+        names=tuple(dict.fromkeys(str(each["attack"]) for each in found["attacks"])),
         series=series,
     )
 
 
-def _bit_errors(run: Mapping[str, Any], compared: float) -> Table:
-    rows = [(f"as written, {WAYS[way]}", found) for way, found in run["reading"].items()]
-    rows += [(f"{each['attack']}, {WAYS[each['way']]}", each["reading"]) for each in run["attacks"]]
-    confidence = float(run["confidence"])
+def _bit_errors(summary: Mapping[str, Any]) -> Table:
+    rows = [(f"as written, {WAYS[way]}", found) for way, found in summary["reading"].items()]
+    rows += [(f"{each['attack']}, {WAYS[each['way']]}", each["reading"]) for each in summary["attacks"]]
+    confidence = summary["confidence"]
 
     def others(found: Mapping[str, Any]) -> str:
-        bound = at_least(found["held"], found["samples"], confidence, compared * len(rows))
+        bound = found["at_least"]
         return number(None) if bound is None else share(bound)
 
     heading = f"at least ({percent(confidence)}, all rows at once)"

@@ -21,6 +21,7 @@ from samplewise.watermark.formats import StoredImage, bands
 from samplewise.watermark.networks import Lattice, Network
 from samplewise.watermark.networks.lattice import CELL, TILE, pilot_tile
 from samplewise.watermark.payload import Codec, Extracted, Key, Payload, derived
+from samplewise.watermark.payload.codec import layouts
 from samplewise.watermark.shown import BAND, shown_grey, shown_range
 from samplewise.watermark.strength import Drawing
 from samplewise.watermark.tools import LEVELS
@@ -46,6 +47,22 @@ LIKELY_PILOTS = 3
 """How many pilots are tried where nothing else is in doubt, the likeliest first."""
 LIKELY_PILOT = 2.6
 """Standard deviations that each of them has at least; of all pilots one has that by chance."""
+
+
+def check_bits(network: Network) -> None:
+    """Refuse a lattice whose messages are too short for the tool, before anybody trains it."""
+    if isinstance(network, Lattice):
+        layouts(network.bits, tie=PAIRS)
+
+
+def limits(network: Network) -> str:
+    """What the tool does not do with a network of another kind than the shipped one, in a line; else nothing."""
+    if isinstance(network, Lattice):
+        return ""
+    return (
+        f"a network of the kind {type(network).__name__.lower()}: the tool finds its messages only where nobody moved "
+        "the image, and cannot tell those that were copied from another image; a lattice has both"
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from samplewise import distributed
 from samplewise.checkpoint import MODEL_FILE
-from samplewise.data.pictures import Store
-from samplewise.data.records import SettingsFile, read_json, toml_of
+from samplewise.data.pictures import Seen, Store
+from samplewise.data.records import SettingsFile, decoding, from_plain, read_json, toml_of
 from samplewise.disk import alone, write_json, write_text
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
@@ -38,10 +38,14 @@ if TYPE_CHECKING:
     from samplewise.problem import Problem
 
 
+SeenParts = Mapping[str, Seen]
+"""Pictures that a network was trained on, ``train``, and that selected it, ``validation``."""
 Loader = DataLoader[tuple[torch.Tensor, torch.Tensor]]
 SHOWN, GAIN = 4, 20  # images side by side in a log, and how many times over their change is shown
 AUDITED_AT_ONCE = 16  # pictures; more would take more memory than a step of training
 RESULT_FILE = "result.json"
+SEEN_FILE, SEEN_FORMAT = "seen.json", "samplewise-seen-1"
+"""Which pictures the network was trained on, and which selected it: a bound for unseen ones must know."""
 RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")
 """What the run is a run of, so that nothing else goes on in its folder."""
 RECIPE_TOML = "recipe.toml"
@@ -67,8 +71,9 @@ def train(
     folder: Path,
     *,
     network: Network | None = None,
+    before: SeenParts | None = None,
     classifier: nn.Module | None = None,
-    resume: bool = False,
+    resume: bool | None = False,
     fabric: Fabric | None = None,
     progress: bool | None = None,
 ) -> Solution:
@@ -79,8 +84,9 @@ def train(
         recipe: how.
         folder: of the run: recipe, checkpoints, history, and at the end the network.
         network: to train in the place of the recipe's own.
+        before: what :func:`read_seen` says of the run that this network comes from, if the recipe begins with one.
         classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, for a recipe with a bound on diagnosis.
-        resume: go on with the run that is there.
+        resume: go on with the run that is there; None if :func:`open_run` has opened the folder already.
         fabric: devices, strategy and precision, launched; one device if not given. Its loggers get pictures too.
         progress: show a progress bar; on a terminal only if None.
     """
@@ -89,7 +95,7 @@ def train(
     if (classifier is None) != (recipe.diagnosis is None):
         raise ConfigurationError("a bound on the diagnosis and a classifier belong together: give both or neither")
     network = (make_network(recipe) if network is None else network).train()  # one from a file is in eval mode
-    if distributed.rank() == 0:
+    if distributed.rank() == 0 and resume is not None:
         open_run(folder, recipe, resume=resume)
     fabric = fabric or single_device()
     pipeline = Pipeline(recipe, network, None if classifier is None else classifier.to(fabric.device))
@@ -119,6 +125,7 @@ def train(
     if distributed.rank() == 0:
         assert isinstance(solution.model, Network)
         _leave_result(folder, recipe, solution, store)
+        _leave_seen(folder, recipe, store, before)
         if type(solution.model) in NETWORKS.values():  # a file names its network; a variant in a study has no name
             save_network(folder / MODEL_FILE, solution.model)  # last: it says that the run is finished
     return solution
@@ -184,6 +191,27 @@ def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store
     )
 
 
+def _leave_seen(folder: Path, recipe: Recipe, store: Store, before: SeenParts | None) -> None:
+    """Say what the network has seen; nothing where it was trained before and nobody knows on what."""
+    if recipe.begin and before is None:
+        return
+    parts = {part: Seen.of(store.select(part)) for part in ("train", "validation")}
+    # What selected the network that the run began with was fitted to as well, if less.
+    for seen in (before or {}).values():
+        parts["train"] |= seen
+    write_json(folder / SEEN_FILE, {"format": SEEN_FORMAT, **{part: asdict(seen) for part, seen in parts.items()}})
+
+
+def read_seen(folder: Path) -> SeenParts | None:
+    """What the network of a run has seen; None if the run, made by an earlier version, does not say."""
+    path = folder / SEEN_FILE
+    if not path.exists():
+        return None
+    stored = read_json(path, "a list of pictures that were seen", format=SEEN_FORMAT)
+    with decoding(path, "a list of pictures that were seen"):
+        return {part: from_plain(Seen, stored[part]) for part in ("train", "validation")}
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run of training."""
@@ -197,6 +225,8 @@ class Run:
     network: Network
     result: dict[str, Any]
     """How the training ended; empty if it was killed right before it could say so."""
+    seen: SeenParts | None = None
+    """What the network has seen; None if nobody knows."""
 
     @property
     def split(self) -> dict[str, Any] | None:
@@ -246,4 +276,4 @@ def _read(folder: Path) -> Run:
     goal = f"MSE x {recipe.image_loss:g}" if recipe.image_loss else f"C = {recipe.floor:g} dB"
     diagnosis = "" if recipe.diagnosis is None else f", diagnosis {recipe.diagnosis:g}"
     label = f"{recipe.network}, {goal}{diagnosis}" + ("" if recipe.noise == "identity" else ", noise")
-    return Run(folder, folder.resolve().name, label, recipe, network, ended)
+    return Run(folder, folder.resolve().name, label, recipe, network, ended, read_seen(folder))

@@ -168,14 +168,17 @@ def train_classifier(
     *,
     weights: Path | None = None,
     resume: bool = False,
+    classifier: Classifier | None = None,
     fabric: Fabric | None = None,
 ) -> Solution:
     """Train by the settings; killed at any moment, the same call with ``resume`` goes on to the same weights.
 
     The folder gets the settings, checkpoints, the history, and at the end the network and what it reaches. ``weights``
     is a file of published ImageNet weights, or of another classifier, to start from; without, it starts from scratch.
+    ``classifier`` is what :func:`open_run` returned, if the run was opened already.
     """
-    classifier = open_run(store, settings, folder, weights=weights, resume=resume)
+    if classifier is None:
+        classifier = open_run(store, settings, folder, weights=weights, resume=resume)
     labels, pictures = labels_of(store), store.select("train")
     augment = make_augmentation() if settings.augment else None
     problem = classification(labels, weight=positive_weight(labels[pictures.rows], settings.balance), augment=augment)

@@ -66,7 +66,7 @@ def draw_psnr(folder: Path, judged: Sequence[Judged]) -> list[Path]:
 
 def _psnr(panel: Axes, one: Judged) -> None:
     floor, share = one.summary["floor"], one.summary["quality"]["grey"]["satisfied"]
-    found = {way: one.measured.columns[f"{way}/psnr"] for way in ("grey", "float")}
+    found = {way: one.measured.columns[f"{way}/psnr"] for way in ("grey", "float") if way in one.measured.ways}
     lowest, highest = (float(limit(list(found.values()))) for limit in (np.min, np.max))
     # The floor belongs in the picture unless the network never came near it.
     if floor is not None and abs(floor - np.median(found["grey"])) < 15:
@@ -86,7 +86,7 @@ def _psnr(panel: Axes, one: Judged) -> None:
     if share is not None:
         met = f"{share['held']:,} of {share['samples']:,} images meet {floor:g} dB"
         at_least = share["at_least"]
-        words = met if at_least is None else f"{met}\n(at least {at_least:.1%} of such images)"
+        words = met if at_least is None else f"{met}\n(at least {at_least:.1%} of unseen ones)"
     panel.set_xlabel(f"PSNR (dB)\n{words}", fontsize=8)
     panel.set_ylabel("% of images")
 

@@ -1,8 +1,9 @@
-"""Every image of a data set marked, written, attacked and read, by any watermarking network."""
+"""Every image of a data set marked by a network's own residual, written, attacked and read: as the paper judges one."""
 
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from samplewise.errors import ConfigurationError, DataError, NotFiniteError, Out
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
-from samplewise.watermark.fidelity import fidelity
+from samplewise.watermark.fidelity import Fidelity, fidelity
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.networks import Network
 from samplewise.watermark.noise import Chain
@@ -37,6 +38,9 @@ Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""
 Pixels: TypeAlias = NDArray[np.uint8]
 """Images as files hold them, ``(B, H, W)`` or ``(B, H, W, 3)``."""
+Flags = NDArray[np.bool_]
+ABOUT = ("name", "patient", "number", "trained_on")
+"""Columns of the table of images before those of numbers."""
 EQUAL = 120.0  # dB that stand for an image equal to its cover
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
@@ -62,10 +66,18 @@ class Measured:
     columns: Mapping[str, Column]
     """By way and measure, such as ``grey/psnr``: psnr (dB), bit_error; of files also ssim, max_difference (grey
     levels), changed (share of the pixels), and after an attack ``grey/jpeg(75) bit_error``, NaN for images that were
-    not attacked."""
+    not attacked. Of files that the tool wrote also floor_kept (dB, that image and patches keep) and, beside each
+    bit_error, message: 1 where it was read exactly, 0 where not."""
+    trained_on: Flags | None = None
+    """Which of the images the network was trained on, ``(N,)``; none of them if None."""
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def fresh(self) -> Flags:
+        """Which of the images the network was not trained on, ``(N,)``."""
+        return np.ones(len(self), np.bool_) if self.trained_on is None else ~self.trained_on
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -73,20 +85,28 @@ class Measured:
         return tuple(dict.fromkeys(key.partition("/")[0] for key in self.columns))
 
     @property
-    def attacks(self) -> dict[tuple[str, str], Column]:
-        """Bit error of the images that were attacked, by way and attack."""
-        found = {key.partition("/")[::2]: values for key, values in self.columns.items() if key.endswith(" bit_error")}
-        return {(way, name.removesuffix(" bit_error")): v[~np.isnan(v)] for (way, name), v in found.items()}
+    def attacks(self) -> list[tuple[str, str]]:
+        """Ways and attacks after which messages were read."""
+        found = [key.removesuffix(" bit_error").partition("/") for key in self.columns if key.endswith(" bit_error")]
+        return [(way, attack) for way, _, attack in found]
+
+    def reading(self, way: str, attack: str = "") -> tuple[Column, Flags, Flags]:
+        """Bit error of the images that were read, whether the message was right, and which of all images they are."""
+        key = f"{way}/{attack} " if attack else f"{way}/"
+        errors = self.columns[f"{key}bit_error"]
+        read, right = ~np.isnan(errors), self.columns.get(f"{key}message", errors == 0)
+        return errors[read], right[read] > 0, read
 
     def write(self, path: Path) -> None:
         """Write a table with a row for each image."""
         with atomic(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(["name", "patient", "number", *self.columns])
+            writer.writerow([*ABOUT, *self.columns])
             values = np.stack(list(self.columns.values()), axis=1)
             for place, name in enumerate(self.names):
                 numbers = [None if np.isnan(value) else float(value) for value in values[place]]
-                writer.writerow([name, self.patients[place], int(self.numbers[place]), *numbers])
+                trained = int(not self.fresh[place])
+                writer.writerow([name, self.patients[place], int(self.numbers[place]), trained, *numbers])
 
     @classmethod
     def read(cls, path: Path, bits: int) -> Self:
@@ -94,10 +114,11 @@ class Measured:
         with decoding(path, "a list of judged images"):
             with path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
-            names, patients, numbers = ([row[key] for row in rows] for key in ("name", "patient", "number"))
-            keys = [key for key in rows[0] if key not in ("name", "patient", "number")]
-            columns = {key: np.array([float(row[key] or "nan") for row in rows]) for key in keys}
-            return cls(bits, tuple(names), tuple(patients), np.array([int(each) for each in numbers]), columns)
+            names, patients, numbers = ([row[key] for row in rows] for key in ABOUT[:3])
+            columns = {key: np.array([float(row[key] or "nan") for row in rows]) for key in rows[0] if key not in ABOUT}
+            trained = np.array([row.get(ABOUT[3]) == "1" for row in rows], np.bool_)  # older tables do not say
+            about = tuple(names), tuple(patients), np.array([int(each) for each in numbers])
+            return cls(bits, *about, columns, trained)
 
 
 def measure(
@@ -138,10 +159,7 @@ def measure(
         raise ConfigurationError(f"expected images and a batch size, got {len(data)} and {batch_size}")
     check_in_place(attacks)
     names, device = data.names, next(network.parameters()).device
-    if len({_file_name(name) for name in names}) < len(names):
-        raise DataError("two images would become the same PNG file; give them names that differ before the suffix")
-    attacked = np.zeros(len(data), np.bool_)
-    attacked[data.spread_places(attack_images).numpy()] = True
+    attacked = to_attack(data, attack_images)
     kinds: tuple[FileKind, ...] = ("grey", "rgb") if network.channels == 3 else ("grey",)
     found: defaultdict[str, list[Column]] = defaultdict(list)
 
@@ -160,19 +178,14 @@ def measure(
         for index in torch.arange(len(data)).split(batch_size):
             images, numbers = data.take(index)
             covers, messages, marked = mark(network, images.to(device), numbers.to(device))
-            files, chosen = [_file_name(names[i]) for i in index.tolist()], attacked[index.numpy()]
+            files, chosen = [file_name(names[i]) for i in index.tolist()], attacked[index.numpy()]
             for kind in kinds:
                 before = as_pixels(covers, kind)
                 paths = [folder / kind / name for name in files]
                 read = np.stack(list(pool.map(trip, paths, as_pixels(marked, kind))))
                 near = list(pool.map(fidelity, (StoredImage(one, 8) for one in before), read))
-                for name, values in {
-                    "psnr": [EQUAL if one.psnr is None else min(one.psnr, EQUAL) for one in near],
-                    "ssim": [one.ssim for one in near],
-                    "max_difference": [one.max_difference for one in near],
-                    "changed": [one.changed_share for one in near],
-                }.items():
-                    found[f"{kind}/{name}"].append(np.array(values, np.float64))  # None, where undefined, becomes NaN
+                for name in QUALITY:
+                    found[f"{kind}/{name}"].append(np.array([quality(one)[name] for one in near], np.float64))
                 found[f"{kind}/bit_error"].append(file_errors(read, messages))
                 for attack in attacks:
                     after = np.full(len(read), np.nan)
@@ -211,7 +224,26 @@ def mark(network: Network, images: Tensor, numbers: Tensor) -> Marked:
     return covers, messages, marked
 
 
-def _file_name(name: str) -> str:
+QUALITY = ("psnr", "ssim", "max_difference", "changed")
+
+
+def quality(one: Fidelity) -> dict[str, float]:
+    """The columns of a file's quality; NaN where one is not defined."""
+    psnr = EQUAL if one.psnr is None else min(one.psnr, EQUAL)
+    ssim = math.nan if one.ssim is None else one.ssim
+    return dict(zip(QUALITY, (psnr, ssim, float(one.max_difference), one.changed_share), strict=True))
+
+
+def to_attack(data: PictureData, count: int | None) -> Flags:
+    """Which of the images are attacked, ``(n,)``; names that would be one file are refused."""
+    if len({file_name(name) for name in data.names}) < len(data):
+        raise DataError("two images would become the same PNG file; give them names that differ before the suffix")
+    attacked = np.zeros(len(data), np.bool_)
+    attacked[data.spread_places(count).numpy()] = True
+    return attacked
+
+
+def file_name(name: str) -> str:
     """The name under which a picture's marked PNG is kept."""
     return name if name.lower().endswith(".png") else f"{name}.png"
 

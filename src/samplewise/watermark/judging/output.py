@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,16 @@ from samplewise.disk import atomic, ensure_writable, write_json, write_text
 from samplewise.errors import ConfigurationError
 from samplewise.problem import evaluation_mode
 from samplewise.provenance import provenance
-from samplewise.watermark.judging.measure import Measured, Pixels, mark
-from samplewise.watermark.judging.summary import Summary
+from samplewise.watermark.judging.measure import Flags, Measured, Pixels, mark
+from samplewise.watermark.judging.shipped import ship
+from samplewise.watermark.judging.summary import Summary, kept_floor
 from samplewise.watermark.tools import as_pixels
 from samplewise.watermark.training import Run
+from samplewise.watermark.watermarker import Watermarker
 
-FORMATS = ("samplewise-watermark-evaluation-1", "samplewise-watermark-evaluation-2")
-"""The last is written. Before it, a baseline without a floor was given the one that its recipe names."""
+FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3))
+"""The last is written. Before the second, a baseline without a floor was given the one that its recipe names; before
+the third, all networks were judged by themselves, and what was trained on went by the fingerprint of the pictures."""
 REPORT = "report.json"
 OURS = {REPORT, "table.csv", "table.md", "figures", "runs", "store"}
 """All that an evaluation's folder holds."""
@@ -32,17 +35,25 @@ IMAGES, MARKED, WORST = "images.csv", "marked", "worst.safetensors"
 KEPT = 6  # images of each kind
 
 NOTES = {
+    "judged": "tool: the file that embed writes and what extract reads from it, with the strength that the floors of "
+    "image and patches allow, the code that corrects errors, and the search. network: the residual as the network "
+    "gives it, as the paper judges one; embed scales it to the floor and codes the message, which is not this.",
     "grey": "The image as an 8-bit grey PNG file, really written and read back: clamped, rounded, and the mean of the "
     "channels where the network gives three. PSNR has the peak 255; 120 dB stands for a file equal to its cover.",
     "rgb": "The same as an 8-bit RGB file, for networks with three channels. What differs between red, green and blue "
     "is lost in a grey file, so both are given.",
     "float": "The paper's way: all channels as the network gives them, neither clamped nor rounded. No file holds "
     "that.",
-    "message": "Each image carries a message of its own, a function of its row in the store.",
-    "satisfied": "At least: exact Clopper-Pearson lower bound for images drawn like these and not trained on, none if "
-    "these were; corrected (Bonferroni) for the networks compared on them. Images of one patient are not independent; "
-    "the bound over patients takes that into account.",
-    "error_free": "At least: the same, and all of a run hold at once, as written and after each attack.",
+    "message": "Each image carries a message of its own, a function of its row in the store. Bit errors are those "
+    "before correction; where the tool reads no message, one half stands for them.",
+    "trained_on": "Images whose pixels, or whose patient, were in the training part of the run, and all where the "
+    "run does not say what it was trained on.",
+    "satisfied": "At least: exact Clopper-Pearson lower bound for images drawn like these, from those of them that "
+    "were not trained on, none if all were; corrected (Bonferroni) for the networks compared on them. Images of one "
+    "patient are not independent; the bound over patients takes that into account. Of the tool: among the images it "
+    "marks.",
+    "error_free": "The whole message is right, in the tool after correction. At least: the same, and all of a run "
+    "hold at once, as written and after each attack.",
     "usable_bits": "Capacity of a binary symmetric channel, L(1 - H2(BER)), at the mean bit error and as the mean over "
     "images.",
     "attacks": "Done to the files as written, each image with its own seed.",
@@ -82,6 +93,11 @@ def split_of(store: Store) -> dict[str, Any] | None:
 
 def again(one: Judged, places: Sequence[int]) -> tuple[Pixels, Pixels]:
     """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as when they were judged."""
+    if one.summary["judged"] == "tool":
+        marker, rows = Watermarker(one.run.network), one.data.rows[list(places)].tolist()
+        originals = one.data.store.images[rows]
+        floor = one.summary["floor"]
+        return originals, np.stack([ship(marker, *each, floor) for each in zip(originals, rows, strict=True)])
     images, numbers = one.data.take(torch.as_tensor(places))
     device = next(one.run.network.parameters()).device
     with evaluation_mode(one.run.network):
@@ -95,7 +111,7 @@ def write_judged(out: Path, one: Judged) -> None:
     one.measured.write(folder / IMAGES)
     error = columns["grey/bit_error"]
     worst = {
-        "psnr": np.argsort(columns["grey/psnr"], kind="stable")[:KEPT].tolist(),
+        "psnr": np.argsort(kept_floor(one.measured, "grey"), kind="stable")[:KEPT].tolist(),
         "bit_error": [place for place in np.argsort(-error, kind="stable")[:KEPT].tolist() if error[place] > 0],
     }
     kept = {}
@@ -139,38 +155,37 @@ def report_entry(out: Path, one: Judged) -> dict[str, Any]:
         "folder": run.folder.as_posix(),
         "recipe": asdict(run.recipe),
         "training": run.result,
-        "data": judged_on(run, one.data.store),
+        "data": judged_on(run, one),
         **one.summary,
         "per_image": (folder / IMAGES).relative_to(out).as_posix(),
         "marked_images": (folder / MARKED).relative_to(out).as_posix() if (folder / MARKED).exists() else None,
     }
 
 
-def judged_on(run: Run, store: Store) -> dict[str, Any]:
-    """The pictures that a run is judged on, and whether it was trained on a part of them, by the same split."""
+def judged_on(run: Run, one: Judged) -> dict[str, Any]:
+    """The pictures that a run is judged on, and how many of them it was trained on."""
+    store = one.data.store
     return {
         "folder": store.folder.as_posix(),
         "fingerprint": store.fingerprint,
-        "trained_on_these": run.recipe.data == store.fingerprint,
         "pictures": len(store),
         "split": split_of(store),
-        "split_as_trained": None if run.split is None else run.split == split_of(store),
+        "trained_on": one.summary["trained_on"],
+        "training_known": run.seen is not None,
     }
 
 
-def compared_on(part: str, data: Mapping[str, Any], recipe: Mapping[str, Any]) -> float:
-    """How many networks a run has compared on a part of the pictures, as :func:`judged_on` describes them.
+def seen_by(run: Run, data: PictureData) -> tuple[Flags, int]:
+    """Which pictures a run was trained on, ``(n,)``, and how many networks it has compared on the others.
 
-    The validation part selects among the audited rounds. Training compares without end; what may have been trained on
-    counts as trained on, since no bound is better than one that does not hold.
+    The validation part selects among the audited rounds. What may have been trained on counts as trained on, since no
+    bound is better than one that does not hold.
     """
-    if not data["trained_on_these"]:
-        return 1
-    if part in ("train", "all") or data["split_as_trained"] is not True:
-        return math.inf
-    return (
-        math.ceil((recipe["message_rounds"] + recipe["rounds"]) / recipe["audit_every"]) if part == "validation" else 1
-    )
+    if run.seen is None:
+        return np.ones(len(data), np.bool_), 1
+    trained = run.seen["train"].among(data)
+    chose = bool((run.seen["validation"].among(data) & ~trained).any())
+    return trained, math.ceil(run.recipe.last_round / run.recipe.audit_every) if chose else 1
 
 
 TABLE = {
@@ -181,6 +196,7 @@ TABLE = {
     "floor": ("floor (dB)", "floor", "g"),
     "noise": ("noise", "recipe/noise", ""),
     "images": ("images", "images", ""),
+    "written": ("marked", "written/share", ".2%"),
     "psnr_mean": ("PSNR mean", "quality/grey/psnr_mean", ".2f"),
     "psnr_min": ("PSNR min", "quality/grey/psnr_min", ".2f"),
     "satisfied": ("meet the floor", "quality/grey/satisfied/share", ".2%"),
@@ -218,19 +234,43 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         texts = ["" if row[name] is None else format(row[name], TABLE[name][2]) for name in shown]
         cells.append([text.replace("|", "\\|") for text in texts])
-    baseline = ", ".join(run["name"] for run in runs if run["recipe"]["image_loss"])
     notes = [
         "PSNR, SSIM, largest difference (grey levels) and BER are those of the 8-bit grey PNG files as written and "
         f"read back. At least: what holds for images like these with {runs[0]['confidence']:.0%} confidence "
         "(exact, each run for itself, images taken as independent). Usable bits: L(1 - H2(BER)).",
     ]
-    corrected = ", ".join(f"{run['name']} ({run['compared']})" for run in runs if 1 < run["compared"] < math.inf)
-    if corrected:
-        notes.append(f"At least, corrected for the rounds that were compared on these images: {corrected}.")
-    if trained := ", ".join(run["name"] for run in runs if run["compared"] == math.inf):
-        notes.append(f"Trained on these images, so that nothing follows for others: {trained}.")
-    if baseline:
-        notes.append(f"Trained without a floor, on a weighted image loss: {baseline}.")
+
+    def named(text: str, runs: Iterable[tuple[Mapping[str, Any], str]]) -> None:
+        if found := ", ".join(run["name"] + more for run, more in runs):
+            notes.append(f"{text}: {found}.")
+
+    named(
+        "As the tool ships it (embed and extract: strength up to the floors, error correction, search)",
+        ((run, "") for run in runs if run["judged"] == "tool"),
+    )
+    named(
+        "By the network's own residual, as the paper judges it, which is not what embed makes of it",
+        ((run, "") for run in runs if run["judged"] == "network"),
+    )
+    named(
+        "At least, corrected for the rounds that were compared on these images",
+        ((run, f" ({run['compared']})") for run in runs if run["compared"] > 1),
+    )
+    named(
+        "Trained on some of these images or on others of their patients, from which nothing follows for unseen ones",
+        (
+            (run, f" ({run['trained_on']:,} of {run['images']:,})")
+            for run in runs
+            if run["trained_on"] and run["data"]["training_known"]
+        ),
+    )
+    named(
+        "It is not known what it was trained on, so that nothing follows for unseen images",
+        ((run, "") for run in runs if not run["data"]["training_known"]),
+    )
+    named(
+        "Trained without a floor, on a weighted image loss", ((run, "") for run in runs if run["recipe"]["image_loss"])
+    )
     return "\n\n".join([aligned(cells), *notes])
 
 

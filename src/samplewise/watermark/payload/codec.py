@@ -76,7 +76,8 @@ def layouts(bits: int, *, tie: int = 0, checksum: int | None = None) -> tuple[La
         found.append(Layout(length, checksum + spare - code.parity, code))
     if not found:
         raise ConfigurationError(
-            f"expected a network of 58 to {MAX_BITS} bits to carry a payload with checksum and parity, got {bits} bits"
+            f"expected a network of {58 + tie} to {MAX_BITS} bits to carry a payload with checksum and "
+            f"parity, got {bits} bits"
         )
     return tuple(found)
 
