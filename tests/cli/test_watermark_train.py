@@ -8,7 +8,7 @@ from PIL import Image
 from samplewise.checkpoint import load_state
 from samplewise.cli import main
 
-SHORT = "message_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n"
+SHORT = 'network = "swift"\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n'
 
 
 @pytest.fixture
@@ -118,8 +118,9 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "no such folder" in error(capsys, "--data", str(tmp_path / "nowhere"), *out)
     (tmp_path / "empty").mkdir()
     assert "no pictures" in error(capsys, "--data", str(tmp_path / "empty"), *out)
-    assert "hold 1 to 64 bits, got 65" in error(capsys, *data, "--size", "32", "--bits", "65")
-    assert "multiple of 8 pixels" in error(capsys, *data, "--size", "33")
+    assert "hold 1 to 64 bits, got 65" in error(capsys, *data, "--network", "swift", "--size", "32", "--bits", "65")
+    assert "multiple of 64 pixels" in error(capsys, *data, "--size", "96")
+    assert "98 to" in error(capsys, *data, "--bits", "97")  # the tool could not use it
     assert "one of hidden, lattice, swift" in error(capsys, *data, "--network", "unet")
     assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
     assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")

@@ -1,5 +1,6 @@
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,16 @@ from plain_networks import SIZE, Plain, make_store
 from scipy.stats import binomtest
 from torch import Tensor
 
+from natural_images import natural_image
 from samplewise.data.pictures import PictureData, Store, prepare
 from samplewise.errors import DataError, NotFiniteError
-from samplewise.watermark.judging import Measured, measure, summarise
+from samplewise.watermark.judging import Measured, measure, measure_shipped, summarise
+from samplewise.watermark.judging.shipped import payload_of
 from samplewise.watermark.judging.summary import capacity, share_of
-from samplewise.watermark.networks import Hidden, Swift
+from samplewise.watermark.networks import Hidden, Lattice, Swift
 from samplewise.watermark.noise import parse_attacks
 from samplewise.watermark.pipeline import fixed_messages
+from samplewise.watermark.watermarker import Watermarker
 
 
 @pytest.fixture(scope="module")
@@ -193,18 +197,93 @@ def test_the_share_has_its_exact_bound(counts: tuple[int, int], confidence: floa
 
 def test_bounds_are_corrected_for_what_is_read_at_once_and_for_what_was_compared(data: PictureData) -> None:
     found = measure(Plain(), data, attacks=parse_attacks("identity, gaussian(0.3)"))
-    plain, chose, trained = (summarise(found, 20.0, compared=compared) for compared in (1, 5, math.inf))
+    plain, chose = (summarise(found, 20.0, compared=compared) for compared in (1, 5))
     for summary, compared in ((plain, 1), (chose, 5)):
         held = found.columns["grey/psnr"] >= 20.0
         assert summary["quality"]["grey"]["satisfied"] == share_of(held, 0.95, compared)
         readings = [*summary["reading"].values(), *(each["reading"] for each in summary["attacks"])]
-        columns = [found.columns[f"{way}/bit_error"] for way in found.ways] + list(found.attacks.values())
+        columns = [found.columns[f"{way}/bit_error"] for way in found.ways] + [
+            found.reading(*each)[0] for each in found.attacks
+        ]
         assert len(readings) == len(columns) == 4
         for reading, errors in zip(readings, columns, strict=True):
             assert reading["error_free"] == share_of(errors == 0, 0.95, 4 * compared)
-    assert trained["quality"]["grey"]["satisfied"]["at_least"] is None
-    assert trained["quality"]["grey"]["patients_satisfied"]["at_least"] is None
-    assert {each["error_free"]["at_least"] for each in trained["reading"].values()} == {None}
+
+
+def test_bounds_are_from_the_images_that_were_not_trained_on(data: PictureData) -> None:
+    found = measure(Uneven(16), data, attacks=parse_attacks("identity"), attack_images=3)
+    floor = 20 * math.log10(255 / 5.5)  # the first five of nine are within it
+    for first in (9, 3, 0):  # so many are trained on; three are of one patient
+        trained = np.arange(9) < first
+        summary = summarise(replace(found, trained_on=trained), floor)
+        held = np.arange(9) < 5
+        assert summary["trained_on"] == first
+        quality = summary["quality"]["grey"]
+        assert quality["satisfied"]["share"] == 5 / 9
+        for share, unseen in (
+            (quality["satisfied"], held[first:]),
+            (quality["patients_satisfied"], np.array([True, False, False])[first // 3 :]),
+            (summary["attacks"][0]["reading"]["error_free"], found.reading("grey", "identity")[1][first // 3 :]),
+        ):
+            exact = binomtest(int(unseen.sum()), len(unseen), alternative="greater") if len(unseen) else None
+            bound = exact and exact.proportion_ci(0.95, method="exact").low
+            if share is summary["attacks"][0]["reading"]["error_free"]:
+                bound = exact and exact.proportion_ci(1 - 0.05 / 3, method="exact").low  # three readings at once
+            assert share["at_least"] == (None if bound is None else pytest.approx(bound, abs=1e-9))
+            assert share["unseen"] == len(unseen)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
+    """Two pictures that can be marked, and one that is marked already."""
+    folder = tmp_path_factory.mktemp("larger")
+    images = [natural_image(height=128, width=128, seed=seed) for seed in range(2)]
+    for number, pixels in enumerate([*images, Watermarker.load().embed(images[0], "first", psnr=38.0).image]):
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return prepare(folder, folder / "store", size=128, workers=1).select()
+
+
+def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Path) -> None:
+    marker = Watermarker.load()
+    assert isinstance(marker.network, Lattice)
+    attacks = parse_attacks("flip, gaussian(0.9)")
+    found, refused = measure_shipped(
+        marker.network, larger, floor=38.0, attacks=attacks, attack_images=2, workers=2, keep=tmp_path
+    )
+    assert list(refused) == ["2.png"]
+    assert found.names == ("0.png", "1.png")
+    columns = found.columns
+    for place, name in enumerate(found.names):
+        cover = larger.store.images[place]
+        expected = marker.embed(cover, payload_of(place, marker), psnr=38.0)
+        with Image.open(tmp_path / "grey" / name) as picture:
+            kept = np.asarray(picture)
+        assert np.array_equal(kept, expected.image)
+        assert marker.extract(kept).payload == payload_of(place, marker)
+        psnr = 10 * math.log10(255**2 / np.square(kept.astype(float) - cover).mean())
+        assert columns["grey/psnr"][place] == pytest.approx(psnr, abs=1e-9)
+        assert 38.0 <= columns["grey/floor_kept"][place] <= psnr
+        assert columns["grey/bit_error"][place] == expected.certificate.bit_errors / 255
+    assert columns["grey/message"].tolist() == [1, 1]
+    assert columns["grey/flip message"][0] == 1  # which only the search finds
+    assert columns["grey/gaussian(0.9) message"][0] == 0
+    assert columns["grey/gaussian(0.9) bit_error"][0] == 0.5
+    assert np.isnan(columns["grey/flip message"][1])  # of three the first two are attacked evenly: 0 and 1
+    summary = summarise(found, 38.0, refused=refused)
+    assert (summary["judged"], summary["written"]["held"], summary["written"]["samples"]) == ("tool", 2, 3)
+    assert summary["quality"]["grey"]["satisfied"]["held"] == 2
+    assert summary["reading"]["grey"]["error_free"]["held"] == 2  # after correction, whatever was corrected
+    assert summary["attacks"][1]["reading"]["error_free"]["held"] == 0
+    assert summary["with_errors"] == []
+
+
+def test_a_network_that_no_image_can_be_marked_with_is_given_up(
+    larger: PictureData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("samplewise.watermark.judging.shipped.HOPELESS", 1)
+    found, refused = measure_shipped(Lattice(128, size=128, width=8), larger, floor=26.0)
+    assert (len(found), len(refused)) == (0, 3)
+    assert "not tried" in refused["1.png"]
 
 
 @given(st.floats(1e-6, 0.5), st.integers(1, 500))

@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_images_that_may_have_been_trained_on_promise_nothing(
     judged: tuple[Path, Judged], tmp_path: Path, part: str, split_as_trained: bool | None, compared: float
 ) -> None:
     stored = json.loads((judged[0] / "report.json").read_text())
-    stored["part"] = part
+    stored["part"], stored["format"] = part, "samplewise-watermark-evaluation-2"
     stored["runs"][0]["data"] |= {"trained_on_these": True, "split_as_trained": split_as_trained}
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs/one/images.csv").write_bytes((judged[0] / "runs/one/images.csv").read_bytes())
@@ -119,8 +120,24 @@ def test_images_that_may_have_been_trained_on_promise_nothing(
     assert run.splits[0].compared == compared
     (bound,) = {row[5] for row in run.tables[0].rows if row[1] == "9"}  # no message of 9 is right
     assert bound == ("–" if compared == math.inf else "0%")  # noqa: RUF001
-    assert ("confidence" in run.notes[1]) == (compared < math.inf)
+    assert ("confidence" in run.notes[-1]) == (compared < math.inf)
     assert run.galleries == ()  # an evaluation made before they were kept
+
+
+def test_images_that_were_trained_on_are_apart_from_the_others(judged: tuple[Path, Judged], tmp_path: Path) -> None:
+    one = judged[1]
+    out = tmp_path / "out"
+    measured = replace(one.measured, trained_on=np.arange(9) < 6)
+    some = replace(one, measured=measured, summary=summarise(measured, FLOOR))
+    write_judged(out, some)
+    write_report(out, [some], part="all", seed=0, device="cpu", figures=[])
+    (run,) = read_evaluation(out) or ()
+    fresh, trained = run.splits
+    assert (fresh.name, fresh.samples, fresh.trained_on) == ("all", 3, False)
+    assert (trained.name, trained.samples, trained.trained_on) == ("all, trained on", 6, True)
+    below = int((one.measured.columns["grey/psnr"][6:] < FLOOR).sum())
+    assert fresh.at_least == pytest.approx(1 - violation_rate_upper(below, 3, 0.95))
+    assert "all, trained on" in make_page([run])
 
 
 def test_the_folder_of_a_training_run_is_its_fit_with_the_recipe(tmp_path: Path) -> None:
@@ -156,6 +173,7 @@ def test_a_baseline_without_a_floor_has_none_in_a_report(judged: tuple[Path, Jud
 
     def before(stored: dict[str, Any]) -> None:  # of the first format, which gave it the floor of its recipe
         stored["format"] = "samplewise-watermark-evaluation-1"
+        stored["runs"][0]["data"] |= {"trained_on_these": False, "split_as_trained": None}
         stored["runs"][0]["recipe"]["image_loss"] = 0.7
 
     def asked(stored: dict[str, Any]) -> None:
@@ -203,7 +221,7 @@ def without_columns(path: Path) -> None:
     ("name", "harm"),
     [
         ("report.json", torn),
-        ("report.json", lambda path: path.write_text(path.read_text().replace('"quality"', '"qualities"'))),
+        ("report.json", lambda path: path.write_text(path.read_text().replace('"confidence"', '"certainty"'))),
         ("runs/one/images.csv", without_columns),
         ("runs/one/images.csv", Path.unlink),
         ("runs/one/worst.safetensors", torn),

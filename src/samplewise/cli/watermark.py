@@ -132,10 +132,10 @@ def train(
     if start is not None and (type(start), start.arguments) != (type(fresh), fresh.arguments):
         raise ConfigurationError(f"{begin_with}: holds another network than the recipe's: give the recipe of that run")
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
-    if (limited := limits(fresh)) and fabric.global_rank == 0:
-        note(f"training {limited}")
     with to_tensorboard(fabric, out / "fit" if tensorboard else None):
         wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
+        if (limited := limits(fresh)) and fabric.global_rank == 0:
+            note(f"training {limited}")
         solution = train(
             store,
             wanted,

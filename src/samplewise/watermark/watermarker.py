@@ -232,7 +232,7 @@ def as_stored(image: Any) -> StoredImage:
     """An array or a Pillow image as stored integers."""
     if isinstance(image, StoredImage):
         return image
-    mode = getattr(image, "mode", None)
+    mode = None if isinstance(image, np.ndarray) else getattr(image, "mode", None)  # that of np.memmap is another
     if mode is not None and mode not in ("L", "RGB", "I;16"):
         raise DataError(f"expected an image in grey (L, I;16) or RGB, got mode {mode}: convert it first")
     pixels = np.array(image)
