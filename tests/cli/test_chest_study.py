@@ -12,10 +12,11 @@ import pytest
 from forked import Forked
 from samplewise.cli import main
 from samplewise.studies.chest import impact
+from samplewise.studies.chest.densenet import Classifier
 from small_chest import make_store
 
 CLASSIFIER = ("--epochs", "1", "--batch-size", "8")
-MARK = ("--size", "32", "--bits", "4", "--psnr", "30")
+MARK = ("--network", "swift", "--size", "32", "--bits", "4", "--psnr", "30")
 SHORT = "message_rounds = 1\nrounds = 1\nbatch_size = 2\n"
 
 
@@ -106,13 +107,19 @@ def test_a_comparison_that_was_killed_goes_on(folder: Path, tmp_path: Path, caps
     assert json.loads(whole.out)["runs"] == json.loads(shown.out)["runs"]
 
 
-def test_a_classifier_says_what_it_reaches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_classifier_says_what_it_reaches(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = folder / "classifier" / "recipe.toml"
     kept = tomllib.loads(whole.read_text())
     assert (kept["augment"], kept["epochs"], kept["batch_size"], kept["size"]) == (False, 1, 8, 32)
     command = ["chest", "classifier", "--store", str(folder / "store"), "--recipe", str(whole)]
     assert "add --resume" in error(capsys, *command, "--out", folder / "classifier")
+    built: list[int] = []
+    plain = Classifier.__init__
+    monkeypatch.setattr(Classifier, "__init__", lambda self, size: (built.append(size), plain(self, size))[1])
     assert main([*command, "--out", str(folder / "classifier"), "--resume"]) == 0
+    assert built == [32]  # once
     shown = capsys.readouterr().out
     assert "| Pleural Thickening " in shown
     assert "fewer than 30 positives: Atelectasis" in shown

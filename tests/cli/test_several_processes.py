@@ -15,7 +15,7 @@ from samplewise.cli import main
 from samplewise.studies.mnist.results import read_results
 
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--epochs", "2")
-WATERMARK = "size = 32\nbits = 4\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\n"
+WATERMARK = 'network = "swift"\nsize = 32\nbits = 4\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\n'
 
 
 CPU = ("--accelerator", "cpu")

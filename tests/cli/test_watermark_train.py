@@ -7,6 +7,11 @@ from PIL import Image
 
 from samplewise.checkpoint import load_state
 from samplewise.cli import main
+from samplewise.data.pictures import Store
+from samplewise.data.records import SettingsFile
+from samplewise.watermark.recipe import make_recipe
+from samplewise.watermark.training import read_seen
+from samplewise.watermark.watermarker import Watermarker
 
 SHORT = 'network = "swift"\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n'
 
@@ -30,15 +35,21 @@ def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_a_run_from_a_folder_of_images_and_its_continuation(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
     recipe = tmp_path / "short.toml"
     recipe.write_text(SHORT)
     short = ("--recipe", str(recipe), "--bits", "4")  # what the command line says goes before the file
     command = ["watermark", "train", "--data", str(folder), *short, "--out", str(out)]
+    opened: list[Path] = []
+    plain = SettingsFile.open
+    monkeypatch.setattr(SettingsFile, "open", lambda *a, **k: (opened.append(a[1]), plain(*a, **k))[1])
     assert main([*command, "--json"]) == 0
-    ended = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    ended = json.loads(shown.out)
+    assert opened == [out]  # once
+    assert "copied" in shown.err  # what the tool cannot do with such a network
     assert ended["status"] in ("FEASIBLE", "UNFINISHED")
     assert 0 <= ended["bit_error"] <= 1
     assert (out / "model.safetensors").exists()
@@ -102,6 +113,16 @@ def test_a_run_begins_with_the_network_of_another(
     began = json.loads((tmp_path / "on" / "recipe.json").read_text())["settings"]["begin"]
     assert began.startswith("swift-")
     assert "begin" not in (tmp_path / "on" / "recipe.toml").read_text()
+    # What the first run was trained on, and what selected it, this one was trained on too.
+    seen, before = read_seen(tmp_path / "on"), read_seen(first)
+    assert seen is not None
+    assert before is not None
+    store = Store.open(first / "store")
+    assert {*before["validation"].contents} < {*seen["train"].contents} > {*before["train"].contents}
+    assert not seen["train"].among(store.select("test")).any()
+    (first / "seen.json").unlink()  # as a run of an earlier version: nobody knows
+    assert main([*on[:-1], str(tmp_path / "unknown")]) == 0
+    assert read_seen(tmp_path / "unknown") is None
     capsys.readouterr()
     # A run that began otherwise is another run.
     assert "begin" in error(capsys, *train[2:], *data, "--out", str(tmp_path / "on"), "--resume")
@@ -143,3 +164,9 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
         assert complaint in error(capsys, *data, "--recipe", str(recipe))
     assert "do not work here" in error(capsys, *data, "--accelerator", "cuda")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_shipped_kind_of_network_is_trained_unless_another_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_recipe({}).network == Watermarker.load().model.partition("-")[0]
+    assert main(["watermark", "train", "--help"]) == 0
+    assert "lattice" in capsys.readouterr().out

@@ -8,14 +8,18 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from samplewise.data.pictures import PATHOLOGIES, Store
+from natural_images import natural_image
+from picture_folders import save
+from samplewise.data.pictures import PATHOLOGIES, Store, prepare
 from samplewise.errors import DataError
-from samplewise.studies.chest.densenet import Classifier
+from samplewise.studies.chest.densenet import Classifier, probabilities
 from samplewise.studies.chest.impact import Impact, Originals, Seen, judge_originals, judge_run, look_at
 from samplewise.studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
+from samplewise.watermark.judging.shipped import payload_of
 from samplewise.watermark.networks import Network, Swift
 from samplewise.watermark.recipe import HIDDEN, SWIFT, Recipe
 from samplewise.watermark.training import Run
+from samplewise.watermark.watermarker import Watermarker
 from small_chest import make_store
 
 
@@ -79,6 +83,21 @@ def test_what_is_looked_at_is_what_a_file_holds(originals: Originals) -> None:
     before = np.log(originals.probabilities / (1 - originals.probabilities))
     after = np.log(seen["probabilities"] / (1 - seen["probabilities"]))
     assert after - before == pytest.approx(np.full((30, 14), 10 * 2 / 255), abs=1e-4)
+
+
+def test_a_lattice_is_looked_at_as_the_tool_ships_it(tmp_path: Path) -> None:
+    marker = Watermarker.load()
+    natural = [natural_image(height=128, width=128, seed=seed) for seed in range(2)]
+    for number, pixels in enumerate((natural[0], marker.embed(natural[1], "first", psnr=38.0).image)):
+        save(tmp_path / "data" / f"0000000{number}_000.png", pixels)
+    data = prepare(tmp_path / "data", tmp_path / "store", size=128).select()
+    seen = look_at(Corners(128).eval(), marker.network, data, floor=38.0)
+    shipped = marker.embed(natural[0], payload_of(0, marker), psnr=38.0)
+    assert seen["psnr"][0] == pytest.approx(shipped.certificate.fidelity.psnr, abs=1e-3)
+    assert seen["bit_error"][0] == shipped.certificate.bit_errors / 255
+    assert np.isnan(seen["psnr"][1])  # marked already: refused, and looked at as it is
+    plain = probabilities(Corners(128).eval(), data)
+    assert seen["probabilities"][1] == pytest.approx(plain[1], abs=1e-6)
 
 
 def test_nothing_hidden_changes_nothing(originals: Originals) -> None:

@@ -80,7 +80,7 @@ def impact(
 
     def look_at_run(run: Run) -> Seen:
         with progress(f"diagnosing {run.label}") as watch:
-            return look_at(network, run.network, data, batch_size=batch_size, watch=watch)
+            return look_at(network, run.network, data, floor=run.recipe.floor, batch_size=batch_size, watch=watch)
 
     originals = judge_originals(
         network,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from samplewise.checkpoint import load_state, save_state
 from samplewise.data.pictures import PATHOLOGIES, PictureData
-from samplewise.errors import CheckpointError, DataError
+from samplewise.errors import CheckpointError, DataError, RefusedError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
@@ -19,9 +19,11 @@ from samplewise.studies.chest.auroc import Array, Aurocs, Interval, enough, pati
 from samplewise.studies.chest.classifier import labels_of
 from samplewise.studies.chest.densenet import Classifier, probabilities
 from samplewise.watermark.judging.measure import Watch, mark
-from samplewise.watermark.networks import Network
+from samplewise.watermark.judging.shipped import ship
+from samplewise.watermark.networks import Lattice, Network
 from samplewise.watermark.tools import as_images, as_pixels
 from samplewise.watermark.training import Run
+from samplewise.watermark.watermarker import Watermarker
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 Seen = Mapping[str, Array]
@@ -87,6 +89,8 @@ class Impact:
     satisfied: float | None
     """Share of the images at or above the run's floor; None without one."""
     bit_error: float
+    refused: int = 0
+    """Images that the tool did not mark, which stay as they are."""
 
 
 def judge_originals(
@@ -123,26 +127,54 @@ def judge_originals(
 
 
 def look_at(
-    classifier: Classifier, network: Network, data: PictureData, *, batch_size: int = 32, watch: Watch | None = None
+    classifier: Classifier,
+    network: Network,
+    data: PictureData,
+    *,
+    floor: float | None = None,
+    batch_size: int = 32,
+    watch: Watch | None = None,
 ) -> Seen:
-    """Mark every image at its own resolution, write it as 8-bit grey, and look at what a file would hold."""
+    """Mark every image at its own resolution, write it as 8-bit grey, and look at what a file would hold.
+
+    A lattice marks as the tool does, at ``floor``. An image that the tool refuses stays as it is, with NaN for its PSNR
+    and bit error.
+    """
     if data.store.size % network.cell:
         raise DataError(
             f"{data.store.folder}: expected images of a multiple of {network.cell} pixels, got {data.store.size}"
         )
     device = next(classifier.parameters()).device
+    marker = Watermarker(network) if isinstance(network, Lattice) and floor is not None else None
     columns: list[tuple[torch.Tensor, ...]] = []
-    with evaluation_mode(classifier), evaluation_mode(network.to(device)):
+    with evaluation_mode(classifier), evaluation_mode(network if marker else network.to(device)):
         for (images, numbers), index in in_order(data, batch_size=batch_size, device=device):
-            _, messages, marked = mark(network, images, numbers)
-            read = as_images(as_pixels(marked, "grey"), channels=1, device=device)
-            errors = bit_error(network.extract(read.expand(-1, network.channels, -1, -1)), messages)
-            columns.append((classifier(read).sigmoid(), psnr(read, images), errors))
+            if marker is not None and floor is not None:
+                pixels, wrong = _shipped(marker, as_pixels(images, "grey"), numbers.tolist(), floor)
+                read, errors = as_images(pixels, channels=1, device=device), torch.from_numpy(wrong).to(device)
+            else:
+                _, messages, marked = mark(network, images, numbers)
+                read = as_images(as_pixels(marked, "grey"), channels=1, device=device)
+                errors = bit_error(network.extract(read.expand(-1, network.channels, -1, -1)), messages)
+            reached = torch.where(errors.isnan(), torch.nan, psnr(read, images))
+            columns.append((classifier(read).sigmoid(), reached, errors))
             if watch is not None:
                 watch(int(index[-1]) + 1, len(data))
     names = ("probabilities", "psnr", "bit_error")
     found = (torch.cat(column).double().cpu().numpy() for column in zip(*columns, strict=True))
     return dict(zip(names, found, strict=True))
+
+
+def _shipped(
+    marker: Watermarker, covers: NDArray[np.uint8], numbers: Sequence[int], floor: float
+) -> tuple[NDArray[np.uint8], Array]:
+    """What the tool makes of images ``(B, H, W)``, and the share of bits it reads wrong; NaN where it refuses."""
+    pixels, wrong = covers.copy(), np.full(len(covers), np.nan)
+    for place, number in enumerate(numbers):
+        with suppress(RefusedError):
+            pixels[place] = ship(marker, covers[place], number, floor)
+            wrong[place] = marker.extract(pixels[place]).corrected_errors / marker.network.bits
+    return pixels, wrong
 
 
 def look_once(folder: Path, about: Mapping[str, str], of: str, look: Callable[[], Seen]) -> Seen:
@@ -176,6 +208,10 @@ def judge_run(run: Run, originals: Originals, seen: Seen, *, bounds: Sequence[fl
         for k, (name, auroc) in enumerate(zip(PATHOLOGIES, moved.intervals, strict=True))
     )
     largest = change.max(1)
+    marked = ~np.isnan(seen["psnr"])
+    if not marked.any():
+        raise DataError(f"{run.folder}: the tool can mark none of the images at {run.recipe.floor:g} dB: train longer")
+    reached = seen["psnr"][marked]
     floor = None if run.recipe.image_loss else run.recipe.floor
     return Impact(
         name=run.name,
@@ -188,8 +224,9 @@ def judge_run(run: Run, originals: Originals, seen: Seen, *, bounds: Sequence[fl
         mean_change=float(change.mean()),
         quantiles={f"{q:g}": float(np.quantile(largest, q)) for q in QUANTILES},
         within={f"{bound:g}": float((largest <= bound).mean()) for bound in bounds},
-        psnr_mean=float(seen["psnr"].mean()),
-        psnr_min=float(seen["psnr"].min()),
-        satisfied=None if floor is None else float((seen["psnr"] >= floor).mean()),
-        bit_error=float(seen["bit_error"].mean()),
+        psnr_mean=float(reached.mean()),
+        psnr_min=float(reached.min()),
+        satisfied=None if floor is None else float((reached >= floor).mean()),
+        bit_error=float(seen["bit_error"][marked].mean()),
+        refused=int((~marked).sum()),
     )

@@ -77,6 +77,12 @@ def table_text(originals: Originals, impacts: Sequence[Impact], paper: Mapping[s
         "bootstrap over patients, paired for differences; * marks those that exclude zero. Paper: HiDDeN on the full "
         "data at 224 x 224, another classifier.",
     ]
+    notes += [
+        f"{one.label}: the tool refused {one.refused:,} of these images, which stay as they are; PSNR, floor and BER "
+        "are of the others."
+        for one in impacts
+        if one.refused
+    ]
     left_out = [name for name, counts in zip(PATHOLOGIES, originals.counts, strict=True) if not counts]
     if left_out:
         notes.append(f"Too few positives to count in the means: {', '.join(left_out)}.")
@@ -115,7 +121,7 @@ def _summaries(impacts: Sequence[Impact]) -> list[list[str]]:
                 f"{one.psnr_mean:.1f}",
                 f"{one.psnr_min:.1f}",
                 "" if one.satisfied is None else f"{one.satisfied:.1%}",
-                f"{one.bit_error:.3g}",
+                f"{one.bit_error:.3%}",
                 f"{one.mean_size:.4f}",
                 ", ".join(one.significant) or "none",
                 f"{one.flipped:.2%}",

@@ -201,11 +201,11 @@ TABLE = {
     "psnr_min": ("PSNR min", "quality/grey/psnr_min", ".2f"),
     "satisfied": ("meet the floor", "quality/grey/satisfied/share", ".2%"),
     "satisfied_at_least": ("at least", "quality/grey/satisfied/at_least", ".2%"),
-    "bit_error": ("BER", "reading/grey/bit_error_mean", ".3g"),
+    "bit_error": ("BER", "reading/grey/bit_error_mean", ".3%"),
     "error_free": ("error-free", "reading/grey/error_free/share", ".2%"),
     "usable_bits": ("usable bits", "reading/grey/usable_bits", ".1f"),
-    "bit_error_rgb": ("BER (RGB file)", "reading/rgb/bit_error_mean", ".3g"),
-    "bit_error_float": ("BER (floats)", "reading/float/bit_error_mean", ".3g"),
+    "bit_error_rgb": ("BER (RGB file)", "reading/rgb/bit_error_mean", ".3%"),
+    "bit_error_float": ("BER (floats)", "reading/float/bit_error_mean", ".3%"),
     "max_difference": ("max diff", "quality/grey/max_difference", ".0f"),
     "ssim": ("SSIM", "quality/grey/ssim_mean", ".4f"),
     "minutes": ("training (min)", "training/seconds", ".1f"),
@@ -245,7 +245,8 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
             notes.append(f"{text}: {found}.")
 
     named(
-        "As the tool ships it (embed and extract: strength up to the floors, error correction, search)",
+        "As the tool ships it (embed and extract: strength up to the floors, error correction, search), of the images "
+        "that it marks",
         ((run, "") for run in runs if run["judged"] == "tool"),
     )
     named(
