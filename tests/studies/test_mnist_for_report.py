@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_study import small_run
+from small_study import small_data, small_run, small_settings
 
 from samplewise.cli.report import read_reports
 from samplewise.errors import CheckpointError, DataError
 from samplewise.report.page import make_page
+from samplewise.studies.mnist.comparison import make_comparison
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,17 @@ def test_every_row_is_a_run_with_its_worst_pictures(study: Path) -> None:
     assert np.ptp(gallery.pictures[0].images["original"]) > 0
     assert penalty.multipliers[0].total == 60
     assert make_page([fixed, penalty]).count("data:image/png") == 80  # ten pairs of each row and data set
+
+
+def test_test_images_that_were_trained_on_promise_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = small_data()
+    plain.test.tensors[0][:2] = plain.train.tensors[0][5:7]
+    assert plain.shared == 2
+    monkeypatch.setattr("small_study.small_data", lambda name: plain)
+    found = small_run(tmp_path / "study", "fixed:10")
+    (run,) = read_reports([tmp_path / "study"])
+    assert [split.trained_on for split in run.splits] == [True, True]
+    assert "2 of the test images" in make_comparison(small_settings(plain), found).text()
 
 
 def test_a_study_without_a_complete_row_or_of_another_version_is_refused(study: Path, tmp_path: Path) -> None:

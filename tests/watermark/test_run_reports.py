@@ -72,7 +72,7 @@ def test_an_evaluation_is_read_whole(judged: tuple[Path, Judged]) -> None:
     assert bars.series["grey file"][0] == pytest.approx(1 / 8)
     assert "Mean over 4 images" in bars.caption
     assert [row[0] for row in run.tables[0].rows][:2] == ["as written, grey file", "as written, floats, no file"]
-    assert run.tables[0].rows[0][1:5] == ("9", "0.125", "0.125", "0%")
+    assert run.tables[0].rows[0][1:5] == ("9", "12.5%", "12.5%", "0%")
 
 
 def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judged]) -> None:

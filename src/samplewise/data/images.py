@@ -47,6 +47,12 @@ class ImageData:
         """The number of classes, by the largest label."""
         return 1 + int(max(self.train.tensors[1].max(), self.test.tensors[1].max()))
 
+    @property
+    def shared(self) -> int:
+        """How many test images are training images too, pixel by pixel: from these nothing follows for unseen ones."""
+        seen = {hash(image.tobytes()) for image in self.train.tensors[0].numpy()}
+        return sum(hash(image.tobytes()) in seen for image in self.test.tensors[0].numpy())
+
     def with_validation(self, samples: int, seed: int = 0) -> Self:
         """The training set split in two, for choosing settings without the test set.
 

@@ -117,9 +117,9 @@ def _table(found: list[dict[str, Any]], recipe: Recipe) -> str:
     rows = [heads.split("|")]
     for each in found:
         low, high = each["satisfied_range_of_second_half"]
-        numbers = ("{bit_error:.4f}", "{psnr_mean:.2f}", "{satisfied:.3f}", "{running_satisfied:.3f}")
+        numbers = ("{bit_error:.2%}", "{psnr_mean:.2f}", "{satisfied:.1%}", "{running_satisfied:.1%}")
         said = (number.format(**each) for number in numbers)
-        rows.append([each["name"], each["hypothesis"], *said, f"{low:.3f} to {high:.3f}"])
+        rows.append([each["name"], each["hypothesis"], *said, f"{low:.1%} to {high:.1%}"])
     return f"""\
 # Ablations: {recipe.bits} bits at {recipe.size} x {recipe.size}, floor {recipe.floor:g} dB, \
 {recipe.last_round * (recipe.steps_per_round or 0)} steps
@@ -153,7 +153,7 @@ def main() -> None:
         found.append(run(store, base, name, arguments.runs / name.replace(" ", "-")))
         write_json(arguments.out / "ablations.json", {"found": found, "provenance": provenance(seed=base.seed)})
         write_text(arguments.out / "ablations.md", _table(found, base))
-        told = "{name}: bit error {bit_error:.4f}, share at the floor {satisfied:.3f}".format(**found[-1])
+        told = "{name}: bit error {bit_error:.2%}, share at the floor {satisfied:.1%}".format(**found[-1])
         print(told, flush=True)
 
 

@@ -205,8 +205,8 @@ def _bit_errors(summary: Mapping[str, Any]) -> Table:
             (
                 name,
                 count(found["error_free"]["samples"]),
-                f"{found['bit_error_mean']:.3g}",
-                f"{found['bit_error_worst']:.3g}",
+                share(found["bit_error_mean"]),
+                share(found["bit_error_worst"]),
                 share(found["error_free"]["share"]),
                 others(found["error_free"]),
                 f"{found['usable_bits']:.0f}",
@@ -236,7 +236,7 @@ def _galleries(folder: Path, run: Mapping[str, Any], part: str, measured: Measur
                 psnr, wrong = (measured.columns[f"grey/{name}"][place] for name in ("psnr", "bit_error"))
                 change = (128.0 + GAIN * (marked.astype(np.float64) - original)).clip(0, 255).astype(np.uint8)
                 images = {"original": original, "marked": marked, f"change x {GAIN}": change}
-                pictures.append(Picture(f"{measured.names[place]}: {psnr:.2f} dB, bit error {wrong:.3g}", images))
+                pictures.append(Picture(f"{measured.names[place]}: {psnr:.2f} dB, bit error {share(wrong)}", images))
             title = f"{GALLERIES[kind]} on {part}: original, marked, change x {GAIN}"
             galleries.append(Gallery(title, tuple(pictures)))
     return galleries

@@ -108,6 +108,10 @@ class Comparison:
             f"{s.latent} units{shared}.{brackets} ± is half the range over the seeds. The selected epoch is the one "
             "with the most satisfied training constraints.",
         ]
+        if s.shared:
+            parts.append(
+                f"{s.shared:,} of the {s.held_out} images are training images too: they say nothing of others."
+            )
         for epoch in EPOCHS:
             for split in ("train", s.held_out):
                 parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]

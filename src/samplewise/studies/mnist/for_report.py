@@ -51,7 +51,7 @@ def _run(settings: StudySettings, result: Result, name: str) -> RunReport:
             method=result.row.text,
             selected=result.selected["reason"],
             selected_epoch=result.selected["epoch"],
-            splits=tuple(_split(name, result) for name in ("train", settings.held_out)),
+            splits=tuple(_split(name, result, settings) for name in ("train", settings.held_out)),
             curves=tuple(read_curves(result.epochs, [CONSTRAINT])),
             distributions=(result.errors(MERGED),) if result.keeps(ERRORS) else (),
             galleries=tuple(_galleries(settings, result)) if result.keeps(EXAMPLES) else (),
@@ -62,7 +62,7 @@ def _run(settings: StudySettings, result: Result, name: str) -> RunReport:
         )
 
 
-def _split(name: str, result: Result) -> Audited:
+def _split(name: str, result: Result, settings: StudySettings) -> Audited:
     numbers, samples = result.numbers(name), result.samples[name]
     finding = Finding(
         violated=round((1 - numbers["satisfied"]) * samples),
@@ -75,7 +75,7 @@ def _split(name: str, result: Result) -> Audited:
         samples=samples,
         objective=numbers["objective"],
         satisfied=numbers["satisfied"],
-        compared=math.inf if name == "train" else 1,
+        compared=math.inf if name == "train" or settings.shared else 1,
         means={"accuracy": numbers["accuracy"], CONSTRAINT: numbers["mse"]},
         constraints={CONSTRAINT: finding},
     )

@@ -11,7 +11,7 @@ from samplewise.errors import ConfigurationError
 from samplewise.studies.mnist.digit_network import DigitNetwork, Latent
 from samplewise.studies.mnist.rows import Row
 
-MADE = ("data", "fingerprint", "pixels", "height", "classes", "held_out")
+MADE = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
 """Settings that follow from the data, and that nobody chooses."""
 
 
@@ -28,6 +28,8 @@ class StudySettings:
     classes: int = 10
     held_out: str = "test"
     """Name of the second split: ``test``, or ``validation`` while settings are chosen."""
+    shared: int = 0
+    """Images of the second split that are in the first too; then no bound for unseen ones follows from it."""
     theta: float = 0.01
     latent: Latent = "linear"
     hidden: int = 256
@@ -53,6 +55,7 @@ class StudySettings:
             height=0 if data.shape[0] == data.shape[1] else data.shape[0],
             classes=data.classes,
             held_out=data.held_out,
+            shared=data.shared,
             **chosen,
         )
 
