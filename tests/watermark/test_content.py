@@ -79,7 +79,7 @@ def test_nothing_is_said_where_too_little_is_left() -> None:
     assert belongs(bits, np.full_like(image, 77)) is None  # nothing in it
     assert belongs(bits, np.full_like(image, 77), moved=True) is None
     # As much as a mark shows by itself, in an image that has nothing else to show.
-    faint = np.random.default_rng(0).normal(200.0, 2.0, image.shape).astype(np.float32)
+    faint = np.random.default_rng(0).normal(200.0, 1.5, image.shape).astype(np.float32)
     assert belongs(bits, faint) is None
     assert belongs(bits, faint, moved=True) is None
     assert belongs(CONTENT.bits(faint), faint) is True

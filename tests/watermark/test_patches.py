@@ -94,6 +94,17 @@ def test_rooms_are_of_each_image_alone_and_of_the_grey_of_colours() -> None:
         torch.testing.assert_close(rooms[number], patch_room(one, cover, 40.0)[0])
 
 
+def test_rooms_in_single_precision_are_those_of_loops_where_an_image_is_bright_and_calm() -> None:
+    random = np.random.default_rng(0)
+    levels = 255 - random.integers(0, 2, (64, 64))
+    levels[:, :32] = random.integers(0, 256, (64, 32))
+    change = random.integers(-1, 2, levels.shape)
+    cover, marked = (torch.from_numpy(each / 255.0).float()[None, None] for each in (levels, levels + change))
+    above = above_by_hand(calm_by_hand(levels / 255.0))
+    rooms = [-10.0 * math.log10(np.mean(part**2)) - 40.0 - above[at] for at, part in squares(change / 255.0, 32)]
+    np.testing.assert_allclose(patch_room(marked, cover, 40.0)[0].numpy(), rooms, atol=1e-3)
+
+
 def test_a_patch_that_did_not_change_has_finite_room() -> None:
     covers = natural_batch(1, height=64, width=64)
     assert patch_room(covers, covers, 40.0).isfinite().all()

@@ -31,9 +31,9 @@ ENOUGH = 3.6
 """What the pairs of the right image reach if each agrees; where less is left of it, nothing is said."""
 FAINT = 1.0
 """Grey levels: a difference that is nothing."""
-CLEAR = 0.125
+CLEAR = 0.11
 """How much the places of pairs differ, as root mean square of what :func:`_relief` gives, from which on an image may be
-another's. X-rays have 0.16 and more; of a mark at 40 dB where nothing else is, 0.1."""
+another's. X-rays have 0.12 and more; of a mark at 40 dB where nothing else is, 0.1."""
 
 
 class Content:
