@@ -78,6 +78,11 @@ def test_nothing_is_said_where_too_little_is_left() -> None:
     assert CONTENT.belongs(bits, image, np.zeros(image.shape, np.bool_), START, moved=False) is None
     assert belongs(bits, np.full_like(image, 77)) is None  # nothing in it
     assert belongs(bits, np.full_like(image, 77), moved=True) is None
+    # As much as a mark shows by itself, in an image that has nothing else to show.
+    faint = np.random.default_rng(0).normal(200.0, 1.5, image.shape).astype(np.float32)
+    assert belongs(bits, faint) is None
+    assert belongs(bits, faint, moved=True) is None
+    assert belongs(CONTENT.bits(faint), faint) is True
 
 
 def test_the_key_says_which_places_are_compared() -> None:

@@ -1,5 +1,6 @@
 """Marks that are found wherever an image went, and that know which image they are of."""
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +12,17 @@ from numpy.typing import NDArray
 
 from natural_images import natural_image
 from samplewise.errors import DataError
-from samplewise.watermark import Key, Payload, Watermarker
+from samplewise.watermark import Key, Payload, Watermarker, schemes
 from samplewise.watermark.formats import StoredImage
 from samplewise.watermark.noise import parse_attack
+from samplewise.watermark.payload import Codec, Extracted
 from samplewise.watermark.schemes import SALTS, Sight, Woven
 from samplewise.watermark.watermarker import Embedded
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 MESSAGE, FLOOR = "patient 4711", 40.0
 Pixels = NDArray[Any]
+periods = importlib.import_module("samplewise.watermark.finding.periods")  # the package has the function by that name
 
 
 def textured(seed: int, side: int = 512) -> Pixels:
@@ -97,12 +100,33 @@ def test_a_mark_that_was_copied_is_said_to_be_of_another_image(case: Case, move:
     assert found.belongs is False
 
 
-def test_the_chance_grows_with_the_places_that_were_tried(case: Case) -> None:
-    unmoved = case.marker.extract(case.marked.image)
-    turned = case.marker.extract(np.ascontiguousarray(np.rot90(case.marked.image)))
-    assert unmoved.corrected_errors == turned.corrected_errors == 0
-    # Up to three pilots where it would lie if nobody had moved it, and the first place of the search.
-    assert turned.chance / unmoved.chance == pytest.approx(4)
+def test_the_chance_counts_every_try_of_every_reader(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = case.marker.before
+    images = {
+        "unmoved": case.marked.image,
+        "turned": np.ascontiguousarray(np.rot90(case.marked.image)),
+        "of the first version": first.embed(case.image, MESSAGE, psnr=FLOOR).image,
+    }
+    decode, decoded = Codec.decode, list[float]()
+
+    def counted(codec: Codec, *arguments: Any) -> Extracted | None:
+        found = decode(codec, *arguments)
+        decoded.append(1.0 if found is None else found.chance)
+        return found
+
+    monkeypatch.setattr(Codec, "decode", counted)
+    for name, image in images.items():
+        decoded.clear()
+        found = case.marker.extract(image)
+        assert found.message == MESSAGE, name
+        assert found.chance == pytest.approx(7 * min(decoded)), name  # three pilots, three places, the first version
+    # What is not marked is tried at all of them, if everything looks likely enough.
+    monkeypatch.setattr(schemes, "LIKELY_PILOT", -10.0)
+    monkeypatch.setattr(schemes, "LEAST_PILOT", -10.0)
+    monkeypatch.setattr(periods, "LEAST", -10.0)
+    decoded.clear()
+    assert not case.marker.extract(case.image)
+    assert decoded == [1.0] * 7
 
 
 def test_what_is_written_in_the_place_of_a_message_keeps_pilot_and_floor(case: Case) -> None:

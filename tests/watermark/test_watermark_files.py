@@ -1,6 +1,7 @@
 """Files marked and verified: what is certified is what lies on the disk."""
 
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ def test_a_refused_image_leaves_nothing(tmp_path: Path) -> None:
     source = saved(tmp_path / "a.png", GREY)
     with pytest.raises(RefusedError, match=r"a\.png: .* the highest floor that works is"):
         file_marker(90.0).mark_file(source, tmp_path / "deeper" / "b.png")
+    assert names(tmp_path) == {"a.png"}
+
+
+def test_a_file_that_would_not_be_believed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, extract = saved(tmp_path / "a.png", GREY), Watermarker.extract
+    # As if writing the file, and nothing before it, took away what tells the image from others.
+    monkeypatch.setattr(Watermarker, "extract", lambda self, image: replace(extract(self, image), belongs=False))
+    with pytest.raises(RefusedError, match="another image"):
+        file_marker().mark_file(source, tmp_path / "b.png")
     assert names(tmp_path) == {"a.png"}
 
 

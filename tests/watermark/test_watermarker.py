@@ -143,13 +143,17 @@ def test_an_image_that_can_hold_nothing_is_told_why() -> None:
         MARKER.embed(small, "x" * 16, psnr=70)
 
 
-def test_flat_images_are_marked_or_refused() -> None:
-    image = np.full((256, 256), 127, np.uint8)
-    assert MARKER.extract(MARKER.embed(image, "flat", psnr=35).image).message == "flat"
-    for level in (0, 255):  # half of what could be written is clipped
-        image = np.full((256, 256), level, np.uint8)
-        with contextlib.suppress(RefusedError):
-            assert MARKER.extract(MARKER.embed(image, "flat", psnr=35).image).message == "flat"
+def test_flat_images_lie_fifteen_above_their_floor_or_are_refused() -> None:
+    for level in (0, 127, 255):  # of black and white, half of what could be written is clipped
+        page = np.full((256, 256), level, np.uint8)
+        with contextlib.suppress(RefusedError) if level != 127 else contextlib.nullcontext():
+            marked = MARKER.embed(page, "flat", psnr=35).image
+            assert MARKER.extract(marked).message == "flat"
+            for top, left in np.ndindex(8, 8):
+                patch = np.s_[32 * top : 32 * top + 32, 32 * left : 32 * left + 32]
+                assert measured_psnr(page[patch], marked[patch], 255) >= 35 + 15
+    with pytest.raises(RefusedError, match="highest floor"):  # 70 dB are one pixel in 150, by one level
+        MARKER.embed(np.full((256, 256), 127, np.uint8), "flat", psnr=55)
 
 
 @given(st.integers(1, 63), st.integers(1, 200), st.booleans())
@@ -431,21 +435,28 @@ class Twice(Network):
         return read[:, 0]
 
 
+def test_a_mark_that_hides_its_image_is_refused_and_a_weaker_one_not() -> None:
+    noise = np.rint(np.random.default_rng(0).normal(200, 1.5, (256, 256))).astype(np.uint8)
+    with pytest.raises(RefusedError, match=r"higher floor"):
+        MARKER.embed(noise, "x", psnr=30)
+    assert MARKER.extract(MARKER.embed(noise, "x", psnr=45).image).belongs is not False
+
+
 @given(st.integers(1, 900), st.integers(1, 900), st.sampled_from([1, 3]))
 def test_a_view_is_cut_into_whole_cells_and_comes_back_in_the_shape_of_the_image(
     height: int, width: int, channels: int
 ) -> None:
-    image = StoredImage(np.broadcast_to(np.uint8(7), (height, width)), 8)
+    image = StoredImage(np.broadcast_to(np.uint8(2), (height, width)), 8)
     view = NetworkView.of(image, Twice(1, size=8, channels=channels))
     seen = view.tensor()
     assert (seen.shape[1], seen.shape[2] % 8, seen.shape[3] % 8) == (channels, 0, 0)
     assert seen.shape[2] // 8 * (seen.shape[3] // 8) == view.room  # in cells, as the network needs one
-    assert torch.allclose(seen, torch.tensor(7 / 255))
+    assert torch.allclose(seen, torch.tensor(2 / 255))
     drawing = view.drawing(np.zeros(1, np.uint8))
     assert drawing.residual.shape == seen.shape[2:]
-    np.testing.assert_allclose(drawing.residual, 7.0, rtol=1e-5)
+    np.testing.assert_allclose(drawing.residual, 2.0, rtol=1e-5)
     assert drawing.scale == view.factor
     marked = Strongest(image, drawing, 1.0).pixels(25.0)
     assert marked.shape == (height, width)
-    np.testing.assert_array_equal(marked, 14)  # as 7 of 255 are 31 dB, all of it
-    np.testing.assert_allclose(view.logits(), [7 / 255], rtol=1e-5)
+    np.testing.assert_array_equal(marked, 4)  # as 2 of 255 are 42 dB, all of it
+    np.testing.assert_allclose(view.logits(), [2 / 255], rtol=1e-5)

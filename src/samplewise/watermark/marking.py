@@ -19,7 +19,7 @@ from samplewise.watermark.formats import ImageFile, check_free, naming, read, ta
 from samplewise.watermark.messages import Messages
 from samplewise.watermark.payload import Payload
 from samplewise.watermark.strength import checked_floor
-from samplewise.watermark.watermarker import Watermarker
+from samplewise.watermark.watermarker import OTHERS, Watermarker
 
 if TYPE_CHECKING:
     from samplewise.watermark.signing import Signer  # who does not sign needs no cryptography
@@ -156,7 +156,7 @@ class FileMarker:
             The certificate, and notes: what was converted, and what could not be kept.
 
         Raises:
-            RefusedError: the message cannot be read back at the floor.
+            RefusedError: the message cannot be read back at the floor, or would be taken for another image's.
             DataError, ConfigurationError, OutputError: as :func:`read` and :meth:`ImageFile.write`.
         """
         image = read(source)
@@ -232,6 +232,8 @@ class FileMarker:
                 raise RefusedError(
                     f"{image.path}: the message cannot be read from the written file: lower the floor, or write .png"
                 )
+            if found.belongs is False:
+                raise RefusedError(f"{image.path}: {OTHERS}, as written: raise the floor, or write .png")
             hashes, wrong = (image.sha256, written.sha256), found.corrected_errors
             certificate = self.marker.certify(image, written.pixels, wrong, hashes, self.floor, protected)
             if not certificate.satisfied:

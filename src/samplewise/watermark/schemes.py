@@ -16,7 +16,7 @@ from torch import Tensor
 
 from samplewise.errors import DataError
 from samplewise.watermark.content import PAIRS, Content
-from samplewise.watermark.finding import Picture, Pilots, Place, periods, seen_at
+from samplewise.watermark.finding import CANDIDATES, Picture, Pilots, Place, periods, seen_at
 from samplewise.watermark.formats import StoredImage, bands
 from samplewise.watermark.networks import Lattice, Network
 from samplewise.watermark.networks.lattice import CELL, TILE, pilot_tile
@@ -80,6 +80,8 @@ class Scheme(Protocol):
     """One way to write messages into images and to read them."""
 
     codec: Codec
+    tries: int
+    """How often reading one image tries to decode bits, at most."""
 
     def room(self, image: StoredImage) -> float:
         """How many times the room that a message needs there is; below 1 the image is too small."""
@@ -99,6 +101,8 @@ class Scheme(Protocol):
 
 class Plain:
     """Cells that begin at the corner of an image: any network, and all files of the first version."""
+
+    tries = 1
 
     def __init__(self, network: Network, key: Key | None) -> None:
         self.network = network
@@ -175,6 +179,9 @@ class Sight:
 class Woven:
     """Tiles all over an image that are found wherever it went, tied to what is in the image."""
 
+    tries = LIKELY_PILOTS + 1 + CANDIDATES
+    """By each likely pilot where nobody moved the image, then as large as if it were whole, then by each period."""
+
     def __init__(self, network: Lattice, key: Key | None) -> None:
         self.network = network
         self.key = key
@@ -242,11 +249,8 @@ class Woven:
         if self.room(image) < 1:
             return None
         sight = Sight.of(image)
-        for tries, place in enumerate(self._places(sight), start=1 + LIKELY_PILOTS):  # those without a search
-            found = self._read(*sight.at(place, TILE), [place.pilot], moved=True).found
-            if found is not None:
-                return replace(found, chance=min(1.0, tries * found.chance))
-        return None
+        looks = (self._read(*sight.at(place, TILE), [place.pilot], moved=True) for place in self._places(sight))
+        return next((look.found for look in looks if look.found is not None), None)
 
     def _places(self, sight: Sight) -> Iterator[Place]:
         """Where the tiles may lie: as large as if the image were whole, then as its periods say."""
@@ -278,10 +282,9 @@ class Woven:
         with torch.inference_mode():
             images = torch.from_numpy(seen / np.float32(LEVELS))[None, None]
             logits = self.network.extract(images, torch.from_numpy(trust)[None, None])[0].numpy()
-        for tries, pilot in enumerate(pilots, start=1):
+        for pilot in pilots:
             found = self.codec.decode(logits, str(pilot))
             if found is not None:
                 belongs = self.content.belongs(found.tie, seen, inside, origin, moved=moved)
-                chance = min(1.0, tries * found.chance)
-                return Look(logits, replace(found, belongs=belongs, chance=chance), str(pilot))
+                return Look(logits, replace(found, belongs=belongs), str(pilot))
         return Look(logits)

@@ -68,12 +68,16 @@ def shown_grey(pixels: NDArray[Any], shown: tuple[float, float]) -> NDArray[np.f
 
 def relative_floors(image: StoredImage) -> NDArray[np.float64]:
     """How many dB the floor of each patch of an image lies above that of the image, ``(rows, columns)``."""
-    shown = shown_range(image)
-    calm = [
-        calmness(torch.from_numpy(shown_grey(image.pixels[rows], shown))[None, None])
-        for rows in bands(image.pixels, BAND, unit=PATCH)
-    ]
-    found: NDArray[np.float64] = above_image(torch.cat(calm, dim=2))[0, 0].double().numpy()
+    lowest, span = shown_range(image)
+    channels = image.pixels[0, 0].size
+    calm = []
+    for rows in bands(image.pixels, BAND, unit=PATCH):
+        # The sum of the colours, not their mean: stored values and their squares are whole numbers, and so exact.
+        pixels = image.pixels[rows]
+        grey = pixels.astype(np.float64) if pixels.ndim == 2 else pixels.sum(2, dtype=np.float64)
+        np.clip(grey, channels * lowest, channels * (lowest + span), out=grey)
+        calm.append(calmness(torch.from_numpy(grey)[None, None], channels * span))
+    found: NDArray[np.float64] = above_image(torch.cat(calm, dim=2))[0, 0].numpy()
     return found
 
 

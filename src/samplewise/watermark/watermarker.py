@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +30,7 @@ SEARCHED = 1 << 22, 1 << 23
 OBLONG = 16
 """How many times longer than wide they are at most: of narrow ones the network sees more."""
 NOTHING = "no floor would work"
+OTHERS = "the mark hides what tells this image from others, so that its message would be taken for another image's"
 MUCH = 0.25
 """Share of an image; where more is protected, that is named as a reason."""
 
@@ -115,8 +116,8 @@ class Watermarker:
             replace: write the message in the place of the one that is there, instead of refusing that.
 
         Raises:
-            RefusedError: the message cannot be read back at this floor, and it says which floor would do; or the image
-                is marked already.
+            RefusedError: the message cannot be read back at this floor, and it says which floor would do; it would be
+                taken for another image's; or the image is marked already.
             DataError: not an image of this kind, or one too small.
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
@@ -133,7 +134,12 @@ class Watermarker:
         One look if nobody moved the image; else it is looked for.
         """
         stored = as_stored(image)
-        return self.scheme.look(stored).found or self._earlier(stored) or self.scheme.search(stored) or Extracted()
+        found = self.scheme.look(stored).found or self._earlier(stored) or self.scheme.search(stored)
+        if found is None:
+            return Extracted()
+        # Of every reader and not only up to here: all of them would try what is not marked.
+        tries = self.scheme.tries + sum(one.scheme.tries for one in self.before)
+        return replace(found, chance=min(1.0, tries * found.chance))
 
     def _earlier(self, image: StoredImage) -> Extracted | None:
         """What an earlier version wrote into an image that nobody moved."""
@@ -165,8 +171,11 @@ class Watermarker:
         instead = None if there.found is None else there
         mask = None if protect is None else _checked_mask(protect, image)
 
-        def attempt(at: float) -> tuple[NDArray[Any], int, bool]:
-            """Pixels at a floor, how many bits are read wrong, and whether that leaves reserves for what may happen."""
+        def attempt(at: float) -> tuple[NDArray[Any], int, bool, bool]:
+            """Pixels at a floor, how many bits are read wrong, whether that leaves reserves, and whose message it is.
+
+            The reserves are for what may happen to the file; the last is False if it would be taken for another's.
+            """
             drawing = self.scheme.draw(image, payload, at, instead=instead)
             pixels = Strongest(image, drawing, STRONGEST, mask, max_difference).pixels(at)
             look = self.scheme.look(image.with_pixels(pixels))
@@ -175,16 +184,19 @@ class Watermarker:
                 wrong = int(np.count_nonzero((look.logits > 0) != drawing.bits))
             # What counting errors can correct must do here; weighing them is left for what happens to the file.
             enough = wrong <= self.codec.correctable(len(payload.content))
-            return pixels, wrong, enough and look.found is not None and look.found.payload == payload
+            readable = enough and look.found is not None and look.found.payload == payload
+            return pixels, wrong, readable, look.found is None or look.found.belongs is not False
 
-        pixels, errors, readable = attempt(floor)
-        if readable:
+        pixels, errors, readable, believed = attempt(floor)
+        if readable and believed:
             return pixels, errors
+        if readable:
+            raise RefusedError(f"{OTHERS}: try a higher floor than {floor:g} dB")
         advice = "try a lower floor"
         narrow, long = sorted(image.pixels.shape[:2])
         if image.pixels.size <= SEARCHED[1] and long <= OBLONG * narrow:
             step = FLOOR_STEP if image.pixels.size <= SEARCHED[0] else 4 * FLOOR_STEP
-            highest = highest_floor(lambda at: attempt(at)[2], floor, step=step)
+            highest = highest_floor(lambda at: all(attempt(at)[2:]), floor, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
         raise RefusedError(
             f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB{_in_window(image)}: "

@@ -4,8 +4,8 @@ The mark repeats: the autocorrelation of the image shows its period and angle. T
 other, and the pilot tells where they begin and which way round they are.
 """
 
-from samplewise.watermark.finding.periods import periods
+from samplewise.watermark.finding.periods import CANDIDATES, periods
 from samplewise.watermark.finding.pilots import Pilots
 from samplewise.watermark.finding.place import Picture, Place, seen_at
 
-__all__ = ["Picture", "Pilots", "Place", "periods", "seen_at"]
+__all__ = ["CANDIDATES", "Picture", "Pilots", "Place", "periods", "seen_at"]
