@@ -50,12 +50,13 @@ def test_embed_extract_and_verify(capsys: pytest.CaptureFixture[str], image: Pat
     assert shown(capsys, "extract", marked) == "patient 4711\n"
     told = shown(capsys, "verify", image, marked)
     assert "message         patient 4711\n" in told
-    assert ", floor 42 dB\n" in told
+    assert ", floor 42 dB of the certificate\n" in told
+    assert "belongs         it belongs to this image\n" in told
     assert main("verify", image, marked, "--psnr", "60") == 1
     out, err = capsys.readouterr()
-    assert ", floor 60 dB" in out
+    assert ", floor 60 dB asked for" in out
     assert err.startswith("not well: PSNR of 42.0")
-    assert ", floor 42 dB\n" in shown(capsys, "verify", image, marked, "--psnr", "20")
+    assert ", floor 42 dB of the certificate\n" in shown(capsys, "verify", image, marked, "--psnr", "20")
     (tmp_path / "marked.png.json").unlink()
     assert main("verify", image, marked, "--psnr", "20") == 1
     assert capsys.readouterr().err.startswith("not well: no certificate beside the image")

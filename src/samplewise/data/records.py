@@ -64,7 +64,7 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
         return found
 
     with decoding(path, what):
-        with path.open("rb") as file:
+        with disk.open_regular(path) as file:
             value = json.loads(file.read(largest), parse_constant=refuse, object_pairs_hook=once)
         if not isinstance(value, dict):
             if format is None:
@@ -105,7 +105,7 @@ def toml_values(path: Path, kind: type[Any], *, apart: Collection[str] = ()) -> 
         ConfigurationError: it has an unknown key or a value of another type.
     """
     with decoding(path, "TOML"):
-        with path.open("rb") as file:
+        with disk.open_regular(path) as file:
             content = file.read(MAX_TOML + 1)
         if len(content) > MAX_TOML:
             raise ValueError(f"expected at most {MAX_TOML:,} bytes")
