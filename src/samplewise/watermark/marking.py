@@ -65,7 +65,7 @@ class Region:
     @property
     def identity(self) -> str:
         """What tells this region from others: a file may have changed under its name."""
-        return self.text if self.drawn is None else self.place[:16]
+        return self.place if self.drawn is None else self.place[:16]
 
     @property
     def place(self) -> str:
