@@ -36,7 +36,7 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 def check_regular(path: Path | str) -> None:
     """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
-    mode = os.stat(path).st_mode
+    mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "a device")
         raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
@@ -45,7 +45,7 @@ def check_regular(path: Path | str) -> None:
 def open_regular(path: Path | str, *, handed_over: bool = False) -> io.BufferedReader:
     """Open a regular file for reading; with ``handed_over`` also a pipe that the shell opened, as secrets come by."""
     if handed_over and str(path).startswith(HANDED_OVER):
-        return open(path, "rb")
+        return Path(path).open("rb")
     check_regular(path)
     # Should a pipe have taken its place meanwhile, nobody waits for it either.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
