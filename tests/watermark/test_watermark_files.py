@@ -201,6 +201,7 @@ def test_a_rectangle_is_checked_by_the_certificate_alone(tmp_path: Path) -> None
         ("-1,0,5,5", "expected a region as x,y,width,height"),
         ("nowhere.png", "expected a region as x,y,width,height"),
         ("x" * 5000, "expected a region as x,y,width,height"),
+        (f"{'9' * 5000},0,1,1", "expected a region as x,y,width,height"),
     ],
 )
 def test_what_is_no_region_is_refused(text: str, message: str) -> None:

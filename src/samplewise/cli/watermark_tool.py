@@ -14,7 +14,7 @@ from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
 from samplewise.cli.watermark_keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
 from samplewise.cli.watermark_messages import MessageFromOption, MessagesOption, chosen_message
-from samplewise.cli.watermark_words import decibels, largest_change, message_text, signature_text
+from samplewise.cli.watermark_words import confidence, decibels, largest_change, message_text, signature_text
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def extract(
     marker = _marker(model, key)
     if not source.is_dir():
         found = extract_file(marker, source)
-        about = f"confidence {found.confidence:.8%}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+        about = f"{confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
         emit(found.to_dict(), message_text(found), about if found else "", as_json=as_json)
         if not found or found.belongs is False:
             raise typer.Exit(FAILED)

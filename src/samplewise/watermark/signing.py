@@ -106,6 +106,8 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
         ConfigurationError: one of the files is there; no key is ever replaced.
         OutputError: they cannot be written.
     """
+    if path.name in ("", ".."):
+        raise ConfigurationError(f"{path}: expected the name of a file for the key, got a folder: add a name")
     beside = path.with_name(f"{path.name}.pub")
     made: list[Path] = []
     try:
