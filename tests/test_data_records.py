@@ -88,7 +88,7 @@ def test_a_file_that_is_torn_or_foreign_is_one_error(tmp_path: Path, content: by
 def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot be read as a split: No such file or directory"):
         read_json(tmp_path / "nowhere", "a split")
-    with pytest.raises(RecordError, match="cannot be read as a split: .* a folder"):
+    with pytest.raises(RecordError, match="got a folder"):
         read_json(tmp_path, "a split")
 
 
