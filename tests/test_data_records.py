@@ -85,18 +85,20 @@ def test_a_file_that_is_torn_or_foreign_is_one_error(tmp_path: Path, content: by
     assert isinstance(found.value, DataError)
 
 
-def test_a_missing_file_and_a_folder_are_told_in_the_words_of_the_system(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot be read as a split: No such file or directory"):
         read_json(tmp_path / "nowhere", "a split")
-    with pytest.raises(RecordError, match="cannot be read as a split: Is a directory"):
+    with pytest.raises(RecordError, match="got a folder"):
         read_json(tmp_path, "a split")
 
 
-def test_errors_of_our_own_pass_and_no_more_is_read_than_allowed(tmp_path: Path) -> None:
+def test_errors_of_our_own_pass_and_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^no patients$"), decoding(tmp_path, "a split"):
         raise DataError("no patients")
     (tmp_path / "x.json").write_text("{}" + " " * 100)
-    assert read_json(tmp_path / "x.json", "a split", largest=2) == {}
+    assert read_json(tmp_path / "x.json", "a split", largest=102) == {}
+    with pytest.raises(RecordError, match="at most 101 bytes"):
+        read_json(tmp_path / "x.json", "a split", largest=101)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,14 @@ import pytest
 import torch
 
 from samplewise.disk import (
+    PARTIAL,
     alone,
     atomic,
     cannot_write,
     clear_partial,
     ensure_writable,
     lock,
+    open_regular,
     strict_json,
     write_json,
     write_tensors,
@@ -59,6 +62,31 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*"))) == 6, "a folder for each half, and the half in it"
     clear_partial(tmp_path)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["folder", "whole"]
+
+
+def test_what_lies_behind_a_link_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "theirs" / f"{PARTIAL}x").mkdir(parents=True)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "link").symlink_to(tmp_path / "theirs")
+    (tmp_path / "ours" / f"{PARTIAL}link").symlink_to(tmp_path / "theirs")
+    clear_partial(tmp_path / "ours")
+    assert (tmp_path / "theirs" / f"{PARTIAL}x").is_dir()
+
+
+def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the kernel takes short names of sockets only
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for name in ("file", "link"):
+        with open_regular(tmp_path / name) as file:
+            assert file.read() == b"content"
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        for path, kind in (("pipe", "a pipe"), ("socket", "a socket"), (".", "a folder"), ("/dev/zero", "a device")):
+            for handed_over in (False, True):
+                with pytest.raises(OSError, match=f"expected a regular file, got {kind}"):
+                    open_regular(tmp_path / path, handed_over=handed_over)
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from samplewise import distributed
-from samplewise.disk import write_tensors
+from samplewise.disk import check_regular, write_tensors
 from samplewise.errors import CheckpointError
 from samplewise.sharding import Part, check_parts, is_sharded, write_parts
 
@@ -48,6 +48,7 @@ def load_state(path: Path) -> dict[str, Any]:
     Tensors that were shared out come as :class:`samplewise.sharding.Part`.
     """
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             if header.get("format") != FORMAT:

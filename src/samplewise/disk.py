@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +17,9 @@ from samplewise import distributed
 from samplewise.errors import CheckpointError, OutputError
 
 PARTIAL = ".partial-"  # how the names of what is not yet whole begin
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
+"""Where the names begin of what a shell opened for us, such as ``<(pass show key)``."""
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
@@ -27,6 +32,23 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
         errno.ENOTDIR: "a part of its path is a file. Choose another folder",
     }.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
     return OutputError(f"cannot write {path}: {advice}")
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "a device")
+        raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
+
+
+def open_regular(path: Path | str, *, handed_over: bool = False) -> io.BufferedReader:
+    """Open a regular file for reading; with ``handed_over`` also a pipe that the shell opened, as secrets come by."""
+    if handed_over and str(path).startswith(HANDED_OVER):
+        return Path(path).open("rb")
+    check_regular(path)
+    # Should a pipe have taken its place meanwhile, nobody waits for it either.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
 
 
 @contextlib.contextmanager
@@ -63,9 +85,12 @@ def _sync(path: Path) -> None:
 
 
 def clear_partial(folder: Path) -> None:
-    """Remove what kills in the middle of a write left in ``folder``, and in the folders right below it."""
-    for pattern in (f"{PARTIAL}*", f"*/{PARTIAL}*"):
-        for left in folder.glob(pattern):
+    """Remove what kills in the middle of a write left in ``folder``, and in the folders right below it.
+
+    Links are not followed: what lies behind them is not ours.
+    """
+    for base in (folder, *(below for below in folder.glob("*/") if not below.is_symlink())):
+        for left in base.glob(f"{PARTIAL}*"):
             shutil.rmtree(left, ignore_errors=True)
 
 

@@ -1,6 +1,9 @@
 """``embed``, ``extract`` and ``verify`` as commands: exit codes, one line for an error, and what is printed."""
 
 import json
+import os
+import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from natural_images import natural_image
 from samplewise.cli import watermark
 from samplewise.cli.outcome import run
 from samplewise.errors import printable
+from samplewise.watermark.signing import Signer, write_keys
 
 SECRET = "correct horse battery staple"
 GREY = natural_image(height=256, width=264)
@@ -47,15 +51,19 @@ def test_embed_extract_and_verify(capsys: pytest.CaptureFixture[str], image: Pat
     told = shown(capsys, "embed", image, marked, "--text", "patient 4711", "--psnr", "42")
     assert told.startswith(f"{marked}: PSNR 42.0")
     assert "(floor 42)" in told
-    assert shown(capsys, "extract", marked) == "patient 4711\n"
+    assert main("extract", marked) == 0
+    out, err = capsys.readouterr()
+    assert out == "patient 4711\n"
+    assert "confidence over 99.99999999%, " in err
     told = shown(capsys, "verify", image, marked)
     assert "message         patient 4711\n" in told
-    assert ", floor 42 dB\n" in told
+    assert ", floor 42 dB of the certificate\n" in told
+    assert "belongs         it belongs to this image\n" in told
     assert main("verify", image, marked, "--psnr", "60") == 1
     out, err = capsys.readouterr()
-    assert ", floor 60 dB" in out
+    assert ", floor 60 dB asked for" in out
     assert err.startswith("not well: PSNR of 42.0")
-    assert ", floor 42 dB\n" in shown(capsys, "verify", image, marked, "--psnr", "20")
+    assert ", floor 42 dB of the certificate\n" in shown(capsys, "verify", image, marked, "--psnr", "20")
     (tmp_path / "marked.png.json").unlink()
     assert main("verify", image, marked, "--psnr", "20") == 1
     assert capsys.readouterr().err.startswith("not well: no certificate beside the image")
@@ -188,6 +196,81 @@ def test_force_replaces_and_lossy_allows_jpeg(capsys: pytest.CaptureFixture[str]
     jpeg = tmp_path / "marked.jpg"
     shown(capsys, "embed", image, jpeg, "--text", "jpeg", "--lossy", "--psnr", "36")
     assert shown(capsys, "extract", jpeg) == "jpeg\n"
+
+
+def test_a_single_image_goes_into_a_folder_that_is_there(
+    capsys: pytest.CaptureFixture[str], image: Path, tmp_path: Path
+) -> None:
+    out, photo = tmp_path / "out", tmp_path / "photo.jpg"
+    out.mkdir()
+    Image.fromarray(GREY).save(photo, quality=95)
+    embed = ("--text", "a", "--psnr", "38")
+    assert shown(capsys, "embed", image, out, *embed).startswith(f"{out / 'xray.png'}: ")
+    assert shown(capsys, "embed", photo, out, *embed).startswith(f"{out / 'photo.png'}: ")
+    assert "choose another name or force" in error(capsys, "embed", image, out, *embed)
+    shown(capsys, "embed", image, out, *embed, "--force")
+    assert "is the image that is read" in error(capsys, "embed", image, tmp_path, *embed, "--force")
+    assert shown(capsys, "extract", out) == "photo.png: a\nxray.png: a\n"
+    (out / "dir.png").mkdir()
+    image.rename(tmp_path / "dir.png")
+    for more in ((), ("--force",)):
+        assert "is a folder" in error(capsys, "embed", tmp_path / "dir.png", out, *embed, *more)
+
+
+PLACES = {
+    "image to mark": ("embed", "HERE", "new.png", "--text", "a"),
+    "mask": ("embed", "xray.png", "new.png", "--text", "a", "--protect", "HERE"),
+    "key": ("embed", "xray.png", "new.png", "--text", "a", "--key", "HERE"),
+    "private key": ("embed", "xray.png", "new.png", "--text", "a", "--sign", "HERE"),
+    "passphrase": ("embed", "xray.png", "new.png", "--text", "a", "--sign", "key", "--passphrase", "HERE"),
+    "network": ("embed", "xray.png", "new.png", "--text", "a", "--model", "HERE"),
+    "messages": ("embed", "folder", "new", "--messages", "HERE"),
+    "image to read": ("extract", "HERE"),
+    "original": ("verify", "HERE", "marked.png"),
+    "marked": ("verify", "xray.png", "HERE"),
+    "certificate": ("verify", "xray.png", "marked.png"),
+    "public key": ("verify", "xray.png", "marked.png", "--public-key", "HERE"),
+    "new key": ("keygen", "HERE"),
+    "passphrase of a new key": ("keygen", "new", "--passphrase", "HERE"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_no_file_is_neither_read_nor_waited_for(
+    capsys: pytest.CaptureFixture[str], image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def too_long(*_: object) -> None:
+        raise AssertionError("the command waits")
+
+    monkeypatch.chdir(tmp_path)
+    write_keys(tmp_path / "key", Signer.generate())
+    Image.fromarray(GREY).save(tmp_path / "marked.png")
+    (tmp_path / "folder").mkdir()
+    Image.fromarray(GREY).save(tmp_path / "folder" / "a.png")
+    here = tmp_path / ("marked.png.json" if place == "certificate" else "here")
+    previous = signal.signal(signal.SIGALRM, too_long)
+    try:
+        for kind in ("pipe", "socket", "device", "folder", "broken link", "loop"):
+            if kind == "folder" and place in ("image to mark", "image to read"):
+                continue  # which are many
+            signal.alarm(60)
+            listening = socket.socket(socket.AF_UNIX)
+            if kind == "pipe":
+                os.mkfifo(here)
+            elif kind == "socket":
+                listening.bind(here.name)
+            elif kind == "folder":
+                here.mkdir()
+            else:
+                here.symlink_to({"device": "/dev/zero", "broken link": "nowhere", "loop": here.name}[kind])
+            told = error(capsys, *("here" if word == "HERE" else word for word in PLACES[place]))
+            assert here.name in told
+            listening.close()
+            here.rmdir() if kind == "folder" else here.unlink()
+            assert not {"new", "new.png"} & {path.name for path in tmp_path.iterdir()}
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 @pytest.fixture

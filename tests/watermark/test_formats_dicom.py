@@ -1,3 +1,4 @@
+import ast
 import io
 import zlib
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, 
 
 from dicom_files import make, opened, real
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.watermark.formats import read
+from samplewise.watermark.formats import dicom, read
 from samplewise.watermark.formats.streams import ENCODERS
 
 # What a derived instance changes, and what may change with the way pixels are stored.
@@ -254,6 +255,27 @@ def test_real_files_that_cannot_be_marked_are_refused_in_one_line(name: str, mes
 def test_attributes_that_cannot_be_right_are_refused(attributes: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = make(tmp_path / "a.dcm", np.ones((2, 2), np.uint16), **attributes)
     with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_only_public_names_of_other_packages_are_imported() -> None:
+    for path in Path(dicom.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert not [name.name for name in node.names if name.name.startswith("_")], path
+
+
+@pytest.mark.parametrize("vr", [b"UL", b"\0\0", b"ZZ"])
+def test_a_deflated_bomb_is_refused_however_its_header_is_written(
+    vr: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydicom reads a header of types that make no sense once more, without types."""
+    monkeypatch.setattr(dicom, "MAX_INFLATED", 1000)
+    path = make(tmp_path / "a.dcm", np.zeros((400, 400), np.uint8), DeflatedExplicitVRLittleEndian)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\2\0\0\0UL", b"\2\0\0\0" + vr, 1))
+    monkeypatch.setattr(zlib, "decompress", lambda *_: pytest.fail("inflated at once"))
+    with pytest.raises(DataError):
         read(path)
 
 

@@ -60,7 +60,7 @@ def test_missing_keys_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read_key(variable="WATERMARK_KEY")
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         read_key(tmp_path / "none")
-    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigurationError, match="got a folder"):
         read_key(tmp_path)
     with pytest.raises(ConfigurationError, match="got both"):
         read_key(tmp_path / "key", variable="WATERMARK_KEY")

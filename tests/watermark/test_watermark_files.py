@@ -1,6 +1,7 @@
 """Files marked and verified: what is certified is what lies on the disk."""
 
 import json
+import shutil
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -209,6 +210,7 @@ def test_a_rectangle_is_checked_by_the_certificate_alone(tmp_path: Path) -> None
         ("-1,0,5,5", "expected a region as x,y,width,height"),
         ("nowhere.png", "expected a region as x,y,width,height"),
         ("x" * 5000, "expected a region as x,y,width,height"),
+        (f"{'9' * 5000},0,1,1", "expected a region as x,y,width,height"),
     ],
 )
 def test_what_is_no_region_is_refused(text: str, message: str) -> None:
@@ -230,11 +232,19 @@ def test_regions_that_do_not_fit_name_the_image(tmp_path: Path) -> None:
         Region.parse(str(tmp_path / "empty.png"))
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("once")
+    file_marker().mark_file(saved(folder / "a.png", GREY), folder / "b.png")
+    return folder
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
-    file_marker().mark_file(source, target)
-    return source, target
+def pair(once: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Copies to tamper with."""
+    for name in ("a.png", "b.png", "b.png.json"):
+        shutil.copy(once / name, tmp_path)
+    return tmp_path / "a.png", tmp_path / "b.png"
 
 
 def test_a_changed_pixel_is_found(pair: tuple[Path, Path]) -> None:
@@ -282,6 +292,98 @@ def test_a_certificate_that_contradicts_itself_is_refused(pair: tuple[Path, Path
         verify_files(MARKER, *pair)
 
 
+def forged(source: Path, target: Path, floor: float = 25.0, **changes: Any) -> Path:
+    """An unsigned certificate of true numbers, but for ``changes``, as anybody could write it for any two files."""
+    before, after = read(source), read(target)
+    found = MARKER.extract(after)
+    told = MARKER.certify(before, after.pixels, found.corrected_errors, (before.sha256, after.sha256), floor)
+    inner = {name: value for name, value in changes.items() if hasattr(told.fidelity, name)}
+    outer = {name: value for name, value in changes.items() if name not in inner}
+    replace(told, fidelity=replace(told.fidelity, **inner), **outer).write(certificate_path(target))
+    return certificate_path(target)
+
+
+def test_the_floor_of_the_verifier_is_measured_whatever_the_certificate_says(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
+    file_marker(44.0).mark_file(source, target)
+    pixels = read(target).pixels.copy()
+    pixels[100:116, 100:116] += 12  # a nodule painted in
+    saved(target, pixels)
+    beside = forged(source, target, floor=30.0)
+    found = verify_files(MARKER, source, target, floor=42)
+    assert found.fidelity.psnr is not None
+    assert found.fidelity.patch_psnr is not None
+    assert found.fidelity.psnr > 42 > found.fidelity.patch_psnr
+    assert [problem for problem in found.problems if "below the floor of 42" in problem]
+    entries = json.loads(beside.read_text())
+    for name in ("shown_psnr", "patch_psnr", "worst_patch"):
+        del entries["fidelity"][name]
+    beside.write_text(json.dumps(entries))
+    with pytest.raises(DataError, match="shown_psnr, patch_psnr, worst_patch"):
+        verify_files(MARKER, source, target, floor=42)
+
+
+def test_ten_bits_in_sixteen_are_measured_in_what_is_shown(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.tif", GREY.astype(np.uint16) * 4), tmp_path / "b.tif"
+    file_marker(40.0).mark_file(source, target)
+    found = verify_files(MARKER, source, target, floor=60)
+    assert found.fidelity.psnr is not None
+    assert found.fidelity.psnr > 60
+    assert [problem for problem in found.problems if "below the floor of 60" in problem]
+    forged(source, target, shown_psnr=70.0, patch_psnr=70.0)
+    assert [problem for problem in verify_files(MARKER, source, target).problems if "says shown_psnr 70" in problem]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"protected": "a" * 64, "protected_pixels": 1_000_000}, "protected_pixels 1000000"),
+        ({"protected": "a" * 64, "protected_pixels": 66_000}, "protected_pixels 66000"),  # of 67,584, most changed
+        ({"protected": "a" * 64, "protected_pixels": 0}, "protected_pixels 0"),
+        ({"protected": "a" * 64, "protected_pixels": 9, "protected_unchanged": False}, "of itself"),
+        ({"protected_pixels": 9}, "protected_pixels 9, found 0"),
+        ({"protected": "0,0,3,3"}, "protected_pixels 0, found 9"),
+        ({"protected": "0,0,3,3", "protected_pixels": 10}, "protected_pixels 10, found 9"),
+        ({"unit": "HU"}, "unit HU"),
+        ({"shown": 99.0}, "shown 99"),
+        ({"largest_change": 0.5}, "largest_change 0.5"),
+        ({"worst_patch": "0,0,32,31"}, "worst_patch 0,0,32,31"),
+        ({"patch_psnr": 99.0}, "patch_psnr 99"),
+    ],
+)
+def test_what_a_forged_certificate_claims_is_found(
+    changes: dict[str, Any], problem: str, pair: tuple[Path, Path]
+) -> None:
+    forged(*pair, **changes)
+    assert [each for each in verify_files(MARKER, *pair).problems if problem in each]
+
+
+def test_what_only_the_certificate_says_is_named_as_such(pair: tuple[Path, Path]) -> None:
+    forged(*pair, protected="a" * 64, protected_pixels=9)
+    found = verify_files(MARKER, *pair)
+    assert (found.problems, found.fidelity.protected_pixels) == ((), 0)
+    assert found.to_dict()["unmeasured"] == ("9 protected pixels of a mask are unchanged",)
+
+
+def test_a_file_that_is_shown_otherwise_is_not_well(tmp_path: Path) -> None:
+    source, target = saved(tmp_path / "a.png", np.dstack([COLOUR, np.full(COLOUR.shape[:2], 255, np.uint8)])), "b.png"
+    file_marker().mark_file(source, tmp_path / target)
+    pixels = np.dstack([read(tmp_path / target).pixels, np.full(COLOUR.shape[:2], 255, np.uint8)])
+    pixels[100:140, 100:140, 3] = 0
+    saved(tmp_path / target, pixels)
+    forged(source, tmp_path / target)
+    (problem,) = verify_files(MARKER, source, tmp_path / target).problems
+    assert "shown otherwise" in problem
+    source = make(tmp_path / "a.dcm", DEEP, BitsStored=12, HighBit=11, WindowCenter="1500", WindowWidth="2000")
+    file_marker().mark_file(source, tmp_path / "b.dcm")
+    dataset = pydicom.dcmread(tmp_path / "b.dcm")
+    dataset.WindowWidth = "1900"
+    dataset.save_as(tmp_path / "b.dcm")
+    forged(source, tmp_path / "b.dcm")
+    (problem,) = verify_files(MARKER, source, tmp_path / "b.dcm").problems
+    assert "shown otherwise" in problem
+
+
 def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Path, Path], tmp_path: Path) -> None:
     keyed = Watermarker(MARKER.network, model=MARKER.model, key=Key(b"0123456789abcdef"))
     assert verify_files(keyed, *pair).problems == ("no readable watermark with this network and key",)
@@ -307,8 +409,6 @@ def test_files_of_the_first_version_are_well(tmp_path: Path) -> None:
     FileMarker(first, TEXT, 40.0).mark_file(source, target)
     beside = certificate_path(target)
     entries = json.loads(beside.read_text())
-    for name in ("shown", "shown_psnr", "largest_change", "unit", "patch_psnr", "worst_patch"):
-        del entries["fidelity"][name]  # it knew nothing of these
     for model in (first.model, "swift-" + sha256(FIRST)[:12]):  # at first, the name was that of the file of weights
         beside.write_text(json.dumps(entries | {"model": model}))
         for marker in (MARKER, first):
@@ -321,6 +421,10 @@ def test_files_of_the_first_version_are_well(tmp_path: Path) -> None:
 def test_the_network_that_a_certificate_names_must_read_the_file(pair: tuple[Path, Path]) -> None:
     beside = certificate_path(pair[1])
     beside.write_text(beside.read_text().replace(MARKER.model, MARKER.before[0].model))
+    assert "no readable watermark with this network and key" in verify_files(MARKER, *pair).problems
+    FileMarker(MARKER.before[0], TEXT, 40.0, force=True).mark_file(*pair)
+    assert not verify_files(MARKER, *pair).problems
+    beside.write_text(beside.read_text().replace(MARKER.before[0].model, MARKER.model))
     assert "no readable watermark with this network and key" in verify_files(MARKER, *pair).problems
 
 

@@ -172,6 +172,57 @@ def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
     assert "hello" not in (out / FOLDER_FILE.name).read_text()
 
 
+def test_a_region_is_the_same_however_it_is_written(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png"), tmp_path / "out"
+    mark(source, out, file_marker(protect=Region.parse("1,2,3,4")))
+    for same in ("1, 2,3,4", " 01,2 ,3,004 "):
+        found = mark(source, out, file_marker(protect=Region.parse(same)), resume=True)
+        assert found["a.png"].status is Status.DONE
+    with pytest.raises(CheckpointError, match="protect"):
+        mark(source, out, file_marker(protect=Region.parse("1,2,3,5")), resume=True)
+
+
+@pytest.mark.parametrize("linked", ["sub", "sub/deeper"])
+def test_nothing_is_written_behind_a_link(linked: str, tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png", "sub/deeper/b.png"), tmp_path / "out"
+    mark(source, out, file_marker())
+    theirs = tmp_path / "theirs"
+    shutil.move(out / linked, theirs)
+    for path in [path for path in theirs.rglob("*") if path.is_file()]:
+        path.unlink()
+    (theirs / f"{PARTIAL}x").mkdir()
+    before = sorted(theirs.rglob("*"))
+    (out / linked).symlink_to(theirs)
+    with pytest.raises(ConfigurationError, match="is a link"):
+        mark(source, out, file_marker(), resume=True)
+    assert sorted(theirs.rglob("*")) == before
+    (tmp_path / "elsewhere").symlink_to(out)  # the folder itself may be named by a link
+    (out / linked).unlink()
+    found = mark(source, tmp_path / "elsewhere", file_marker(), resume=True)
+    assert [one.status for one in found.values()] == [Status.DONE, Status.WRITTEN]
+
+
+def test_links_in_the_place_of_files_are_neither_written_through_nor_waited_for(tmp_path: Path) -> None:
+    source, out = folder(tmp_path / "in", "a.png", "b.png", "c.png", "d.png"), tmp_path / "out"
+    mark(source, out, file_marker())
+    theirs = tmp_path / "theirs"
+    theirs.write_text("mine")
+    (out / "a.png").unlink()
+    (out / "a.png").symlink_to(theirs)
+    for name in ("b.png", "b.png.json"):
+        (out / name).unlink()
+    (out / "b.png.json").symlink_to(theirs)
+    (out / "c.png").unlink()
+    os.mkfifo(out / "c.png")
+    (out / "d.png").rename(tmp_path / "copy")
+    (out / "d.png").symlink_to(tmp_path / "copy")
+    found = mark(source, out, file_marker(), resume=True)
+    assert [one.status for one in found.values()] == [Status.BAD, Status.BAD, Status.BAD, Status.DONE]
+    assert "a pipe" in found["c.png"].reason
+    assert theirs.read_text() == "mine"
+    assert not (out / "b.png").exists()
+
+
 def test_a_folder_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
     source, out = folder(tmp_path / "in", "a.png", "b.png"), tmp_path / "out"
     (first,) = MARKER.before

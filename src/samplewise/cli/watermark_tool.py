@@ -14,7 +14,7 @@ from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.cli.progress import progress
 from samplewise.cli.watermark_keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
 from samplewise.cli.watermark_messages import MessageFromOption, MessagesOption, chosen_message
-from samplewise.cli.watermark_words import decibels, largest_change, message_text, signature_text
+from samplewise.cli.watermark_words import confidence, decibels, largest_change, message_text, signature_text
 from samplewise.errors import ConfigurationError, DataError, printable
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ ProtectOption = Annotated[
 
 def embed(
     source: Annotated[Path, typer.Argument(metavar="IN", help="An image, or a folder of images.")],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="The marked image, or a new folder for them.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The marked image, the folder for it, or a new one for many.")
+    ],
     text: Annotated[
         str | None, typer.Option(help="Message as text, with the shipped network of up to 16 bytes.")
     ] = None,
@@ -96,6 +98,7 @@ def embed(
     """
     begin(f"watermark embed: loading the network for {source}")
     from samplewise.data.processes import cores
+    from samplewise.watermark.folder import marked_name
     from samplewise.watermark.marking import FileMarker, Region
 
     message = chosen_message(source, text, hexadecimal, bits, messages, message_from)
@@ -119,6 +122,8 @@ def embed(
         return
     if resume:
         raise ConfigurationError("--resume is for folders; a single image is written whole or not at all")
+    if target.is_dir():
+        target /= marked_name(Path(source.name), lossy=lossy)
     certificate, notes = files.mark_file(source, target)
     measured = certificate.fidelity
     emit(
@@ -155,7 +160,7 @@ def extract(
     marker = _marker(model, key)
     if not source.is_dir():
         found = extract_file(marker, source)
-        about = f"confidence {found.confidence:.10f}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+        about = f"{confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
         emit(found.to_dict(), message_text(found), about if found else "", as_json=as_json)
         if not found or found.belongs is False:
             raise typer.Exit(FAILED)
@@ -205,8 +210,9 @@ def verify(
     marker = _marker(model, key)
     found = verify_files(marker, original, marked, floor=psnr, protect=region, public_key=expected)
     measured, certificate, floor = found.fidelity, found.certificate, found.floor
+    whose = "asked for" if floor == psnr else "of the certificate"
     facts = {
-        "PSNR": decibels(measured.shown_psnr or measured.psnr) + ("" if floor is None else f", floor {floor:g} dB"),
+        "PSNR": decibels(measured.shown_psnr) + ("" if floor is None else f", floor {floor:g} dB {whose}"),
         "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
         "max difference": largest_change(measured),
         "changed pixels": f"{100 * measured.changed_share:.1f}%",
@@ -216,14 +222,18 @@ def verify(
     if measured.protected_pixels:
         kept = "unchanged" if measured.protected_unchanged else "CHANGED"
         facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
+    elif found.unmeasured:
+        facts["protected"] = f"NOT MEASURED; the certificate says: {', '.join(found.unmeasured)}"
     facts["message"] = message_text(found.extracted)
+    if found.extracted:
+        facts["belongs"] = BELONGS[found.extracted.belongs]
     facts["certificate"] = "none beside the image" if certificate is None else "compared with the image"
     if certificate is not None:
         facts["signature"] = signature_text(found)
     emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=as_json)
     if not as_json:
-        if certificate is not None and certificate.fidelity.protected_pixels and not measured.protected_pixels:
-            note("the certificate speaks of a protected region; to check it, give the same --protect")
+        if found.unmeasured:
+            note("the certificate speaks of a mask that only it has measured; to check it, give the same --protect")
         for problem in found.problems:
             note(f"not well: {problem}")
     if found.problems:

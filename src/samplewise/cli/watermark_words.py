@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from samplewise.watermark.payload import Extracted
     from samplewise.watermark.verification import Verification
 
+SUREST = 0.9999999999
+"""What a confidence is printed as at most."""
+
 
 def message_text(found: Extracted) -> str:
     """The message, safe for a terminal, or that there is none."""
@@ -18,6 +21,12 @@ def message_text(found: Extracted) -> str:
     if message is None:
         return "no readable watermark"
     return message.hex() if isinstance(message, bytes) else printable(message)
+
+
+def confidence(found: Extracted) -> str:
+    """How sure it is that this is a message: never said to be all of it."""
+    over = "over " if found.confidence > SUREST else ""
+    return f"confidence {over}{min(found.confidence, SUREST):.8%}"
 
 
 def signature_text(found: Verification) -> str:

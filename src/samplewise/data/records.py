@@ -50,7 +50,7 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
         path: of the file.
         what: it should be, such as ``a split``.
         format: that its entry ``format`` must name; the entry is left out of the result.
-        largest: number of bytes that are read; all if negative.
+        largest: number of bytes that it may have; any if negative.
     """
 
     def refuse(name: str) -> NoReturn:
@@ -64,8 +64,11 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
         return found
 
     with decoding(path, what):
-        with path.open("rb") as file:
-            value = json.loads(file.read(largest), parse_constant=refuse, object_pairs_hook=once)
+        with disk.open_regular(path) as file:
+            content = file.read(-1 if largest < 0 else largest + 1)
+        if 0 <= largest < len(content):
+            raise ValueError(f"expected at most {largest:,} bytes")
+        value = json.loads(content, parse_constant=refuse, object_pairs_hook=once)
         if not isinstance(value, dict):
             if format is None:
                 raise ValueError(f"expected an object, got {type(value).__name__}")
@@ -105,7 +108,7 @@ def toml_values(path: Path, kind: type[Any], *, apart: Collection[str] = ()) -> 
         ConfigurationError: it has an unknown key or a value of another type.
     """
     with decoding(path, "TOML"):
-        with path.open("rb") as file:
+        with disk.open_regular(path) as file:
             content = file.read(MAX_TOML + 1)
         if len(content) > MAX_TOML:
             raise ValueError(f"expected at most {MAX_TOML:,} bytes")

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from samplewise.data.records import read_json
-from samplewise.disk import write_json
+from samplewise.disk import open_regular, write_json
 from samplewise.errors import DataError, did_you_mean
 from samplewise.watermark.fidelity import Fidelity
 from samplewise.watermark.formats import naming
+from samplewise.watermark.strength import HIGHEST_FLOOR, LOWEST_FLOOR
 
 FORMAT = "samplewise-watermark-certificate-2"
-READABLE = ("samplewise-watermark-certificate-1", FORMAT)
-"""The first had neither a signature nor the region."""
 ALGORITHM = "ed25519"
-MAX_FILE = 1 << 20  # bytes; a certificate has less than one thousand
+MAX_FILE = 1 << 20  # bytes; a certificate has about one thousand
+MAX_COUNT, MAX_TEXT = 1 << 32, 200
+"""What no number and no text of a certificate exceeds."""
+SHOWN = 60  # characters of a wrong entry that an error repeats
 HASH = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
 Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
@@ -29,7 +31,7 @@ Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
 def sha256(path: Path | str) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -80,6 +82,8 @@ class ImageCertificate:
         for digest in (self.original_sha256, self.result_sha256):
             if not HASH.fullmatch(digest):
                 raise DataError(f"expected a SHA-256 of 64 hexadecimal digits, got {digest!r}")
+        if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
+            raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
         if not 0 <= self.bit_errors <= self.bits:
             raise DataError(f"expected 0 to {self.bits} bit errors, got {self.bit_errors}")
         if self.protected is not None and not (PLACE.fullmatch(self.protected) or HASH.fullmatch(self.protected)):
@@ -109,14 +113,19 @@ class ImageCertificate:
 
 
 def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
-    """A certificate, and the entries of its file just as they are, which is what a signature is about."""
+    """A certificate, and the entries of its file just as they are, which is what a signature is about.
+
+    The file has all entries of its format, each within what it can be. Whether they are true, only images tell.
+    """
     entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_FILE)
     values = dict(entries)
-    if values.pop("format", None) not in READABLE:
-        raise DataError(f"{path}: is not a certificate of a marked image of this version of the library ({FORMAT})")
+    if values.pop("format", None) != FORMAT:
+        raise DataError(
+            f"{path}: is not a certificate of a marked image of this version of the library ({FORMAT}): mark it again"
+        )
     told = values.pop("satisfied", None)
     with naming(Path(path)):
-        values["fidelity"] = _build(Fidelity, values.get("fidelity"))
+        values["fidelity"] = _checked(_build(Fidelity, values.get("fidelity")))
         if values.get("signature") is not None:
             values["signature"] = _build(Signature, values["signature"])
         certificate = _build(ImageCertificate, values)
@@ -125,21 +134,37 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
     return certificate, entries
 
 
+def _checked(fidelity: Fidelity) -> Fidelity:
+    """What was measured as :func:`~samplewise.watermark.fidelity.fidelity` measures it: all of it, of one image."""
+    measured = (fidelity.shown_psnr, fidelity.patch_psnr, fidelity.worst_patch)
+    if any((one is None) != (fidelity.psnr is None) for one in measured):
+        raise DataError("expected psnr, shown_psnr, patch_psnr and worst_patch to agree on whether a pixel changed")
+    if fidelity.worst_patch is not None and not PLACE.fullmatch(fidelity.worst_patch):
+        raise DataError(f"expected x,y,w,h as the worst patch, got {fidelity.worst_patch!r}")
+    if (fidelity.shown or 0) <= 0 or fidelity.largest_change is None or fidelity.largest_change < 0:
+        raise DataError("expected a width of what is shown above 0, and a largest change of at least 0")
+    if fidelity.ssim is not None and not -1 <= fidelity.ssim <= 1 + 1e-9:
+        raise DataError(f"expected an SSIM of -1 to 1, got {fidelity.ssim}")
+    return fidelity
+
+
 def _build(kind: type[Kind], values: Any) -> Kind:
     """The dataclass from exactly the entries it has, each of its type: others may have written the file."""
     if not isinstance(values, dict):
         raise DataError(f"expected the entries of {kind.__name__.lower()}, got {type(values).__name__}")
     hints = typing.get_type_hints(kind)
     if unknown := [name for name in values if name not in hints]:
-        raise DataError(f"unknown entry {unknown[0]!r}.{did_you_mean(unknown[0], list(hints))}")
-    # What was added later has a default, which an older certificate had without saying so.
-    needed = [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]
-    if missing := [name for name in needed if name not in values]:
+        raise DataError(f"unknown entry {unknown[0][:SHOWN]!r}.{did_you_mean(unknown[0], list(hints))}")
+    # Also those with a default: who takes an entry out must not lower what is compared.
+    if missing := [name for name in hints if name not in values]:
         raise DataError(f"expected the entries {', '.join(missing)}, got none")
     for name, entry in values.items():
         hint = hints[name]
         kinds = typing.get_args(hint) or (hint,)
         if type(entry) not in kinds or (isinstance(entry, float) and not math.isfinite(entry)):
             expected = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
-            raise DataError(f"expected {name} to be a finite {expected}, got {entry!r}")
+            got = type(entry).__name__ if isinstance(entry, dict | list) else repr(entry)[:SHOWN]
+            raise DataError(f"expected {name} to be a finite {expected}, got {got}")
+        if (type(entry) is int and entry > MAX_COUNT) or (type(entry) is str and len(entry) > MAX_TEXT):
+            raise DataError(f"expected {name} to be a number or a text of usual size, got a longer one")
     return kind(**values)

@@ -97,16 +97,21 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
     return found, left
 
 
+def marked_name(name: Path, *, lossy: bool) -> Path:
+    """What a marked image is called in another folder: the same, but JPEG becomes PNG unless ``lossy``."""
+    written = suffix_format(name)
+    return name if lossy or written is None or written.exact else name.with_suffix(".png")
+
+
 def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False) -> list[Task]:
-    """Where each file of ``source`` goes below ``target``: to the same name, but JPEG becomes PNG unless ``lossy``."""
+    """Where each file of ``source`` goes below ``target``: to its :func:`marked_name`."""
     inner, outer = source.resolve(), target.resolve()
     if inner == outer or inner in outer.parents or outer in inner.parents:
         raise ConfigurationError(f"expected two folders apart, got {source} and {target}: one lies in the other")
     found: dict[Path, Task] = {}
     for path in files:
         name = path.relative_to(source)
-        written = suffix_format(path)
-        goal = name if lossy or written is None or written.exact else name.with_suffix(".png")
+        goal = marked_name(name, lossy=lossy)
         if goal in found:
             raise ConfigurationError(f"{source}: {found[goal].name} and {name} would both become {goal}: rename one")
         found[goal] = Task(str(name), path, target / goal)
@@ -135,11 +140,13 @@ def mark_folder(
     )
     if marker.signer is not None:
         settings = replace(settings, signed_by=marker.signer.public.fingerprint)
+    folders = {out, *(task.target.parent for task in found)}
+    _check_links(out, folders)
     if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:
         settings = replace(settings, model=marker.marker.formerly)  # begun by an earlier version
     FOLDER_FILE.open(out, settings, resume=resume)
     with alone(out, "folder"):
-        for folder in {out, *(task.target.parent for task in found)}:  # of a run that was killed
+        for folder in folders:  # of a run that was killed
             clear_partial(folder)
         marker = replace(marker, force=False)
         if workers == 1:
@@ -148,6 +155,15 @@ def mark_folder(
         # One thread each: the processes share the cores between them.
         with side_by_side(workers, partial(replace, marker), threads=1) as pool:
             yield from pool.map(_mark, found)
+
+
+def _check_links(out: Path, folders: set[Path]) -> None:
+    """Refuse folders behind links: what is written there would lie elsewhere."""
+    below = {part for folder in folders for part in (folder, *folder.parents) if out in part.parents}
+    if links := sorted(part for part in below if part.is_symlink()):
+        raise ConfigurationError(
+            f"{links[0]}: is a link, which may lead out of {out}: remove it, or choose another folder"
+        )
 
 
 def extract_file(marker: Watermarker, path: Path) -> Extracted:

@@ -31,7 +31,7 @@ LEAST_ROOM = 1e-8
 LONGEST_NAME = 230
 """Bytes; the name of the certificate is longer, and file systems take 255."""
 GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask that is not zero where to protect"
-RECTANGLE = re.compile(r"\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*")
+RECTANGLE = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Region:
     @property
     def identity(self) -> str:
         """What tells this region from others: a file may have changed under its name."""
-        return self.text if self.drawn is None else self.place[:16]
+        return self.place if self.drawn is None else self.place[:16]
 
     @property
     def place(self) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Self
 
 from samplewise.data.records import decoding
+from samplewise.disk import open_regular
 from samplewise.errors import ConfigurationError, DataError, did_you_mean, needed_for
 from samplewise.watermark.formats import ImageFile
 from samplewise.watermark.payload import Payload
@@ -59,7 +60,7 @@ class MessageTable(Messages):
     def read(cls, path: Path) -> Self:
         """Read a CSV file with the columns ``file`` and ``text``, and a header that says so."""
         with decoding(path, "a table of messages"):
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 content = file.read(MAX_TABLE + 1)
             if len(content) > MAX_TABLE:
                 raise ValueError(f"expected at most {MAX_TABLE >> 20} MB")

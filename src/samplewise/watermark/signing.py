@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from samplewise.disk import cannot_write, strict_json
+from samplewise.disk import cannot_write, open_regular, strict_json
 from samplewise.errors import ConfigurationError
 from samplewise.watermark.certificate import ALGORITHM, ImageCertificate, Signature
 
@@ -106,6 +106,8 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
         ConfigurationError: one of the files is there; no key is ever replaced.
         OutputError: they cannot be written.
     """
+    if path.name in ("", ".."):
+        raise ConfigurationError(f"{path}: expected the name of a file for the key, got a folder: add a name")
     beside = path.with_name(f"{path.name}.pub")
     made: list[Path] = []
     try:
@@ -186,7 +188,7 @@ def read_passphrase(file: Path | str | None = None, *, variable: str | None = No
 
 def _content(path: Path | str, what: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path, handed_over=True) as file:
             content = file.read(MAX_KEY + 1)
     except OSError as error:
         raise ConfigurationError(f"{path}: the {what} cannot be read: {error.strerror or error}") from error

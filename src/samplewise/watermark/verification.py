@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from samplewise.errors import DataError, finite_number
 from samplewise.watermark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
 from samplewise.watermark.fidelity import Fidelity, fidelity
-from samplewise.watermark.formats import ImageFile, naming, read
+from samplewise.watermark.formats import ImageFile, naming, read, shown_alike
 from samplewise.watermark.marking import Region
 from samplewise.watermark.payload import Extracted
 from samplewise.watermark.signing import PublicKey, signed_by
@@ -21,7 +22,11 @@ SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "patch_psnr": 1e-3, "ssim": 1e-3, "bi
 
 @dataclass(frozen=True)
 class Verification:
-    """What two files show, recomputed from nothing but them."""
+    """What two files show, recomputed from nothing but them.
+
+    Of the certificate nothing is taken over but its floor, which may only raise the one that was asked for, and which
+    region and network to look at; what it says of them and nobody measured is named in :attr:`unmeasured`.
+    """
 
     original_sha256: str
     result_sha256: str
@@ -37,6 +42,8 @@ class Verification:
     """Fingerprint of the key whose signature the certificate has; None without a valid one."""
     trusted: bool = False
     """Whether that is the key that was asked for: anybody can sign with a key of one's own."""
+    unmeasured: tuple[str, ...] = ()
+    """What the certificate says of a mask that was not given, in words."""
     problems: tuple[str, ...] = ()
     """What is not as it should be, in words; empty if all is well."""
 
@@ -61,9 +68,9 @@ def verify_files(
 ) -> Verification:
     """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it.
 
-    That there is none is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate; in
-    ``protect``, or the rectangle that the certificate names, no pixel may have changed; and by ``public_key`` the
-    certificate must be signed.
+    That there is none is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate, both
+    in all that is shown and in every patch; in ``protect``, or the rectangle that the certificate names, no pixel may
+    have changed; and by ``public_key`` the certificate must be signed.
 
     Raises:
         DataError: a file cannot be read, or the two are not the same kind of image.
@@ -72,12 +79,13 @@ def verify_files(
     if _kind(before) != _kind(after):
         raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
     beside = certificate_path(marked)
-    told, entries = read_entries(beside) if beside.exists() else (None, {})
+    told, entries = read_entries(beside) if os.path.lexists(beside) else (None, {})
     signer = None if told is None or told.signature is None else signed_by(entries, told.signature)
-    if told is not None:  # the network that it names reads the file, be it one of an earlier version
-        marker = next((one for one in marker.before if told.model in (one.model, one.formerly)), marker)
-        if told.model == marker.formerly:
-            told = replace(told, model=marker.model)
+    if told is not None:
+        named = [one for one in (marker, *marker.before) if told.model in (one.model, one.formerly)]
+        for one in named[:1]:  # it reads the file, be it one of an earlier version, and no other does
+            marker = Watermarker(one.network, model=one.model, key=one.codec.key)
+            told = replace(told, model=one.model)
     floors = [] if told is None else [told.floor]
     if floor is not None:
         floors.append(finite_number(floor, "the PSNR floor"))
@@ -88,28 +96,33 @@ def verify_files(
     protected = certified if protect is None else protect.mask(before.pixels.shape[:2])
     with naming(marked):
         extracted = marker.extract(after)
-    measured = fidelity(before, after.pixels, protected=protected)
-    if told is not None and "patch_psnr" not in entries["fidelity"]:  # of the first version, which promised less
-        measured = replace(measured, shown_psnr=None, patch_psnr=None)
     found = Verification(
         original_sha256=before.sha256,
         result_sha256=after.sha256,
         model=marker.model,
         floor=max(floors, default=None),
         bits=marker.network.bits,
-        fidelity=measured,
+        fidelity=fidelity(before, after.pixels, protected=protected),
         extracted=extracted,
         certificate=told,
         signed_by=None if signer is None else signer.fingerprint,
         trusted=signer is not None and signer == public_key,
     )
-    problems = [*_problems(found), *_disagreements(found, entries, checked=protected is not None)]
-    if told is not None and told.protected is not None and protected is not None:
+    problems = _problems(found)
+    if not shown_alike(before, after):
+        problems.append("shown otherwise than the original: its window, padding or transparency is another")
+    if told is not None and told.protected is not None:
+        if protected is None:  # of a mask, a certificate has the hash only
+            claimed, height, width = told.fidelity.protected_pixels, *before.pixels.shape[:2]
+            found = replace(found, unmeasured=(f"{claimed:,} protected pixels of a mask are unchanged",))
+            same = round((1.0 - found.fidelity.changed_share) * height * width)
+            if not 0 < claimed <= same:
+                problems.append(f"the certificate says protected_pixels {claimed}, found {same} that did not change")
         # Compared as drawn: a rectangle may be given as a mask.
-        place = told.protected if certified is None else Region("", certified).place
-        if Region("", protected).place != place:
+        elif Region("", protected).place != (told.protected if certified is None else Region("", certified).place):
             problems.append(f"the certificate is about another protected region, {told.protected}")
-    return replace(found, problems=(*problems, *_unsigned(found, public_key)))
+    problems += [*_disagreements(found), *_unsigned(found, public_key)]
+    return replace(found, problems=tuple(problems))
 
 
 def _kind(image: ImageFile) -> str:
@@ -135,19 +148,20 @@ def _problems(found: Verification) -> list[str]:
     return problems
 
 
-def _disagreements(found: Verification, entries: dict[str, Any], *, checked: bool) -> list[str]:
-    """Where the certificate says something else than the files; ``checked`` says whether a region was."""
+def _disagreements(found: Verification) -> list[str]:
+    """Where the certificate says something else than the files, or of itself that it does not hold."""
     told = found.certificate
     if told is None:
         return []
     said = {name: getattr(told, name) for name in ("original_sha256", "result_sha256", "model", "bits", "bit_errors")}
-    said |= entries["fidelity"]  # what its version knew of
+    said |= asdict(told.fidelity)
     seen = {**vars(found), **asdict(found.fidelity), "bit_errors": found.extracted.corrected_errors}
     if not found.extracted:
         del said["bit_errors"]
-    if not checked:  # of a mask, a certificate has the hash only
+    if found.unmeasured:
         del said["protected_pixels"], said["protected_unchanged"]
-    return [
+    wrong = [] if told.satisfied else ["the certificate says of itself that it is not satisfied"]
+    return wrong + [
         f"the certificate says {name} {value}, found {seen[name]}"
         for name, value in said.items()
         if not _agree(value, seen[name], SLACK.get(name, 0))

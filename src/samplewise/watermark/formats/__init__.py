@@ -4,9 +4,11 @@ Which format a file has is told by its first bytes and not by its name.
 """
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
+from samplewise.disk import open_regular
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.watermark.formats.dicom import DICOM
 from samplewise.watermark.formats.raster import RASTERS, RasterFormat
@@ -19,10 +21,11 @@ from samplewise.watermark.formats.stored import (
     check_free,
     naming,
     one_line,
+    shown_alike,
 )
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
-__all__ += ["looks_like_image", "naming", "read", "suffix_format", "target_format"]
+__all__ += ["looks_like_image", "naming", "read", "shown_alike", "suffix_format", "target_format"]
 
 FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
 """A new one takes its entry in one of these modules and nothing else."""
@@ -87,10 +90,9 @@ def looks_like_image(path: Path) -> bool:
     if suffix_format(path):
         return True
     try:
-        if path.is_file():  # waits for no pipe
-            with path.open("rb") as file:
-                head = file.read(HEAD)
-            return any(each.any_name and each.matches(head) for each in FORMATS)
+        with open_regular(path) as file:
+            head = file.read(HEAD)
+        return any(each.any_name and each.matches(head) for each in FORMATS)
     except OSError:
         pass
     return False
@@ -98,11 +100,10 @@ def looks_like_image(path: Path) -> bool:
 
 def _content(path: Path) -> bytes:
     try:
-        size = path.stat().st_size
-        if path.is_file() and size <= MAX_FILE:  # waits for no pipe
-            return path.read_bytes()
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= MAX_FILE:
+                return file.read()
     except (OSError, ValueError) as error:  # the latter for a name that no file can have
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from error
-    if path.is_file():
-        raise DataError(f"{path}: expected a file of at most {MAX_FILE >> 20} MB, got {size >> 20} MB")
-    raise DataError(f"{path}: expected an image file, got a {'folder' if path.is_dir() else 'device or pipe'}")
+    raise DataError(f"{path}: expected a file of at most {MAX_FILE >> 20} MB, got {size >> 20} MB")

@@ -136,11 +136,15 @@ def _parsed(content: bytes) -> FileDataset:
 
 def _check_inflated(content: bytes) -> None:
     """Refuse a small file that grows without end when it is inflated, which pydicom would do at once."""
-    from pydicom.filereader import _read_file_meta_info, read_preamble
+    from pydicom.filereader import read_dataset, read_preamble
 
+    if DEFLATED.encode() not in content:
+        return  # then pydicom inflates nothing, however it reads the header
     file = io.BytesIO(content)
     read_preamble(file, force=False)
-    if _read_file_meta_info(file).get("TransferSyntaxUID") != DEFLATED:
+    header = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag >> 16 != 2)
+    list(header)  # where a type makes no sense, pydicom would read the header otherwise: that is refused
+    if header.get("TransferSyntaxUID") != DEFLATED:
         return
     inflate, left, most = zlib.decompressobj(-zlib.MAX_WBITS), file.read(), max(MAX_INFLATED, MAX_RATIO * len(content))
     size = 0

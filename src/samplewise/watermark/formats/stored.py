@@ -247,15 +247,24 @@ class ImageFile(StoredImage):
                 raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
 
 
+def shown_alike(one: ImageFile, other: ImageFile) -> bool:
+    """Whether the same pixels would be seen alike in two files: of the same window, padding and transparency."""
+    if one.alpha is None or other.alpha is None:
+        transparent = one.alpha is other.alpha
+    else:
+        transparent = np.array_equal(one.alpha, other.alpha)
+    return transparent and (one.window, one.padding_range) == (other.window, other.padding_range)
+
+
 def _same(one: ImageFile, other: ImageFile) -> bool:
     """Whether two files hold the same pixels, transparent ones included."""
-    pairs = ((one.pixels, other.pixels), (one.alpha, other.alpha))
-    return one.pixels.dtype == other.pixels.dtype and all(
-        a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs
-    )
+    same = one.pixels.dtype == other.pixels.dtype and np.array_equal(one.pixels, other.pixels)
+    return same and shown_alike(one, other)
 
 
 def check_free(path: Path, *, force: bool) -> None:
     """Refuse a name that is taken, or with ``force`` one that no file can take."""
-    if os.path.lexists(path) and (not force or path.is_dir()):
-        raise ConfigurationError(f"{path}: is there already; choose another name" + ("" if force else " or force"))
+    if path.is_dir():
+        raise ConfigurationError(f"{path}: is a folder: give the name of a file, such as one in it")
+    if os.path.lexists(path) and not force:
+        raise ConfigurationError(f"{path}: is there already; choose another name or force")

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from samplewise.disk import open_regular
 from samplewise.errors import ConfigurationError
 
 MIN_BYTES = 16  # shorter ones can be found by trying
@@ -156,7 +157,7 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
     if file is not None:
         where = f"the file {file}"
         try:
-            with Path(file).open("rb") as opened:  # no is_file: a pipe from a password manager is welcome
+            with open_regular(file, handed_over=True) as opened:  # a pipe from a password manager is welcome
                 secret = opened.read(MAX_BYTES + 1)
         except OSError as error:
             raise ConfigurationError(f"the key file {file} cannot be read: {error.strerror or error}") from error
