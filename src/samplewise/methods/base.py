@@ -209,6 +209,10 @@ class Method(Weighted, ABC):
             self.tally.add_(values, present)
         elif not self._read(columns, columns[0].numel() if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=self.tally.calls)
+        for i, constraint in enumerate(self.constraints if evaluation.masks else ()):
+            if (mask := evaluation.masks.get(constraint.measure)) is not None:
+                none = ~(mask if mask.ndim == 1 else mask.any(1))
+                self.tally.without[i] += (none if present is None else none & present).sum()
 
     def _look(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
         """Find the first tau, where it is left open, or come nearer to it, from the gradients of a batch."""

@@ -100,7 +100,7 @@ class Weighted(FullPrecision):
         for i, (rule, now) in enumerate(zip(self.rules(), summary.constraints.values(), strict=True)):
             tau, (_, before) = float(self.weights[i]), self._last(i)
             grown, met = self.pace[i].tolist()
-            if summary.samples:
+            if now.samples:
                 met = met + 1 if now.met else 0
                 self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
             if not self._steered and (met < MET or self.constraints[i].margin):
