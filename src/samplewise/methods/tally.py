@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.constraints import Fared
 from samplewise.errors import constraint_named
+from samplewise.masks import ByContent
 from samplewise.problem import Fault
 
 PENDING = 2**15  # how many samples wait until they are added up
@@ -30,8 +31,8 @@ class FullPrecision(nn.Module):
         return self
 
 
-@dataclass(frozen=True)
-class Round:
+@dataclass(frozen=True, eq=False)
+class Round(ByContent):
     """Summary of outer iteration k: what :meth:`Method.step` returns.
 
     The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
@@ -56,7 +57,7 @@ class Tally(FullPrecision):
 
     Where values can be read at once, batches wait and are added up many at a time, since each operation costs more than
     its work; elsewhere they are added up on the device. A batch has ``1 + constraints`` columns ``(B,)``: the objective
-    and each constraint's worst excess, zero where a sample is absent. They are kept, not copied.
+    and each constraint's worst excess, zero where a sample is absent. They are kept as they are: nobody may change them.
     """
 
     def __init__(self, constraints: int, watched: int) -> None:

@@ -96,6 +96,12 @@ class Weighted(FullPrecision):
         that. Once a tau is at its maximum and its constraint is still not met, a warning says so.
         """
         summary = self.summary()
+        if not summary.samples:
+            warnings.warn(
+                "step() ends a round without a sample: only calls in training mode with gradients enabled count. Call "
+                "the method on the round's batches first, outside of torch.no_grad()",
+                stacklevel=2,
+            )
         self.get_buffer(self._completed).add_(1)
         for i, (rule, now) in enumerate(zip(self.rules(), summary.constraints.values(), strict=True)):
             tau, (_, before) = float(self.weights[i]), self._last(i)
