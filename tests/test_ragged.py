@@ -223,7 +223,7 @@ def test_shares_and_bounds_are_of_the_samples_that_have_a_value() -> None:
     method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
     for rows in torch.arange(331.0, requires_grad=True).split(50):
         objective, given = some_values(nn.Identity(), rows)
-        shown = {name: (values + 0 * objective, mask) for name, (values, mask) in given.items()}
+        shown: dict[str, Any] = {name: (values + 0 * objective, mask) for name, (values, mask) in given.items()}
         method(objective, **shown)
     seen = method.step()
     for name, violated, samples in (("x", len(x), 227), ("y", len(y), 300)):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from samplewise.columns import evaluate_all
+from samplewise.columns import check_given, evaluate_all
 from samplewise.constraints import Constraint, Fared
 from samplewise.errors import constraint_named
-from samplewise.masks import present
+from samplewise.masks import ByContent, present
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.selection import selection_loss
@@ -23,30 +23,33 @@ from samplewise.unseen import violation_rate_upper as violation_rate_upper
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-class ConstraintAudit(Fared):
-    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample.
+@dataclass(frozen=True, eq=False)
+class ConstraintAudit(ByContent, Fared):
+    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample."""
 
-    Args:
-        constraint: the constraint.
-        values: :meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from each
-            sample's own bound; NaN where a sample has no value.
-        confidence: of the upper bound on the violation rate.
-        together: how many bounds hold at once with that confidence: the constraints times the models compared.
-    """
-
+    samples: int = field(init=False)
+    violated: int = field(init=False)
+    total: float = field(init=False)
+    worst: float = field(init=False)
+    share: float = field(init=False)
     constraint: Constraint
-    values: Tensor
+    values: Tensor = field(repr=False)
+    """:meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from each sample's own
+    bound; NaN where a sample has no value."""
     confidence: float
-    together: float
-    excess: Tensor
+    """Of the upper bound on the violation rate."""
+    together: float = 1
+    """How many bounds hold at once with that confidence: the constraints times the models compared."""
+    excess: Tensor = field(init=False, repr=False)
     """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several, minus
     infinity where it has none."""
 
-    def __init__(self, constraint: Constraint, values: Tensor, confidence: float, together: float = 1) -> None:
+    def __post_init__(self) -> None:
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
-        excess = constraint.worst_excess(values).double()
-        super().__init__(int((excess > -math.inf).sum()), *Fared.sums_of(excess), share=constraint.share)
-        vars(self).update(constraint=constraint, values=values, confidence=confidence, together=together, excess=excess)
+        excess = self.constraint.worst_excess(self.values).double()
+        violated, total, worst = Fared.sums_of(excess)
+        found = {"samples": int((excess > -math.inf).sum()), "violated": violated, "total": total, "worst": worst}
+        vars(self).update(**found, share=self.constraint.share, excess=excess)
 
     @cached_property
     def violators(self) -> Tensor:
@@ -107,8 +110,8 @@ class ConstraintAudit(Fared):
         }
 
 
-@dataclass(frozen=True)
-class Audit(Mapping[str, ConstraintAudit]):
+@dataclass(frozen=True, eq=False)
+class Audit(ByContent, Mapping[str, ConstraintAudit]):
     """What holds on a whole data set, by its columns; ``audit["name"]`` is the part of one constraint."""
 
     objectives: Tensor
@@ -282,6 +285,6 @@ def audit(
         (0.8, tensor([8, 9]))
     """
     check(confidence, compared)
-    device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = check_given(problem, model, device)
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
     return Audit(columns.pop(""), columns, problem.constraints, confidence, compared)

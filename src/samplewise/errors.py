@@ -20,11 +20,17 @@ class MeasureError(SamplewiseError, ValueError):
     """An objective or a measure of the wrong shape, type or device."""
 
 
-class MissingMeasureError(SamplewiseError, KeyError):
-    """A constraint names a measure that was not given."""
-
+class _MissingNameError(SamplewiseError, KeyError):
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the repr, with quotes and escapes
+
+
+class MissingMeasureError(_MissingNameError):
+    """A constraint names a measure that was not given."""
+
+
+class MissingColumnError(_MissingNameError):
+    """A name that no column of a history has."""
 
 
 class MissingConstraintError(MissingMeasureError, ConfigurationError):
@@ -87,8 +93,8 @@ def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
 
 
 def install(extra: str) -> str:
-    """How to get the packages of an extra, for messages; there is no index to take samplewise itself from."""
-    return f"in a checkout of samplewise: pip install -c constraints.txt -e '.[{extra}]'"
+    """How to get the packages of an extra, for messages: samplewise itself stays, from wherever it was installed."""
+    return f"pip install 'samplewise[{extra}]'"
 
 
 @contextlib.contextmanager

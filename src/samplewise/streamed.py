@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.audit import QUANTILES
-from samplewise.columns import for_each_batch
+from samplewise.columns import check_given, for_each_batch
 from samplewise.constraints import Constraint, Fared
 from samplewise.errors import constraint_named, whole_number
-from samplewise.masks import present
+from samplewise.masks import ByContent, present
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.unseen import check, violation_rate_upper
@@ -20,8 +20,8 @@ from samplewise.unseen import check, violation_rate_upper
 BITS = 20  # of a float32 that are told apart: sign, exponent, and eleven of its fraction
 
 
-@dataclass(frozen=True)
-class StreamedConstraint(Fared):
+@dataclass(frozen=True, eq=False)
+class StreamedConstraint(ByContent, Fared):
     """How one constraint fares, as :class:`samplewise.audit.ConstraintAudit` says it, without every sample's value."""
 
     constraint: Constraint
@@ -33,8 +33,8 @@ class StreamedConstraint(Fared):
     """Exact upper bound on the violation rate, at once with all constraints'."""
 
 
-@dataclass(frozen=True)
-class StreamedAudit(Mapping[str, StreamedConstraint]):
+@dataclass(frozen=True, eq=False)
+class StreamedAudit(ByContent, Mapping[str, StreamedConstraint]):
     """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
 
     samples: int
@@ -161,8 +161,7 @@ def audit_in_stream(
     """
     check(confidence, compared)
     whole_number(worst, "worst", 1)
-    feed = source_of(data)
-    device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device, feed = check_given(problem, model, device), source_of(data)
     seen = [_Seen(each, worst, device) for each in problem.constraints]
     sums, mine = torch.zeros(3, dtype=torch.float64), bool(distributed.share(feed.source.length))
 

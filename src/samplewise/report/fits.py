@@ -244,8 +244,7 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared
 
 
 def _counted(audit: Mapping[str, Any]) -> int:
-    """The samples that shares and bounds are of: the others have no value of any constraint."""
-    return int(audit.get("counted") or audit["samples"])  # runs of before did not say
+    return int(audit.get("counted") or audit["samples"])  # which runs of before did not tell apart
 
 
 def _size(model: Mapping[str, Sequence[int]]) -> str:
