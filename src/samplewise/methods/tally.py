@@ -57,7 +57,7 @@ class Tally(FullPrecision):
 
     Where values can be read at once, batches wait and are added up many at a time, since each operation costs more than
     its work; elsewhere they are added up on the device. A batch has ``1 + constraints`` columns ``(B,)``: the objective
-    and each constraint's worst excess, zero where a sample is absent. They are kept as they are: nobody may change them.
+    and each constraint's worst excess, zero where a sample is absent. They are kept, and nobody may change them.
     """
 
     def __init__(self, constraints: int, watched: int) -> None:
