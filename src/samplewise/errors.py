@@ -4,7 +4,9 @@ import contextlib
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 
@@ -93,8 +95,22 @@ def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
 
 
 def install(extra: str) -> str:
-    """How to get the packages of an extra, for messages: samplewise itself stays, from wherever it was installed."""
-    return f"pip install 'samplewise[{extra}]'"
+    """How to get the packages of an extra, for messages, however samplewise itself was installed."""
+    packages = " ".join(map(repr, _packages(extra)))
+    return f"pip install {packages}" if packages else f"install what its extra {extra!r} lists"
+
+
+def _packages(extra: str) -> list[str]:
+    """What an extra brings, by what samplewise says of itself: an index may not have samplewise[extra]."""
+    from importlib import metadata  # here, since importing the library is to stay quick
+
+    found: list[str] = []
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for needed, _, condition in (each.partition(";") for each in metadata.requires("samplewise") or ()):
+            if f'extra == "{extra}"' in condition:
+                others = re.fullmatch(r"samplewise\[(.*)\]", needed.strip())
+                found += chain(*map(_packages, others[1].split(","))) if others else [needed.strip()]
+    return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager

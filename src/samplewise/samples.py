@@ -210,10 +210,9 @@ def source_of(data: Data | Feed) -> Feed:
 
 def _check_samples(data: Any, *, bare: bool) -> None:
     """Refuse what has no samples by number, and what has them by a slip."""
-    found = repr(data) if isinstance(data, str | bytes | os.PathLike) else type(data).__name__
-    slip = isinstance(data, tuple | Mapping | str | bytes | os.PathLike) or (
-        bare and isinstance(data, Tensor | np.ndarray)
-    )
+    path = isinstance(data, str | bytes | os.PathLike)
+    found = repr(data) if path else type(data).__name__
+    slip = path or isinstance(data, tuple | Mapping) or (bare and isinstance(data, Tensor | np.ndarray))
     if slip or (bare and isinstance(data, list) and len({x.shape for x in data if isinstance(x, Tensor)}) > 1):
         raise DataError(
             f"expected a Dataset, a list of samples or a DataLoader, got {found}: wrap tensors, once they "

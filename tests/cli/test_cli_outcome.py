@@ -32,7 +32,7 @@ def app_that_raises(error: BaseException) -> typer.Typer:
         (
             ImportError("no", name="matplotlib"),
             1,
-            "matplotlib is not installed; pip install 'samplewise[plots]'",
+            "matplotlib is not installed; pip install 'matplotlib>=3.8'",
         ),
         (ImportError("no", name="kornia.enhance"), 1, "kornia.enhance is not installed; pip install"),
         (TypeError("a mistake of ours"), 1, "unexpected TypeError: a mistake of ours. Please report it"),

@@ -24,6 +24,6 @@ def test_the_libraries_wait_until_they_are_asked_for_and_may_be_missing() -> Non
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines() == [
-        "this integration needs lightning; pip install 'samplewise[lightning]'",
-        "this integration needs transformers; pip install 'samplewise[huggingface]'",
+        "this integration needs lightning; pip install 'lightning>=2.5'",
+        "this integration needs transformers; pip install 'transformers>=5.0' 'accelerate>=1.0'",
     ]
