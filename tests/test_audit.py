@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 
 import samplewise as sw
 from samplewise import columns
-from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
+from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError
 from samplewise.streamed import audit_in_stream
 
 
@@ -143,6 +144,58 @@ def test_what_cannot_be_right_is_said() -> None:
         measured([0.0], sw.AtMost("x", 1.0, name="recon"))["recn"]
     with pytest.raises(ConfigurationError, match="expected compared >= 1, the models compared on these samples, got 0"):
         measured([0.0], sw.AtMost("x", 1.0), compared=0)
+
+
+@pytest.mark.parametrize("judge", [sw.audit, audit_in_stream])
+def test_arguments_of_another_kind_are_said(judge: Any) -> None:
+    problem, data = sw.Problem(lambda model, batch: (batch[0], {"x": batch[0]}), [sw.AtMost("x", 1.0)]), [torch.ones(1)]
+    with pytest.raises(ConfigurationError, match="Problem, got str"):
+        judge("problem", nn.Identity(), data)
+    with pytest.raises(ConfigurationError, match="Module, got str"):
+        judge(problem, "model", data)
+    with pytest.raises(DataError, match="'data'"):
+        judge(problem, nn.Identity(), "data")
+
+
+def test_audits_are_equal_by_what_they_hold() -> None:
+    values, bound = torch.tensor([[0.5, 2.0], [torch.nan, torch.nan], [3.0, torch.nan]]), sw.AtMost("x", 1.0)
+    first, same = (sw.Audit(torch.zeros(3), {"x": values.clone()}, (bound,)) for _ in range(2))
+    changed = values.clone()
+    changed[0, 0] = 0.25  # no count changes by that
+    others = [
+        sw.Audit(torch.zeros(3), {"x": changed}, (bound,)),
+        sw.Audit(torch.ones(3), {"x": values}, (bound,)),
+        sw.Audit(torch.zeros(3), {"x": values[:, :1]}, (bound,)),
+        sw.Audit(torch.zeros(3), {"x": values, "y": values}, (bound,)),
+        sw.Audit(torch.zeros(3), {"x": values}, (sw.AtMost("x", 1.5),)),
+        sw.Audit(torch.zeros(3), {"x": values}, (bound,), confidence=0.9),
+    ]
+    assert first == first == same
+    assert first["x"] == same["x"]
+    assert {first: "one"}[same] == "one"
+    assert len({first["x"], same["x"]}) == 1
+    assert all(first != other for other in others)
+    assert first["x"] != others[0]["x"]
+    assert first != "audit"
+
+
+def test_a_part_of_an_audit_can_be_replaced_and_shown() -> None:
+    part = measured([1.0, 2.0, 3.0, 5.0], sw.AtMost("x", 2.0))["x"]
+    other = replace(part, constraint=sw.AtMost("x", 4.0), confidence=0.9)
+    expected = measured([1.0, 2.0, 3.0, 5.0], sw.AtMost("x", 4.0), confidence=0.9)["x"]
+    assert other == expected
+    assert (other.violated, other.violation_rate_upper) == (1, expected.violation_rate_upper)
+    assert "tensor" not in repr(part)
+
+
+def test_streamed_audits_and_evaluations_compare_too() -> None:
+    data, given = TensorDataset(torch.arange(10.0)), torch.arange(3.0)
+    problems = [sw.Problem(lambda model, batch: (batch[0], {"x": batch[0]}), [sw.AtMost("x", b)]) for b in (7.0, 8.0)]
+    first, same = (audit_in_stream(problems[0], nn.Identity(), data) for _ in range(2))
+    assert first == same != audit_in_stream(problems[1], nn.Identity(), data)
+    assert len({first, same, first["x"], same["x"]}) == 2
+    one, two = (problems[0].evaluate(nn.Identity(), (given.clone(),)) for _ in range(2))
+    assert one == two != problems[0].evaluate(nn.Identity(), (given + 1,))
 
 
 def scored(slip: bool, name: str, values: int = 1) -> sw.Problem:

@@ -3,6 +3,8 @@ import json
 import math
 from pathlib import Path
 
+import pytest
+
 from samplewise.history import History
 
 
@@ -24,6 +26,12 @@ def test_a_new_column_gets_a_new_header(tmp_path: Path) -> None:
     with (tmp_path / "history.csv").open() as file:
         assert [row["test/loss"] for row in csv.DictReader(file)] == ["", "0.5", ""]
     assert history.column("test/loss") == [None, 0.5, None]
+
+
+def test_a_column_that_is_not_there_gets_the_near_name() -> None:
+    with pytest.raises(KeyError, match="Did you mean 'train/objective'"):
+        History(rows=[{"epoch": 1, "train/objective": 0.5}]).column("train/objectiv")
+    assert History().column("train/objective") == []
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:

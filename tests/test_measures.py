@@ -71,6 +71,23 @@ def test_psnr_has_a_finite_gradient_next_to_identical_images() -> None:
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("measure", [psnr, ssim])
+def test_pixels_far_beyond_the_peak_are_refused(measure: Callable[..., Tensor]) -> None:
+    image, near = pair((2, 1, 16, 16))
+    with pytest.raises(MeasureError, match="peak=255"):
+        measure(200 * near, 200 * image)
+    with pytest.raises(MeasureError, match="peak=4095"):
+        measure(4000 * near, 4000 * image, peak=255)
+    torch.testing.assert_close(measure(200 * near, 200 * image, peak=200), measure(near, image), rtol=1e-3, atol=1e-4)
+    measure(1e4 * near, 3 * image)  # a normalised image, and a model that makes wild ones
+
+
+def test_psnr_of_one_sample_at_a_time_in_vmap() -> None:
+    image, near = pair((3, 1, 8, 8))
+    found = torch.vmap(lambda x, y: psnr(x.unsqueeze(0), y.unsqueeze(0)).squeeze(0))(image, near)
+    torch.testing.assert_close(found, psnr(image, near))
+
+
 @pytest.mark.parametrize("measure", [mse, mae, psnr])
 def test_gradcheck(measure: Measure) -> None:
     a, b = pair((3, 2, 4))
@@ -113,7 +130,7 @@ def test_ssim_says_what_images_it_needs(shape: tuple[int, ...]) -> None:
 
 def test_ssim_without_torchmetrics_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics.functional.image", None)
-    with pytest.raises(MissingPackageError, match=r"pip install -c constraints.txt -e '\.\[images\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'torchmetrics>="):
         ssim(*pair((1, 1, 16, 16)))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nonlinear_problems import PROBLEMS, NonlinearProblem
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
-from samplewise.methods import SequentialPenalty
+from samplewise.methods import Unconstrained
 from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
 from samplewise.minimize.loop import Rounds
 from samplewise.schedules import Constant, Geometric, Schedule
@@ -431,7 +431,7 @@ def square(x: Tensor) -> Tensor:
         ({"max_inner": 1.5}, ConfigurationError, "max_inner"),
         ({"method": "augmented-lagrangian"}, ConfigurationError, r"=LagrangianRounds\(\), got 'augmented-lagrangian'"),
         ({"method": PenaltyRounds}, ConfigurationError, r"expected method=PenaltyRounds\(\) or"),
-        ({"method": SequentialPenalty([], schedule=Constant(1.0))}, ConfigurationError, "got SequentialPenalty"),
+        ({"method": Unconstrained()}, ConfigurationError, "got Unconstrained"),
         ({"bounds": (1.0, 0.0)}, ConfigurationError, "lower <= upper"),
         ({"bounds": (10**400, None)}, ConfigurationError, "lower bound as a number"),
         ({"x0": [10**400]}, ConfigurationError, "x0 as a tensor"),

@@ -13,7 +13,7 @@ NAMES = """
 AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation Fared
 FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Logarithmic Method MinimizeResult
 MinimizeStatus Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
-SequentialPenalty Solution Status Unconstrained audit certify fit inverse_tau measures minimize theory
+SequentialPenalty Solution Status Unconstrained audit certify errors fit inverse_tau measures minimize theory
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.
@@ -46,7 +46,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_public_names_are_found_where_the_package_says() -> None:
-    assert {*sw.HOME, "measures", "theory"} == set(sw.__all__)
+    assert {*sw.HOME, "errors", "measures", "theory"} == set(sw.__all__)
     assert {name for name in dir(sw) if not name.startswith("__")} == {*sw.__all__, "watermark"}
     with pytest.raises(AttributeError, match="no attribute 'atmost'"):
         sw.atmost  # noqa: B018

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+from scipy.stats import beta
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -21,6 +23,7 @@ from samplewise.certificate import certify, find_conflict
 from samplewise.errors import NotFiniteError
 from samplewise.report.fits import keep_certificate, read_fit
 from samplewise.stopping import estimate_gradient
+from samplewise.streamed import audit_in_stream
 
 PENALTIES = {"linear": sw.Linear(), "quadratic": sw.Quadratic()}
 
@@ -188,26 +191,71 @@ def test_the_gradient_rule_is_that_of_a_fixed_width() -> None:
     assert found.noise == pytest.approx(expected.noise, rel=1e-4)
 
 
-def test_samples_without_any_value_are_satisfied_and_change_no_number() -> None:
+def test_samples_without_any_value_count_nowhere() -> None:
     values = torch.tensor([[0.5, 2.0], [torch.nan, torch.nan], [3.0, torch.nan]])
     found = Audit(torch.zeros(3), {"x": values}, (sw.AtMost("x", 1.0),))
     part = found["x"]
-    assert (part.satisfied, part.total, part.worst, found.means["x"]) == (1 / 3, 3.0, 2.0, 5.5 / 3)
+    assert (part.satisfied, part.total, part.worst, found.means["x"]) == (0.0, 3.0, 2.0, 5.5 / 3)
+    assert (part.samples, part.mean_violation, found.samples, found.counted, found.satisfied) == (2, 1.5, 3, 2, 0.0)
     assert part.excess.tolist() == [1.0, -math.inf, 2.0]
     nothing = Audit(torch.zeros(3), {"x": values[:0].new_full((3,), torch.nan)}, (sw.AtMost("x", 1.0),))
     assert nothing.satisfied == 1.0
     assert nothing["x"].quantiles == {}
-    assert str(nothing)
+    assert nothing["x"].met
+    assert math.isnan(nothing["x"].satisfied)
+    assert math.isfinite(nothing.selection_loss())
+    assert "no sample has a value" in str(nothing)
 
 
-def test_a_suggested_bound_takes_samples_without_values_for_met() -> None:
+def some_values(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Any]]:
+    """Of 331 samples the first 227 have a value of x, 10 of them above 1; all but 31 of y, 2 above 1."""
+    number = torch.as_tensor(batch)
+    x, y = 2.0 * (number % 22 == 5), 2.0 * (number % 150 == 5)
+    return number.double(), {"x": (x, number < 227), "y": (y, number >= 31)}
+
+
+def test_shares_and_bounds_are_of_the_samples_that_have_a_value() -> None:
+    problem = sw.Problem(some_values, [sw.AtMost("x", 1.0, share=0.95), sw.AtMost("y", 1.0)])
+    data = list(range(331))
+    whole, stream = sw.audit(problem, nn.Identity(), data), audit_in_stream(problem, nn.Identity(), data)
+    x = [n for n in range(227) if n % 22 == 5]
+    y = [n for n in range(31, 331) if n % 150 == 5]
+    method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
+    for rows in torch.arange(331.0, requires_grad=True).split(50):
+        objective, given = some_values(nn.Identity(), rows)
+        shown: dict[str, Any] = {name: (values + 0 * objective, mask) for name, (values, mask) in given.items()}
+        method(objective, **shown)
+    seen = method.step()
+    for name, violated, samples in (("x", len(x), 227), ("y", len(y), 300)):
+        upper = beta.ppf(1 - 0.05 / 2, violated + 1, samples - violated)  # Clopper and Pearson, two at once
+        for part in (whole[name], stream[name], seen[name]):
+            assert (part.samples, part.violated) == (samples, violated)
+            assert part.satisfied == pytest.approx(1 - violated / samples)
+        for judged in (whole[name], stream[name]):
+            assert judged.violation_rate_upper == pytest.approx(upper)
+        shown_upper = re.search(rf"  {name}: .*at most (.*)% are violated", str(whole))
+        assert shown_upper is not None
+        assert upper <= float(shown_upper[1]) / 100 < upper + 1e-4
+    assert f"{1 - len(x) / 227:.2%} of the 227 samples" in str(whole)
+    assert whole["x"].allowed == 11, "5 % of 227, not of 331"
+    for found in (whole, stream):
+        assert (found.samples, found.counted, found.violated) == (331, 331, len({*x, *y}))
+        assert found.violation_rate_upper == pytest.approx(beta.ppf(0.95, found.violated + 1, 331 - found.violated))
+    alone = sw.Problem(some_values, [sw.AtMost("x", 1.0)])
+    for one in (sw.audit(alone, nn.Identity(), data), audit_in_stream(alone, nn.Identity(), data)):
+        assert (one.counted, one.satisfied, one.violation_rate_upper) == (
+            227,
+            one["x"].satisfied,
+            one["x"].violation_rate_upper,
+        )
+
+
+def test_a_suggested_bound_is_that_of_the_samples_with_values() -> None:
     values = torch.arange(200.0).masked_fill(torch.arange(200) % 2 == 0, torch.nan)
     part = ConstraintAudit(sw.AtMost("x", 1.0), values, 0.95)
-    suggested = part.suggest(0.75)
-    met = int((suggested.worst_excess(values) <= 0).sum())
-    tighter = int((suggested.relaxed(-1.5).worst_excess(values) <= 0).sum())
-    assert tighter < 161 <= met <= 162, "161 of 200 must hold for 75 % at 95 %, by the binomial distribution"
-    assert part.suggest(0.3).upper == 1.0, "the least value that there is: samples without one are enough"
+    there = ConstraintAudit(sw.AtMost("x", 1.0), values[1::2], 0.95)
+    for share in (0.3, 0.75, 0.95):
+        assert part.suggest(share) == there.suggest(share)
     assert ConstraintAudit(sw.AtMost("x", 1.0), values[::2], 0.95).suggest(0.5) == sw.AtMost("x", 1.0)
 
 

@@ -1,6 +1,7 @@
 import random
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -374,12 +375,25 @@ def test_lists_and_duck_typed_objects_are_data_sets(samples: Any, loaded: bool) 
         [torch.zeros(4, 2), torch.zeros(4)],
         {"x": torch.zeros(4)},
         "data/train",
+        Path("data/train"),
         loader_of((torch.zeros(4, 2), torch.zeros(4))),
     ],
 )
 def test_a_slip_for_a_data_set_is_refused_with_what_to_do(slip: Any) -> None:
     with pytest.raises(DataError, match=r"expected a Dataset, a list of samples .*TensorDataset\(x, y\)"):
         source_of(slip)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_two_may_read_at_once_though_the_workers_stay(persistent: bool) -> None:
+    data: Any = list(range(40))
+    given: DataLoader[Any] = DataLoader(data, batch_size=10, num_workers=1, persistent_workers=persistent)
+    source = source_of(given).source
+    pieces = list(torch.arange(40).split(10))
+    for _ in range(2):  # and again, when the workers are free
+        first = source.batches(pieces)
+        read = [next(first), *source.batches(pieces[:1]), *first]
+        assert [batch.tolist() for batch in read] == [each.tolist() for each in (*pieces[:1], *pieces)]
 
 
 @pytest.mark.parametrize("data", [[], loader_of([])])

@@ -36,6 +36,7 @@ from samplewise.stopping import (
 )
 
 CONSTRAINTS = [AtMost("size", 0.2)]
+NO_SAMPLE = "ignore:step.. ends a round without a sample"
 
 
 def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -186,6 +187,7 @@ def test_a_round_ends_after_its_last_epoch() -> None:
     assert verdict.estimate is None
 
 
+@pytest.mark.filterwarnings(NO_SAMPLE)
 def test_epsilon_falls_with_tau_or_by_decay() -> None:
     method = SequentialPenalty(CONSTRAINTS, schedule=Geometric(10.0, growth=3.0))
     tied, decayed = GradientRule(0.9), GradientRule(0.9, decay=0.5)
@@ -196,6 +198,7 @@ def test_epsilon_falls_with_tau_or_by_decay() -> None:
     assert tau_ratio(Unconstrained(CONSTRAINTS)) == 1.0
 
 
+@pytest.mark.filterwarnings(NO_SAMPLE)
 def test_the_learning_rate_falls_as_tau_grows() -> None:
     method = SequentialPenalty(CONSTRAINTS, schedule=Geometric(10.0, growth=2.0))
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.8)

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # where a type checker finds the names of HOME
-    from samplewise import measures, theory
+    from samplewise import errors, measures, theory
     from samplewise import watermark as watermark
     from samplewise.audit import Audit, audit
     from samplewise.bounds import AtLeast, AtMost, Between, Equal
@@ -29,7 +29,7 @@ __all__ = [
     "Equal", "Evaluation", "Fared", "FeasibilityDriven", "FixedPenalty", "Geometric", "GradientRule", "Huber",
     "LagrangianRounds", "Linear", "Logarithmic", "Method", "MinimizeResult", "MinimizeStatus", "Penalty",
     "PenaltyRounds", "Problem", "Promise", "Promised", "Quadratic", "Round", "SamplewiseError", "Schedule",
-    "SequentialPenalty", "Solution", "Status", "Unconstrained", "audit", "certify", "fit",
+    "SequentialPenalty", "Solution", "Status", "Unconstrained", "audit", "certify", "errors", "fit",
     "inverse_tau", "measures", "minimize", "theory",
 ]
 # fmt: on

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -10,43 +10,46 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from samplewise.columns import evaluate_all
+from samplewise.columns import check_given, evaluate_all
 from samplewise.constraints import Constraint, Fared
 from samplewise.errors import constraint_named
-from samplewise.masks import present
+from samplewise.masks import ByContent, present
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.selection import selection_loss
-from samplewise.unseen import check, must_hold
+from samplewise.unseen import check, must_hold, percentage
 from samplewise.unseen import violation_rate_upper as violation_rate_upper
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-class ConstraintAudit(Fared):
-    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample.
+@dataclass(frozen=True, eq=False)
+class ConstraintAudit(ByContent, Fared):
+    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample."""
 
-    Args:
-        constraint: the constraint.
-        values: :meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from each
-            sample's own bound; NaN where a sample has no value.
-        confidence: of the upper bound on the violation rate.
-        together: how many bounds hold at once with that confidence: the constraints times the models compared.
-    """
-
+    samples: int = field(init=False)
+    violated: int = field(init=False)
+    total: float = field(init=False)
+    worst: float = field(init=False)
+    share: float = field(init=False)
     constraint: Constraint
-    values: Tensor
+    values: Tensor = field(repr=False)
+    """:meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from each sample's own
+    bound; NaN where a sample has no value."""
     confidence: float
-    together: float
-    excess: Tensor
+    """Of the upper bound on the violation rate."""
+    together: float = 1
+    """How many bounds hold at once with that confidence: the constraints times the models compared."""
+    excess: Tensor = field(init=False, repr=False)
     """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several, minus
     infinity where it has none."""
 
-    def __init__(self, constraint: Constraint, values: Tensor, confidence: float, together: float = 1) -> None:
+    def __post_init__(self) -> None:
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
-        excess = constraint.worst_excess(values).double()
-        super().__init__(len(excess), *Fared.sums_of(excess), share=constraint.share)
-        vars(self).update(constraint=constraint, values=values, confidence=confidence, together=together, excess=excess)
+        excess = self.constraint.worst_excess(self.values).double()
+        violated, total, worst = Fared.sums_of(excess)
+        found = {"samples": int((excess > -math.inf).sum()), "violated": violated, "total": total, "worst": worst}
+        vars(self).update(**found, share=self.constraint.share, excess=excess)
 
     @cached_property
     def violators(self) -> Tensor:
@@ -77,21 +80,23 @@ class ConstraintAudit(Fared):
     def suggest(self, share: float = 0.99, confidence: float | None = None) -> Constraint:
         """The tightest bound that at least ``share`` of fresh samples like these meet, as a constraint ready to use.
 
+        Samples are those that have a value here.
+
         It keeps its word with probability ``confidence``, the audit's if not given, whatever the distribution, where
         the samples were not used in training: an order statistic of theirs, a nonparametric tolerance bound. It takes
         some samples, such as 299 for 0.99 at 95 % confidence. What these samples themselves meet is in ``quantiles``.
         """
         confidence = self.confidence if confidence is None else confidence
+        if not self.samples:
+            return self.constraint  # any bound holds where no sample has a value
         needed = must_hold(self.samples, share, confidence, self.together)
         bounded, values = self.excess[self.excess > -math.inf], present(self.values)
-        if not len(bounded):
-            return self.constraint  # any bound holds where no sample has a value
-        reach = max(float(self.excess.kthvalue(needed).values), float(bounded.min()))
+        reach = float(bounded.kthvalue(needed).values)
         # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
         step = 1e-15 * max(abs(reach), float(values.abs().max()), 1e-300)
         while True:
             constraint = self.constraint.relaxed(reach)
-            if int((constraint.worst_excess(self.values) <= 0).sum()) >= needed:
+            if self.samples - int((constraint.worst_excess(self.values) > 0).sum()) >= needed:
                 return constraint
             reach, step = reach + step, 2 * step
 
@@ -105,8 +110,8 @@ class ConstraintAudit(Fared):
         }
 
 
-@dataclass(frozen=True)
-class Audit(Mapping[str, ConstraintAudit]):
+@dataclass(frozen=True, eq=False)
+class Audit(ByContent, Mapping[str, ConstraintAudit]):
     """What holds on a whole data set, by its columns; ``audit["name"]`` is the part of one constraint."""
 
     objectives: Tensor
@@ -171,20 +176,25 @@ class Audit(Mapping[str, ConstraintAudit]):
         """Whether each constraint holds for the share of samples that it asks for."""
         return not self.failed
 
+    @cached_property
+    def counted(self) -> int:
+        """Samples that have a value of some constraint: of these shares and bounds are."""
+        return self._any(part.excess > -math.inf for part in self.values()) if self.bounds else self.samples
+
     @property
     def satisfied(self) -> float:
-        """Share of the samples that meet all constraints."""
-        return (self.samples - self.violated) / self.samples if self.samples else math.nan
+        """Share of the counted samples that meet all constraints; 1 if none is counted."""
+        return (self.counted - self.violated) / self.counted if self.counted else 1.0
 
     @cached_property
     def violation_rate_upper(self) -> float:
         """Exact upper bound on the probability of violating any constraint, by :func:`violation_rate_upper`."""
-        return violation_rate_upper(self.violated, self.samples, self.confidence, self.compared)
+        return violation_rate_upper(self.violated, self.counted, self.confidence, self.compared)
 
     @cached_property
     def mean_violation(self) -> float:
         """Sum over the constraints of the mean violation, each in units of its scale."""
-        return sum(part.mean_violation / part.constraint.scale for part in self.constraints.values())
+        return sum(part.mean_violation / part.constraint.scale for part in self.constraints.values() if part.samples)
 
     def selection_loss(self, target: float | None = None) -> float:
         """One number to choose a model by, lower is better: feasible ones first, and among them the objective.
@@ -205,29 +215,38 @@ class Audit(Mapping[str, ConstraintAudit]):
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
         parts = {name: part.to_dict() for name, part in self.constraints.items()}
-        names = ("samples", "objective", "means", "violated", "satisfied", "met", "compared", "violation_rate_upper")
-        return {**{name: getattr(self, name) for name in names}, "constraints": parts}
+        sums = ("samples", "counted", "objective", "means", "violated", "satisfied", "met", "compared")
+        return {**{name: getattr(self, name) for name in (*sums, "violation_rate_upper")}, "constraints": parts}
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
         several, known = len(self.bounds) > 1, self.compared < math.inf
         for name, part in self.constraints.items():
             may = f", {part.allowed:,} may be" if part.share < 1 else ""
-            held = f"{part.constraint} holds for {part.satisfied:.2%} ({part.violated:,} violated{may})"
+            if not part.samples:
+                lines.append(f"  {name}: {part.constraint} asks for nothing here: no sample has a value")
+                continue
+            held = f"{part.constraint} holds for {self._share(part)} ({part.violated:,} violated{may})"
             sizes = f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}"
             upper = self._upper(part.violation_rate_upper, " for all constraints at once" if several else "")
             lines.append(f"  {name}: {held}; {sizes}" + (f"; {upper}" if known else ""))
             if named := [f"{number} (by {by:.3g})" for number, by in part.given_up]:
                 lines.append(f"    given up: {', '.join(named[:5])}" + (", ..." if named[5:] else ""))
         if several:
-            held = f"{self.satisfied:.2%} meet every constraint ({self.violated:,} violated)"
+            held = f"{self._share(self)} meet every constraint ({self.violated:,} violated)"
             lines.append(f"  all: {held}" + (f"; {self._upper(self.violation_rate_upper)}" if known else ""))
         return "\n".join(lines if known else [*lines, "  trained on these samples, so nothing follows for others"])
+
+    def _share(self, part: "ConstraintAudit | Audit") -> str:
+        """The share that is satisfied, and of which samples if some have no value."""
+        counted = part.counted if isinstance(part, Audit) else part.samples
+        among = f" of the {counted:,} samples that have a value" if counted < self.samples else ""
+        return percentage(part.satisfied, digits=2) + among
 
     def _upper(self, rate: float, at_once: str = "") -> str:
         corrected = f", corrected for {self.compared:,.10g} comparisons on these samples" if self.compared > 1 else ""
         return (
-            f"of samples like these, not used in training, at most {rate:.4g} are violated "
+            f"of samples like these, not used in training, at most {percentage(rate, math.ceil, 2)} are violated "
             f"({100 * self.confidence:.10g}% confidence{at_once}{corrected})"
         )
 
@@ -266,6 +285,6 @@ def audit(
         (0.8, tensor([8, 9]))
     """
     check(confidence, compared)
-    device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device = check_given(problem, model, device)
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
     return Audit(columns.pop(""), columns, problem.constraints, confidence, compared)

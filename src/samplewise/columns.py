@@ -7,13 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.errors import MeasureError
+from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, batch_size_of, in_order, to_device
 from samplewise.sharding import has_shards
 
 STRETCH = 2**20  # samples whose numbers are held at once
 Visit = Callable[[Evaluation], object] | None
+
+
+def check_given(problem: Problem, model: nn.Module, device: torch.device | None) -> torch.device:
+    """Where to evaluate, where the model's parameters are if not given; or say what problem and model are instead."""
+    for given, kind, what in ((problem, Problem, "a Problem"), (model, nn.Module, "the model as a torch.nn.Module")):
+        if not isinstance(given, kind):
+            raise ConfigurationError(
+                f"expected {what}, got {type(given).__name__}: the arguments are problem, model, data, in this order"
+            )
+    return device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def evaluate_all(

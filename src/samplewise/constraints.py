@@ -140,9 +140,11 @@ class Constraint:
         return excess if self.scale == 1.0 else excess / self.scale
 
     def left_out(self, excess: Tensor) -> Tensor:
-        """Which samples may violate, a mask ``(N,)``: those of the largest ``excess``, as many as the share allows."""
+        """Which samples may violate, a mask ``(N,)``: those of the largest ``excess``, as many as the share allows of
+        those that have a value.
+        """
         found = torch.zeros_like(excess, dtype=torch.bool)
-        if allowed := may_violate(len(excess), self.share):
+        if allowed := may_violate(int((excess > -math.inf).sum()), self.share):
             found[excess.argsort(descending=True, stable=True)[:allowed]] = True
         return found
 
@@ -211,6 +213,7 @@ class Fared:
     """How one constraint fared on some samples, by its true bound and in the measure's units."""
 
     samples: int
+    """That have a value: of the others nothing is asked."""
     violated: int
     """Samples beyond the bound; one with several values is, if any of them is."""
     total: float
@@ -229,7 +232,7 @@ class Fared:
 
     @property
     def satisfied(self) -> float:
-        """Share of the samples within the bound."""
+        """Share of the samples within the bound; NaN if none has a value."""
         return (self.samples - self.violated) / self.samples if self.samples else math.nan
 
     @property
@@ -249,7 +252,7 @@ class Fared:
 
     @property
     def mean_violation(self) -> float:
-        """Mean of ``max(0, excess)`` over all samples, as in the paper's Table I."""
+        """Mean of ``max(0, excess)`` over the samples, as in the paper's Table I."""
         return self.total / self.samples if self.samples else math.nan
 
 

@@ -4,7 +4,9 @@ import contextlib
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 
@@ -20,11 +22,17 @@ class MeasureError(SamplewiseError, ValueError):
     """An objective or a measure of the wrong shape, type or device."""
 
 
-class MissingMeasureError(SamplewiseError, KeyError):
-    """A constraint names a measure that was not given."""
-
+class _MissingNameError(SamplewiseError, KeyError):
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the repr, with quotes and escapes
+
+
+class MissingMeasureError(_MissingNameError):
+    """A constraint names a measure that was not given."""
+
+
+class MissingColumnError(_MissingNameError):
+    """A name that no column of a history has."""
 
 
 class MissingConstraintError(MissingMeasureError, ConfigurationError):
@@ -87,8 +95,22 @@ def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
 
 
 def install(extra: str) -> str:
-    """How to get the packages of an extra, for messages; there is no index to take samplewise itself from."""
-    return f"in a checkout of samplewise: pip install -c constraints.txt -e '.[{extra}]'"
+    """How to get the packages of an extra, for messages, however samplewise itself was installed."""
+    packages = " ".join(map(repr, _packages(extra)))
+    return f"pip install {packages}" if packages else f"install what its extra {extra!r} lists"
+
+
+def _packages(extra: str) -> list[str]:
+    """What an extra brings, by what samplewise says of itself: an index may not have samplewise[extra]."""
+    from importlib import metadata  # here, since importing the library is to stay quick
+
+    found: list[str] = []
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for needed, _, condition in (each.partition(";") for each in metadata.requires("samplewise") or ()):
+            if f'extra == "{extra}"' in condition:
+                others = re.fullmatch(r"samplewise\[(.*)\]", needed.strip())
+                found += chain(*map(_packages, others[1].split(","))) if others else [needed.strip()]
+    return list(dict.fromkeys(found))
 
 
 @contextlib.contextmanager

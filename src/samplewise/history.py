@@ -15,7 +15,14 @@ from torch import Tensor
 from samplewise.audit import Audit
 from samplewise.constraints import Fared
 from samplewise.disk import cannot_write, strict_json, write_text
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, constraint_named
+from samplewise.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DataError,
+    MissingColumnError,
+    constraint_named,
+    did_you_mean,
+)
 from samplewise.methods import Round
 
 Row = dict[str, Any]
@@ -60,6 +67,9 @@ class History:
 
     def column(self, name: str) -> list[Any]:
         """The values of one column, None where a row does not have it."""
+        if name not in self.columns and self.rows:
+            near = did_you_mean(name, self.columns)
+            raise MissingColumnError(f"no column is called {name!r}.{near} There are {', '.join(self.columns)}")
         return [row.get(name) for row in self.rows]
 
     def _add(self, row: Row) -> None:

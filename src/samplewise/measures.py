@@ -1,5 +1,6 @@
 """Pure per-sample measures: tensors in, one number for each sample out, shape ``(B,)``."""
 
+import contextlib
 import math
 
 import torch
@@ -42,6 +43,20 @@ def _difference(first: Tensor, second: Tensor) -> Tensor:
     return difference if difference.ndim == 2 else difference.unsqueeze(-1).flatten(1)
 
 
+def _check_peak(reference: Tensor, peak: float) -> None:
+    """Refuse images of 0 to 255 under a peak of 1, by the reference, which no training has made: where it is at hand.
+
+    Ten times the peak is beyond any overshoot and any normalisation. An accelerator would be waited for.
+    """
+    if reference.is_cpu and reference.numel() and not torch.compiler.is_compiling():
+        largest = 0.0
+        with contextlib.suppress(RuntimeError):  # in torch.vmap nothing can be read
+            largest = float(reference.detach().amax())
+        if largest > 10 * peak:
+            likely = next((top for top in (255, 1023, 4095, 65535) if largest <= top), "the largest pixel value")
+            raise MeasureError(f"expected pixels from 0 to peak = {peak:g}, got up to {largest:g}: give peak={likely}")
+
+
 def mse(prediction: Tensor, target: Tensor) -> Tensor:
     """Mean squared error of each sample, ``(B, ...)`` twice to ``(B,)``.
 
@@ -78,6 +93,7 @@ def psnr(image: Tensor, reference: Tensor, *, peak: float = 1.0, ceiling: float 
     """
     if not (0 < peak < math.inf and 0 < ceiling <= 300):
         raise MeasureError(f"expected a finite peak > 0 and 0 < ceiling <= 300 dB, got {peak} and {ceiling}")
+    _check_peak(reference, peak)
     relative = mse(image, reference) / peak**2
     return -10.0 * torch.log10(relative.clamp_min(10.0 ** (-ceiling / 10.0)))
 
@@ -92,6 +108,7 @@ def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
         raise MeasureError(
             f"expected images of shape (B, C, H, W) with H and W of at least {SSIM_WINDOW}, got {tuple(image.shape)}"
         )
+    _check_peak(reference, peak)
     with needed_for("ssim", "images"):
         # Imported here because torchmetrics is an extra that the core does without.
         from torchmetrics.functional.image import structural_similarity_index_measure

@@ -20,7 +20,7 @@ from samplewise.errors import (
     SampleIndexError,
     did_you_mean,
 )
-from samplewise.masks import masked
+from samplewise.masks import ByContent, masked
 
 SHOWN = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
@@ -49,8 +49,8 @@ class Fault:
         return "" if self.step is None else f" at step {self.step}"
 
 
-@dataclass(slots=True)
-class Evaluation:
+@dataclass(slots=True, eq=False)
+class Evaluation(ByContent):
     """Objective and measures of one batch, sample by sample, as :func:`parse` found them right."""
 
     objective: Tensor

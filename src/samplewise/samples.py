@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import os
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,14 +104,21 @@ class ItemByItem(Source):
 
     def __init__(self, given: DataLoader[Any]) -> None:
         dataset: Any = given.dataset
-        self.length, self._order = len(dataset), _Order()
+        self.length, self._order, self._reads = len(dataset), _Order(), False
         started = functools.partial(_start_worker, given.worker_init_fn)
-        # Lists of numbers with their seed.
         self.loader = loader_like(given, _Seeded(dataset), batch_sampler=self._order, worker_init_fn=started)
 
     def batches(self, indices: Sequence[Tensor], *, seed: int = 0, first: int = 0) -> Iterator[Any]:
-        self._order.batches = [(mix(seed, number), index.tolist()) for number, index in enumerate(indices, first)]
-        return iter(self.loader)
+        order = [(mix(seed, number), index.tolist()) for number, index in enumerate(indices, first)]
+        loader = self.loader
+        if self._reads:  # workers that stay serve one reader: a second one would take them from the first
+            yield from loader_like(loader, loader.dataset, batch_sampler=_Order(order), persistent_workers=False)
+            return
+        self._order.batches, self._reads = order, True
+        try:
+            yield from loader
+        finally:
+            self._reads = False
 
 
 def loader_like(given: DataLoader[Any], dataset: Any, **instead: Any) -> DataLoader[Any]:
@@ -202,12 +210,13 @@ def source_of(data: Data | Feed) -> Feed:
 
 def _check_samples(data: Any, *, bare: bool) -> None:
     """Refuse what has no samples by number, and what has them by a slip."""
-    found = type(data).__name__
-    slip = isinstance(data, tuple | Mapping | str | bytes) or (bare and isinstance(data, Tensor | np.ndarray))
+    path = isinstance(data, str | bytes | os.PathLike)
+    found = repr(data) if path else type(data).__name__
+    slip = path or isinstance(data, tuple | Mapping) or (bare and isinstance(data, Tensor | np.ndarray))
     if slip or (bare and isinstance(data, list) and len({x.shape for x in data if isinstance(x, Tensor)}) > 1):
         raise DataError(
-            f"expected a Dataset, a list of samples or a DataLoader, got {found}: wrap tensors in "
-            "torch.utils.data.TensorDataset(x, y), whose samples are their rows"
+            f"expected a Dataset, a list of samples or a DataLoader, got {found}: wrap tensors, once they "
+            "are loaded, in torch.utils.data.TensorDataset(x, y), whose samples are their rows"
         )
     if isinstance(data, IterableDataset) or not hasattr(type(data), "__getitem__"):
         raise DataError(

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from samplewise import distributed
 from samplewise.audit import QUANTILES
-from samplewise.columns import for_each_batch
+from samplewise.columns import check_given, for_each_batch
 from samplewise.constraints import Constraint, Fared
 from samplewise.errors import constraint_named, whole_number
-from samplewise.masks import present
+from samplewise.masks import ByContent, present
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.unseen import check, violation_rate_upper
@@ -20,8 +20,8 @@ from samplewise.unseen import check, violation_rate_upper
 BITS = 20  # of a float32 that are told apart: sign, exponent, and eleven of its fraction
 
 
-@dataclass(frozen=True)
-class StreamedConstraint(Fared):
+@dataclass(frozen=True, eq=False)
+class StreamedConstraint(ByContent, Fared):
     """How one constraint fares, as :class:`samplewise.audit.ConstraintAudit` says it, without every sample's value."""
 
     constraint: Constraint
@@ -33,8 +33,8 @@ class StreamedConstraint(Fared):
     """Exact upper bound on the violation rate, at once with all constraints'."""
 
 
-@dataclass(frozen=True)
-class StreamedAudit(Mapping[str, StreamedConstraint]):
+@dataclass(frozen=True, eq=False)
+class StreamedAudit(ByContent, Mapping[str, StreamedConstraint]):
     """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
 
     samples: int
@@ -45,6 +45,8 @@ class StreamedAudit(Mapping[str, StreamedConstraint]):
     violation_rate_upper: float
     """Exact upper bound on the probability of violating any constraint."""
     constraints: dict[str, StreamedConstraint]
+    counted: int
+    """Samples that have a value of some constraint: of these shares and bounds are."""
 
     def __getitem__(self, name: str) -> StreamedConstraint:
         found: StreamedConstraint = constraint_named(name, self.constraints)
@@ -58,8 +60,8 @@ class StreamedAudit(Mapping[str, StreamedConstraint]):
 
     @property
     def satisfied(self) -> float:
-        """Share of the samples that meet all constraints."""
-        return (self.samples - self.violated) / self.samples
+        """Share of the counted samples that meet all constraints; 1 if none is counted."""
+        return (self.counted - self.violated) / self.counted if self.counted else 1.0
 
 
 class _Seen:
@@ -67,22 +69,23 @@ class _Seen:
 
     def __init__(self, constraint: Constraint, worst: int, device: torch.device) -> None:
         self.constraint, self.worst = constraint, worst
-        self.violated, self.total = torch.zeros((), dtype=torch.int64), 0.0
+        self.length, self.violated, self.total = 0, torch.zeros((), dtype=torch.int64), 0.0
         self.counts = torch.zeros(2**BITS, dtype=torch.int64)
         self.excess, self.samples = torch.full((worst,), -math.inf, dtype=torch.float64), torch.zeros(worst).long()
         self.device = device
 
-    def add_(self, measures: Mapping[str, Tensor], index: Tensor) -> Tensor:
-        """Take in a batch; which of its samples are violated."""
+    def add_(self, measures: Mapping[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in a batch; which of its samples have a value, and which are violated."""
         values = self.constraint.of(measures).detach().cpu()
         excess = self.constraint.worst_excess(values).double()
-        violated = excess > 0
+        counted, violated = excess > -math.inf, excess > 0
+        self.length += int(counted.sum())
         self.violated += violated.sum()
         self.total += float(excess.relu().sum())
         places = _place(present(values).float())
         self.counts.index_add_(0, places, torch.ones_like(places))
         self._keep_(torch.cat([self.excess, excess]), torch.cat([self.samples, index]))
-        return violated
+        return counted, violated
 
     def _keep_(self, excess: Tensor, samples: Tensor) -> None:
         # Of equal ones the first, wherever the batches or the processes end.
@@ -90,23 +93,23 @@ class _Seen:
         order = order[excess[order].argsort(descending=True, stable=True)][: self.worst]
         self.excess, self.samples = excess[order], samples[order]
 
-    def found(self, length: int, confidence: float, together: float) -> StreamedConstraint:
+    def found(self, confidence: float, together: float) -> StreamedConstraint:
         """What all processes have seen together."""
-        sums = torch.tensor([float(self.violated), self.total], dtype=torch.float64, device=self.device)
-        violated, total = distributed.all_sum_(sums).tolist()
+        sums = torch.tensor([self.length, self.violated, self.total], dtype=torch.float64, device=self.device)
+        length, violated, total = distributed.all_sum_(sums).tolist()
         counts = distributed.all_sum_(self.counts.to(self.device)).cpu()
         kept = (distributed.all_gather(each.to(self.device)).cpu() for each in (self.excess, self.samples))
         self._keep_(*kept)
         worst = [(int(i), float(by)) for i, by in zip(self.samples, self.excess, strict=True) if by > 0]
         return StreamedConstraint(
-            length,
+            int(length),
             int(violated),
             total,
             worst[0][1] if worst else 0.0,
             self.constraint,
             _quantiles(counts),
             worst,
-            violation_rate_upper(int(violated), length, confidence, together),
+            violation_rate_upper(int(violated), int(length), confidence, together),
             share=self.constraint.share,
         )
 
@@ -158,20 +161,20 @@ def audit_in_stream(
     """
     check(confidence, compared)
     whole_number(worst, "worst", 1)
-    feed = source_of(data)
-    device = device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    device, feed = check_given(problem, model, device), source_of(data)
     seen = [_Seen(each, worst, device) for each in problem.constraints]
-    sums, mine = torch.zeros(2, dtype=torch.float64), bool(distributed.share(feed.source.length))
+    sums, mine = torch.zeros(3, dtype=torch.float64), bool(distributed.share(feed.source.length))
 
     def add(evaluation: Evaluation) -> None:
         if mine and evaluation.index is not None:
-            masks = [each.add_(evaluation.measures, evaluation.index.cpu()) for each in seen]
-            violated = sum(masks, torch.zeros(len(evaluation.index), dtype=torch.bool))  # of masks, + is or
-            sums.add_(torch.stack([evaluation.objective.double().sum().cpu(), violated.sum()]))
+            masks = [torch.stack(each.add_(evaluation.measures, evaluation.index.cpu())) for each in seen]
+            either = sum(masks, torch.zeros(2, len(evaluation.index), dtype=torch.bool))  # of masks, + is or
+            sums.add_(torch.cat([evaluation.objective.double().sum().cpu().view(1), either.sum(1)]))
 
     for_each_batch(problem, model, feed, batch_size, device, add)
-    objective, violated = distributed.all_sum_(sums.to(device)).tolist()
+    objective, counted, violated = distributed.all_sum_(sums.to(device)).tolist()
     length, together = feed.source.length, len(seen) * compared
-    parts = {each.constraint.name: each.found(length, confidence, together) for each in seen}
-    upper = violation_rate_upper(int(violated), length, confidence, compared)
-    return StreamedAudit(length, objective / length, int(violated), upper, parts)
+    parts = {each.constraint.name: each.found(confidence, together) for each in seen}
+    counted = int(counted) if parts else length
+    upper = violation_rate_upper(int(violated), counted, confidence, compared)
+    return StreamedAudit(length, objective / length, int(violated), upper, parts, counted)

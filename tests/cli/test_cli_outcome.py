@@ -32,9 +32,9 @@ def app_that_raises(error: BaseException) -> typer.Typer:
         (
             ImportError("no", name="matplotlib"),
             1,
-            "matplotlib is not installed; in a checkout of samplewise: pip install -c constraints.txt -e '.[plots]'",
+            "matplotlib is not installed; pip install 'matplotlib>=3.8'",
         ),
-        (ImportError("no", name="kornia.enhance"), 1, "kornia.enhance is not installed; in a checkout"),
+        (ImportError("no", name="kornia.enhance"), 1, "kornia.enhance is not installed; pip install"),
         (TypeError("a mistake of ours"), 1, "unexpected TypeError: a mistake of ours. Please report it"),
     ],
 )

@@ -31,7 +31,8 @@ def test_before_the_first_batch_tau_is_not_known_and_nothing_was_trained_under_i
     assert math.isnan(method.tau)
     assert "x <= 1 (tau=auto)" in repr(method)
     assert (method.prices, tau_ratio(method)) == ({"x": 0.0}, 1.0)
-    assert math.isnan(method.step().taus["x"])  # an empty round finds nothing
+    with pytest.warns(UserWarning, match="without a sample"):
+        assert math.isnan(method.step().taus["x"])  # an empty round finds nothing
     two = sw.SequentialPenalty([*BOUND, sw.AtLeast("y", 0.0)], schedule=sw.Constant("auto"))
     assert math.isnan(two.tau)
 
@@ -95,11 +96,23 @@ def test_a_maximum_bounds_what_is_found() -> None:
 
 
 def test_a_validation_loss_looks_at_nothing() -> None:
-    method = make()
-    with torch.no_grad():
-        assert math.isnan(call(method))
-    assert math.isnan(call(method.eval()).detach())
+    method, expected = make(), call(make(schedule=sw.Constant(1.0)))
+    with torch.no_grad(), pytest.warns(UserWarning, match="tau = 1"):
+        assert call(method) == expected
+    with pytest.warns(UserWarning, match="tau = 1"):
+        assert call(method.eval()) == expected
     assert math.isnan(method.tau)
+    call(method.train())
+    with torch.no_grad():
+        assert call(method) == call(make(schedule=sw.Constant(method.tau)))  # in silence, since it is found
+
+
+def test_a_compiled_validation_loss_takes_tau_one_too() -> None:
+    torch.compiler.reset()
+    method, values = make().eval(), torch.full((4,), 3.0)
+    compiled = torch.compile(method, backend="eager", fullgraph=True)
+    assert compiled(values, x=values) == 5.0
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("stop", [1, 5, balance.BATCHES, balance.BATCHES + 2])

@@ -1,5 +1,7 @@
 """The loss and its gradient, for every method."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -215,7 +217,8 @@ def test_a_batch_of_padding_alone_has_loss_and_gradient_zero() -> None:
     loss = method(objective, x=x, index=index, sample_weight=torch.zeros(4))
     (gradient,) = torch.autograd.grad(loss, x)
     assert (loss.item(), gradient.tolist()) == (0.0, [0.0] * 4)
-    assert method.step().samples == 0
+    with pytest.warns(UserWarning, match="without a sample"):
+        assert method.step().samples == 0
 
 
 @every_method
@@ -246,3 +249,43 @@ def test_under_autocast() -> None:
         torch.autograd.backward(loss)
         losses.append((loss, model.weight.grad))
     torch.testing.assert_close(losses[1], losses[0], rtol=0.02, atol=0.02)
+
+
+@every_method
+def test_hooks_run_as_those_of_any_module(make: Make) -> None:
+    constraints: list[sw.Constraint] = [sw.AtMost("x", 1.0)]
+    method, (objective, x, index) = make(constraints, sw.Constant(2.0)), batch(6)
+    seen = []
+
+    def double(module: object, args: tuple[Tensor], kwargs: dict[str, Any]) -> tuple[tuple[Tensor], dict[str, Any]]:
+        seen.append("before")
+        return (2 * args[0],), kwargs
+
+    def treble(module: object, args: object, loss: Tensor) -> Tensor:
+        seen.append("after")
+        return 3 * loss
+
+    before = method.register_forward_pre_hook(double, with_kwargs=True)
+    after = method.register_forward_hook(treble)
+    found = method(objective, x=x, index=index)
+    torch.testing.assert_close(found, 3 * make(constraints, sw.Constant(2.0))(2 * objective, x=x, index=index))
+    before.remove()
+    after.remove()
+    method(objective, x=x, index=index)
+    assert seen == ["before", "after"]
+
+
+def test_a_method_compiles_in_place_as_any_module() -> None:
+    torch.compiler.reset()
+    method, (objective, x, _) = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.Constant(2.0)), batch(6)
+    expected = method.forward(objective, x=x)
+    graphs: list[object] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    method.compile(backend=backend, fullgraph=True)
+    torch.testing.assert_close(method(objective, x=x), expected)
+    assert len(graphs) == 1
+    torch.compiler.reset()

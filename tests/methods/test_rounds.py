@@ -54,7 +54,30 @@ def test_statistics_are_kept_in_training_mode_alone() -> None:
     objective, x, _ = batch(6)
     method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.Constant(1.0)).eval()
     method(objective, x=x)
-    assert method.step().samples == 0
+    with pytest.warns(UserWarning, match="without a sample"):
+        assert method.step().samples == 0
+
+
+def test_a_round_keeps_what_it_was_given() -> None:
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.Constant(1.0))
+    objective, x, base = torch.full((4,), 2.0), torch.full((4,), 3.0), torch.full((4, 100), 4.0)
+    method(objective, x=x)
+    method(base[:, 0], x=x)
+    for each in (objective, x, base):
+        each.zero_()
+    found = method.step()
+    assert (found.objective, found["x"].worst, found["x"].mean_violation) == (3.0, 2.0, 2.0)
+
+
+def test_a_round_can_be_a_key() -> None:
+    objective, x, _ = batch(6)
+    rounds = []
+    for bound in (1.0, 1.0, 1.5):
+        method = sw.SequentialPenalty([sw.AtMost("x", bound)], schedule=sw.Constant(1.0))
+        method(objective, x=x)
+        rounds.append(method.step())
+    assert len(set(rounds)) == 2
+    assert rounds[0] == rounds[1] != rounds[2]
 
 
 @every_method
@@ -75,7 +98,8 @@ def test_an_empty_round_has_no_means_and_leaves_feasibility_alone() -> None:
     method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=sw.FeasibilityDriven(1.0, growth=2.0))
     method(objective, x=x)
     method.step()
-    empty = method.step()
+    with pytest.warns(UserWarning, match="without a sample"):
+        empty = method.step()
     assert empty.samples == 0
     assert math.isnan(empty.objective)
     assert math.isnan(empty["x"].satisfied)
@@ -162,7 +186,7 @@ def test_rounds_are_frozen_values_in_plain_numbers() -> None:
 
 
 def test_an_unknown_constraint_of_a_round_gets_the_near_name() -> None:
-    found = sw.SequentialPenalty([sw.AtMost("error", 0.01)], schedule=sw.Constant(1.0)).step()
+    found = sw.SequentialPenalty([sw.AtMost("error", 0.01)], schedule=sw.Constant(1.0)).summary()
     with pytest.raises(KeyError, match=r"no constraint is called 'eror', only \['error'\]\. Did you mean 'error'\?"):
         found["eror"]
 

@@ -58,6 +58,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
         assert torch.equal(value.nan_to_num(), state[key].nan_to_num()), key
 
 
+@pytest.mark.filterwarnings("ignore:step.. ends a round without a sample")
 def test_tau_does_not_grow_twice_when_a_state_is_loaded_where_it_has_just_grown() -> None:
     method = sw.SequentialPenalty(CONSTRAINTS, schedule=sw.Geometric(1.0, growth=2.0, every=2))
     for _ in range(2):

@@ -158,5 +158,5 @@ def test_refuses_a_cover_of_another_size() -> None:
 
 def test_without_pillow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingPackageError, match=r"this needs PIL; in a checkout .*\[watermark\]"):
+    with pytest.raises(MissingPackageError, match=r"this needs PIL; pip install .*'pillow>="):
         attacked("jpeg(75)", natural_image())

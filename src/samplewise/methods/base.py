@@ -53,8 +53,16 @@ class Method(Weighted, ABC):
 
     def __init__(self, constraints: Iterable[Constraint], schedule: Schedule | Mapping[str, Schedule]) -> None:
         super().__init__(constraints, schedule)
+        if self.enforces and not self.constraints:
+            raise ConfigurationError(
+                f"expected at least one constraint for {type(self).__name__}, got none; for the objective alone use "
+                "Unconstrained()"
+            )
         self._read = self.tally.read_  # a module is slow to find its parts
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
+        # Such as an error of at most 0.01 that training is to bring to -0.01: looked at in the first batch.
+        bounded = [each for each in self.constraints if self.enforces and not each.reference]
+        self._beyond_zero = [each for each in bounded if 0 < each.upper < each.margin]
 
     def locate(self, index: Tensor | None, present: Tensor | None) -> Places | None:
         """Where the per-sample state of ``index`` is, for methods that have such; raises before anything is counted."""
@@ -125,14 +133,26 @@ class Method(Weighted, ABC):
                 same shape, leaves out never counts. Where the objective carries a gradient the bounded ones must too,
                 unless nothing is enforced.
         """
+        # A module's own way to forward takes a tenth of the time of a call, so it is gone where somebody waits on it.
+        hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+        ahead = super().__call__ if hooks or self._compiled_call_impl is not None else self.forward
+        loss: Tensor = ahead(objective, index=index, sample_weight=sample_weight, **measures)
+        return loss
+
+    def forward(
+        self,
+        objective: Tensor,
+        *,
+        index: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        **measures: Tensor | tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """What a call gives, without hooks."""
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         for name, measure in evaluation.measures.items():
             if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
                 self._check_square(name, measure)
         return self.loss(evaluation)
-
-    # A call goes here at once: a module's own way there costs as much as the rest, and says nothing of the arguments.
-    forward = __call__
 
     def _check_square(self, name: str, measure: Tensor) -> None:
         """As many values for a sample as there are samples may be chance; with another batch size too it is a slip."""
@@ -141,11 +161,25 @@ class Method(Weighted, ABC):
             self._square[name] = 0  # settled: this measure has its own number of values
         elif batch > 1 and before is None:
             self._square[name] = batch
-        elif batch > 1 and before == batch:  # again, and perhaps always: all batches may be of one size
-            self._square[name] = -batch
-            warnings.warn(f"{broadcast(name, batch)}, unless each sample has {batch} values of it", stacklevel=3)
-        elif batch > 1 and before not in (0, -batch):
+            warnings.warn(
+                f"{broadcast(name, batch)}. If each sample has {batch} values of it, say so by a mask of ones: "
+                f"{name}=(values, torch.ones_like(values, dtype=torch.bool))",
+                stacklevel=4,
+            )
+        elif batch > 1 and before not in (0, batch):
             raise broadcast(name, batch)
+
+    def _check_margins(self, evaluation: Evaluation) -> None:
+        """Warn of margins that ask for values below zero of a measure that has none there; once."""
+        for each in self._beyond_zero:
+            if not bool((evaluation.measures[each.measure] < 0).any()):
+                warnings.warn(
+                    f"{each} has a margin of {each.margin:g}, larger than its bound, and no value in this batch is "
+                    f"below 0: if {each.measure!r} is never negative, no sample can meet what training asks for. Make "
+                    f"the margin smaller than {each.upper:g}",
+                    stacklevel=4,
+                )
+        self._beyond_zero = []
 
     def loss(self, evaluation: Evaluation) -> Tensor:
         """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
@@ -159,6 +193,8 @@ class Method(Weighted, ABC):
         differentiated = torch.is_grad_enabled()
         needed, excesses = self.enforces and differentiated and objective.requires_grad, []
         look = can_look(objective)
+        if self._beyond_zero and not torch.compiler.is_compiling():
+            self._check_margins(evaluation)
         margins = (self.tightening.tolist() if look else self.tightening) if self._steered else None
         for i, constraint in enumerate(self.constraints):
             # What is left out is put at the bound that training sees: there it costs nothing, and pulls at nothing.
@@ -179,7 +215,9 @@ class Method(Weighted, ABC):
         total = objective
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
-            taus = self.weights.tolist() if look else self.weights
+            taus: Sequence[float] | Tensor = self.weights.tolist() if look else self.weights
+            if self._looking and not self.counts:
+                taus = self._before_training()
             for i, excess in enumerate(excesses):
                 constraint = self.constraints[i]
                 if self.signed and constraint.equality:
@@ -194,9 +232,20 @@ class Method(Weighted, ABC):
         kept = torch.where(present, total, 0.0) * weight
         return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
 
+    def _before_training(self) -> Tensor:
+        """The weights of a loss that is not trained on while ``tau0="auto"`` may be open: 1 where it is."""
+        if not torch.compiler.is_compiling() and bool(self.weights.isnan().any()):
+            warnings.warn(
+                "tau0='auto' is found in the first batch of training, and there was none yet: until then the loss "
+                "takes tau = 1. For another one give tau0 as a number",
+                stacklevel=4,
+            )
+        return self.weights.nan_to_num(1.0)
+
     def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, look: bool) -> None:
         """Add the batch to the round's statistics, unless it holds values that are not finite: ``look`` at once."""
-        columns = [evaluation.objective.detach()]
+        # A copy, since its batch waits to be added up, and the caller may change it meanwhile; the rest is our own.
+        columns = [evaluation.objective.detach().clone()]
         for excess in excesses:
             excess = excess.detach()
             # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
@@ -209,6 +258,10 @@ class Method(Weighted, ABC):
             self.tally.add_(values, present)
         elif not self._read(columns, columns[0].numel() if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=self.tally.calls)
+        for i, constraint in enumerate(self.constraints if evaluation.masks else ()):
+            if (mask := evaluation.masks.get(constraint.measure)) is not None:
+                none = ~(mask if mask.ndim == 1 else mask.any(1))
+                self.tally.without[i] += (none if present is None else none & present).sum()
 
     def _look(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
         """Find the first tau, where it is left open, or come nearer to it, from the gradients of a batch."""

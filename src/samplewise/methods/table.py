@@ -26,7 +26,7 @@ class MultiplierTable(FullPrecision):
         self.samples, self.what = samples, what
         self.held = range(samples)
         # One row more than samples: padding is sent there, so that it needs no branch. It stays zero.
-        self.register_buffer("values", torch.zeros(samples + 1), persistent=False)
+        self.register_buffer("values", torch.zeros(samples + 1, dtype=torch.float32), persistent=False)
         self._known: tuple[Tensor, Tensor] | None = None  # all that are not zero, with their samples
         self.whole: Tensor | None = None  # of all samples, while they are judged
 

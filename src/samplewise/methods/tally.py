@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from samplewise import distributed
 from samplewise.constraints import Fared
 from samplewise.errors import constraint_named
+from samplewise.masks import ByContent
 from samplewise.problem import Fault
 
 PENDING = 2**15  # how many samples wait until they are added up
@@ -30,8 +31,8 @@ class FullPrecision(nn.Module):
         return self
 
 
-@dataclass(frozen=True)
-class Round:
+@dataclass(frozen=True, eq=False)
+class Round(ByContent):
     """Summary of outer iteration k: what :meth:`Method.step` returns.
 
     The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
@@ -56,7 +57,7 @@ class Tally(FullPrecision):
 
     Where values can be read at once, batches wait and are added up many at a time, since each operation costs more than
     its work; elsewhere they are added up on the device. A batch has ``1 + constraints`` columns ``(B,)``: the objective
-    and each constraint's worst excess, zero where a sample is absent. They are kept, not copied.
+    and each constraint's worst excess, zero where a sample is absent. They are kept, and nobody may change them.
     """
 
     def __init__(self, constraints: int, watched: int) -> None:
@@ -67,6 +68,7 @@ class Tally(FullPrecision):
         # Samples, the objective, how many violate each constraint, and by how much in all.
         self.sums = nn.Buffer(torch.zeros(2 + 2 * constraints, dtype=torch.float64))
         self.worst = nn.Buffer(torch.zeros(constraints, dtype=torch.float64))
+        self.without = nn.Buffer(torch.zeros(constraints, dtype=torch.int64))  # samples that a mask leaves no value
         # One line for each watched value: how many samples, the step, one of them, and whether that is its index.
         self.faults = nn.Buffer(torch.zeros(watched, 4, dtype=torch.int64), persistent=False)
         # Not of this tally: a copy has to count its own.
@@ -143,41 +145,45 @@ class Tally(FullPrecision):
         count, step, sample, numbered = noted[row]
         return watched, Fault([sample], count, step + len(self._pending), bool(numbered))
 
-    def _joined(self) -> tuple[Tensor, Tensor]:
-        """The sums and worst violations over all processes."""
+    def _joined(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The sums, the worst violations and the samples without a value over all processes."""
         self._digest_()
-        return distributed.all_sum_(self.sums.clone()), distributed.all_max_(self.worst.clone())
+        sums, without = (distributed.all_sum_(each.clone()) for each in (self.sums, self.without))
+        return sums, distributed.all_max_(self.worst.clone()), without
 
     def round(self, number: int, taus: Mapping[str, float], shares: Sequence[float]) -> Round:
         """The round so far, over all processes; nothing changes.
 
         ``taus`` are its weights by constraint, in order, and ``shares`` what each constraint asks for.
         """
-        sums, worst = self._joined()
+        sums, worst, without = self._joined()
         count, objective, *rest = sums.tolist()
-        samples = int(count)
-        each = zip(taus, shares, rest[: len(worst)], rest[len(worst) :], worst.tolist(), strict=True)
-        fared = {name: Fared(samples, int(violated), *sizes, share=share) for name, share, violated, *sizes in each}
+        samples, columns = int(count), (rest[: len(worst)], rest[len(worst) :], worst.tolist(), without.tolist())
+        fared = {
+            name: Fared(samples - none, int(violated), total, largest, share=share)
+            for name, share, violated, total, largest, none in zip(taus, shares, *columns, strict=True)
+        }
         return Round(number, samples, objective / samples if samples else math.nan, taus, fared)
 
     def gather_(self) -> None:
         """Move all processes' sums to the first one, whose state is then that of the whole run."""
-        sums, worst = self._joined()
-        self.sums.copy_(sums)
-        self.worst.copy_(worst)
+        for own, joined in zip((self.sums, self.worst, self.without), self._joined(), strict=True):
+            own.copy_(joined)
         self._leave_to_first_()
 
     def _leave_to_first_(self) -> None:
         if distributed.replica() > 0:
-            self.sums.zero_()
-            self.worst.zero_()
+            for own in (self.sums, self.worst, self.without):
+                own.zero_()
 
     def start_(self) -> None:
         self._pending.clear()
-        for buffer in (self.sums, self.worst, self.begun):
+        for buffer in (self.sums, self.worst, self.without, self.begun):
             buffer.zero_()
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         self._pending.clear()
+        # Which states of before do not have.
+        state_dict = {f"{prefix}without": torch.zeros_like(self.without), **state_dict}
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._leave_to_first_()  # the saved sums are those of all processes

@@ -96,11 +96,17 @@ class Weighted(FullPrecision):
         that. Once a tau is at its maximum and its constraint is still not met, a warning says so.
         """
         summary = self.summary()
+        if not summary.samples:
+            warnings.warn(
+                "step() ends a round without a sample: only calls in training mode with gradients enabled count. Call "
+                "the method on the round's batches first, outside of torch.no_grad()",
+                stacklevel=2,
+            )
         self.get_buffer(self._completed).add_(1)
         for i, (rule, now) in enumerate(zip(self.rules(), summary.constraints.values(), strict=True)):
             tau, (_, before) = float(self.weights[i]), self._last(i)
             grown, met = self.pace[i].tolist()
-            if summary.samples:
+            if now.samples:
                 met = met + 1 if now.met else 0
                 self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
             if not self._steered and (met < MET or self.constraints[i].margin):

@@ -158,9 +158,9 @@ def read_promise(folder: Path) -> Proved | None:
         facts = {
             "asked for": words.percent(stored["share"]),
             "kept": stored["kept"],
-            "of all such samples, at least": words.share(stored["share_at_least"]),
+            "of all such samples, at least": words.at_least(stored["share_at_least"]),
             "confidence": words.percent(stored["confidence"]),
-            "samples that proved it": words.count(stored["audit"]["samples"]),
+            "samples that proved it": words.count(_counted(stored["audit"])),
             "violated among them": words.count(stored["audit"]["violated"]),
         }
         for name in stored["margins"]:
@@ -226,6 +226,7 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared
         Audited,
         part,
         name=name,
+        samples=_counted(part),
         compared=compared,
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
@@ -234,11 +235,16 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared
                 found,
                 violators=tuple((int(index), float(by)) for index, by in part["violators"][constraint]),
                 costs=tuple(map(float, part.get("costs", {}).get(constraint, ()))),
+                **{key: math.nan for key in ("satisfied", "mean_violation") if found[key] is None},  # no sample has one
             )
             for constraint, found in part["constraints"].items()
         },
         confidence=min((float(found["confidence"]) for found in part["constraints"].values()), default=0.95),
     )
+
+
+def _counted(audit: Mapping[str, Any]) -> int:
+    return int(audit.get("counted") or audit["samples"])  # which runs of before did not tell apart
 
 
 def _size(model: Mapping[str, Sequence[int]]) -> str:

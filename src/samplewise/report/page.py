@@ -179,7 +179,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = (words.share, words.percent, words.count, words.number, words.corrected)
+    shown = (words.share, words.at_least, words.percent, words.count, words.number, words.corrected)
     environment.filters.update({each.__name__: each for each in shown})
     environment.globals.update(split_of=_split)
     return environment

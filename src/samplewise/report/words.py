@@ -1,25 +1,21 @@
 """Numbers and verdicts in words."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from samplewise.report.run import Audited, Finding, RunReport
+from samplewise.unseen import percentage
 
 
 def share(value: float) -> str:
-    """A share in percent, with as many digits as keep it apart from none and all.
+    """A share in percent, with as many digits as keep it apart from none and all."""
+    return percentage(value)
 
-    Example:
-        >>> share(0.5), share(0.99996), share(1.0)
-        ('50.0%', '99.996%', '100%')
-    """
-    if value in (0.0, 1.0):
-        return f"{value:.0%}"
-    for digits in range(1, 8):
-        text = f"{value:.{digits}%}"
-        if 0.0 < float(text[:-1]) < 100.0:
-            return text
-    return text
+
+def at_least(value: float) -> str:
+    """A share that is a lower bound: never rounded up."""
+    return percentage(value, math.floor)
 
 
 def percent(value: float) -> str:
@@ -57,7 +53,7 @@ def verdict(run: RunReport) -> str:
     if unseen is None:
         return f"{said} meet {bound}; no unseen data was audited, so this says nothing of other samples."
     return (
-        f"{said} meet {bound}: at {percent(unseen.confidence)} confidence, at least {share(unseen.at_least)} of all "
+        f"{said} meet {bound}: at {percent(unseen.confidence)} confidence, at least {at_least(unseen.at_least)} of all "
         f"samples like those of {unseen.name} do{corrected(unseen)}."
     )
 

@@ -172,7 +172,8 @@ def _parse(text: str) -> Row:
     if kind == "classification" and row.options.average:
         raise ConfigurationError("classification takes no average: the weights of its last epoch are its result.")
     try:
-        make_method(row, (), samples=1)  # numbers that the methods refuse are refused here, before anything runs
+        # Numbers that the methods refuse are refused here, before anything runs.
+        make_method(row, (Constraint("any", 0.0),), samples=1)
     except ConfigurationError as error:
         raise ConfigurationError(f"{error}.") from None
     return row
