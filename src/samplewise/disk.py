@@ -29,6 +29,16 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(f"cannot write {path}: {advice}")
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
+            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
+        raise cannot_write(folder, error) from error
+
+
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Give a temporary place beside ``path``; the file or folder written there takes its name at the end, whole.
@@ -97,10 +107,7 @@ def alone(folder: Path, what: str) -> Iterator[None]:
     if distributed.rank() != 0:
         yield
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    make_folder(folder)
     handle = lock(folder / ".lock", f"{folder}: another process is working on this {what}; wait for it or end it")
     try:
         yield
@@ -138,8 +145,8 @@ def write_json(path: Path, value: Any) -> None:
 def ensure_writable(folder: Path, *, needed: int = 0) -> Path:
     """Make ``folder`` and try it for ``needed`` bytes: a run that cannot write says so at its start, not at its end."""
     folder = Path(folder)
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=folder) as probe:
             (Path(probe) / "probe").write_bytes(b"\0" * 4096)
         free = shutil.disk_usage(folder).free

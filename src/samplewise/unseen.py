@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number
 
 
 def violation_rate_upper(violated: int, samples: int, confidence: float, together: float = 1) -> float:
@@ -47,11 +47,7 @@ def must_hold(samples: int, share: float, confidence: float, together: float = 1
         292
     """
     check(confidence, together)
-    if not 0 < share < 1:
-        raise ConfigurationError(
-            f"expected a share between 0 and 1, such as 0.99, got {share}: no number of samples promises a bound for "
-            "all others; what these samples meet is in quantiles and worst"
-        )
+    check_share(share, "; what these samples meet is in quantiles and worst")
 
     def upper(violated: int) -> float:
         return violation_rate_upper(violated, samples, confidence, together)
@@ -83,6 +79,16 @@ def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
     """
     needed = must_hold(prove, share, confidence) / prove
     return min(1.0, needed + 2 * math.sqrt(needed * (1 - needed) * (1 / tune + 1 / prove)))
+
+
+def check_share(share: float, instead: str = "") -> None:
+    """Refuse a share of unseen samples that nobody can promise; of all of them say what there is ``instead``."""
+    if 0 < finite_number(share, "share") < 1:
+        return
+    found = f"expected a share between 0 and 1, such as 0.95, got {share}"
+    if share == 1:
+        raise ConfigurationError(f"{found}: no number of samples promises a bound for all others{instead}")
+    raise ConfigurationError(f"{found}" + (f": did you mean {share / 100:g}?" if 1 < share < 100 else ""))
 
 
 def check(confidence: float, compared: float) -> None:
