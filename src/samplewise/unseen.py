@@ -60,9 +60,9 @@ def must_hold(samples: int, share: float, confidence: float, together: float = 1
     needed = math.ceil(math.log((1 - confidence) / together) / math.log(share) - 1e-9)
     at_once = f", {together:g} bounds at once" if together > 1 else ""
     raise ConfigurationError(
-        f"{samples:,} samples are too few to promise a bound for a share of {share:g} of all others "
+        f"{samples:,} samples are too few to promise a bound for {100 * share:.10g}% of all others "
         f"({100 * confidence:.10g}% confidence{at_once}): it takes {needed:,}, or a share of at most "
-        f"{math.floor(1e4 * (1 - upper(0))) / 1e4:g}"
+        f"{math.floor(1e4 * (1 - upper(0))) / 1e4:.2%}"
     )
 
 
@@ -88,7 +88,7 @@ def check_share(share: float, instead: str = "") -> None:
     found = f"expected a share between 0 and 1, such as 0.95, got {share}"
     if share == 1:
         raise ConfigurationError(f"{found}: no number of samples promises a bound for all others{instead}")
-    raise ConfigurationError(f"{found}" + (f": did you mean {share / 100:g}?" if 1 < share < 100 else ""))
+    raise ConfigurationError(f"{found}" + (f": did you mean {share / 100:g}?" if 2 <= share < 100 else ""))
 
 
 def check(confidence: float, compared: float) -> None:
