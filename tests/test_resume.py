@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 import samplewise as sw
@@ -259,28 +260,34 @@ def tear(path: Path | None) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def each_its_own(folders: list[Path], **options: Any) -> dict[str, Any]:
-    """Train in a folder of this process's own: what it ends with, or the error."""
+def each_in_its_own(folders: list[Path]) -> dict[str, Any]:
+    """Go on to four epochs in a folder of this process's own: what it ends with, or the error."""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = train(folders[torch.distributed.get_rank()], "sequential", devices=2, **options)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = fit(folders[fabric.global_rank], epochs=4, audit_on={"train": make_data()}, fabric=fabric)
     except CheckpointError as error:
         return {"error": str(error)}
-    return {"shipped": found["shipped"], "epochs": len(found["history"])}
+    rows = found.history.column("train/objective")
+    return {"model": dict(found.model.state_dict()), "rows": rows, "told": [str(each.message) for each in told]}
 
 
 def test_processes_that_do_not_find_the_same_checkpoints_agree_on_one_or_all_say_so(tmp_path: Path) -> None:
-    whole = in_two(tmp_path / "whole", "sequential", epochs=4)
-    in_two(tmp_path / "first", "sequential", epochs=3)
-    shutil.copytree(tmp_path / "first", tmp_path / "second")
-    shutil.copytree(tmp_path / "first", tmp_path / "first too")
-    tear(newest(tmp_path / "second"))
-    found = two_processes(partial(each_its_own, epochs=4), [tmp_path / "first", tmp_path / "second"])
-    for each, expected in zip(found, whole, strict=True):
-        assert_same(each["shipped"], expected["shipped"])
-    (tmp_path / "empty").mkdir()
-    for each in two_processes(partial(each_its_own, epochs=4), [tmp_path / "first too", tmp_path / "empty"]):
+    folders = [tmp_path / name for name in ("first", "second")]
+    before = fit(folders[0], epochs=3, audit_on={"train": make_data()}).history.column("train/objective")
+    shutil.copytree(folders[0], folders[1])
+    tear(newest(folders[1]))
+    first, second = two_processes(each_in_its_own, folders)
+    assert_same(first["model"], second["model"])
+    for each in (first, second):
+        assert any("using the one before it" in text for text in each["told"])
+        assert each["rows"][:2] == before[:2], "they went on from the second epoch"
+        assert each["rows"] == first["rows"]
+        assert len(each["rows"]) == 4
+    shutil.rmtree(folders[1])
+    for each in two_processes(each_in_its_own, folders):
         assert "by every process" in each["error"]
 
 
