@@ -217,11 +217,10 @@ class Power(sw.Penalty):
     """A penalty of the user's own, a plain class."""
 
     def __init__(self, power: float) -> None:
-        self.power, self.shape = power, lambda g: g.clamp_min(0) ** power
+        self.power = power
 
     def value(self, g: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.shape(g)
-        return found
+        return g.clamp_min(0) ** self.power
 
     def slope(self, g: torch.Tensor) -> torch.Tensor:
         return self.power * g.clamp_min(0) ** (self.power - 1)

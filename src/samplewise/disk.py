@@ -46,8 +46,8 @@ def atomic(path: Path) -> Iterator[Path]:
     It lies in a folder of its own, since libraries put further files beside the one they write: what a kill leaves
     behind has one name, which :func:`clear_partial` knows.
     """
+    make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
             temporary = Path(folder) / path.name
             yield temporary

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import Logger
+from lightning_fabric.loggers.logger import Logger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
