@@ -29,16 +29,6 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(f"cannot write {path}: {advice}")
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless they are there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
-            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
-        raise cannot_write(folder, error) from error
-
-
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Give a temporary place beside ``path``; the file or folder written there takes its name at the end, whole.
@@ -118,6 +108,16 @@ def alone(folder: Path, what: str) -> Iterator[None]:
             # Not by closing it alone: a worker that was forked meanwhile, and has not ended yet, holds it open too.
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
+            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
+        raise cannot_write(folder, error) from error
 
 
 def strict_json(value: Any) -> Any:

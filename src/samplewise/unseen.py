@@ -81,6 +81,14 @@ def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
     return min(1.0, needed + 2 * math.sqrt(needed * (1 - needed) * (1 / tune + 1 / prove)))
 
 
+def check(confidence: float, compared: float) -> None:
+    """Refuse a confidence, or a number of models compared, that cannot be."""
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
+    if not compared >= 1:
+        raise ConfigurationError(f"expected compared >= 1, the models compared on these samples, got {compared}")
+
+
 def check_share(share: float, instead: str = "") -> None:
     """Refuse a share of unseen samples that nobody can promise; of all of them say what there is ``instead``."""
     if 0 < finite_number(share, "share") < 1:
@@ -89,11 +97,3 @@ def check_share(share: float, instead: str = "") -> None:
     if share == 1:
         raise ConfigurationError(f"{found}: no number of samples promises a bound for all others{instead}")
     raise ConfigurationError(f"{found}" + (f": did you mean {share / 100:g}?" if 2 <= share < 100 else ""))
-
-
-def check(confidence: float, compared: float) -> None:
-    """Refuse a confidence, or a number of models compared, that cannot be."""
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
-    if not compared >= 1:
-        raise ConfigurationError(f"expected compared >= 1, the models compared on these samples, got {compared}")

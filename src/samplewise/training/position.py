@@ -13,11 +13,11 @@ class Status(enum.Enum):
     """How a run ended; the value is the message."""
 
     FEASIBLE = "every epoch was run; the selected model meets the feasibility target"
+    KEPT = "the run has ended; the promise is kept, as samples never used before prove"
+    NOT_KEPT = "the run has ended; the promise is not kept: solution.promise says what can be promised"
     TARGET_REACHED = "stopped early: the feasibility target is met"
     NO_LONGER_BETTER = "stopped early: the patience ended without a better model"
     UNFINISHED = "every epoch was run; no audited model meets the feasibility target yet"
-    KEPT = "the run has ended; the promise is kept, as samples never used before prove"
-    NOT_KEPT = "the run has ended; the promise is not kept: solution.promise says what can be promised"
     INFEASIBLE = "every epoch was run; from here no step meets all constraints: the violated samples are at odds"
 
     @property
