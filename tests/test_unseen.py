@@ -188,8 +188,8 @@ def test_the_samples_a_bound_must_hold_for_are_those_of_the_tolerance_bound(
     required = int(needed.replace(",", ""))
     assert share**required <= 1 - each + 1e-9
     assert share ** (required - 1) > 1 - each - 1e-9
-    if float(most) > 0:
-        assert must_hold(samples, float(most), confidence, together) == samples
+    if (most_share := float(most.removesuffix("%")) / 100) > 0:
+        assert must_hold(samples, most_share, confidence, together) == samples
 
 
 def test_too_few_samples_are_told_how_many_it_takes() -> None:
