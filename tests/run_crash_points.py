@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
+from small import of_last_step
 
 CHANGING = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir", "chmod")
 """Functions of ``os`` that what is higher up, such as pathlib, shutil and tempfile, comes down to."""
@@ -123,7 +124,7 @@ def run(case: str, folder: Path) -> dict[str, Any]:
         **options,
     )
     return {
-        "last": contents(model.state_dict()),
+        "last": contents(of_last_step(folder)),
         "selected": contents(solution.model.state_dict()),
         "method": contents(method.state_dict()),
         "selected method": contents(solution.method.state_dict()),

@@ -12,6 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import samplewise as sw
+from samplewise.checkpoint import load_state
+from samplewise.sharding import held_like
 from small import make_data, make_method, make_model, make_problem
 
 
@@ -102,7 +104,7 @@ def train(
     )
     certificate = sw.certify(problem, solution.model, data, solution.method) if certified else None
     return {
-        "model": in_full(model),
+        "model": held_like(load_state(max((folder / "checkpoints").glob("*.safetensors")))["model"], None),
         "method": of_all_samples(method),
         "shipped": in_full(solution.model),
         "certificate": None if certificate is None else [certificate.stationarity, certificate.residual],

@@ -1,11 +1,14 @@
 """A small real problem that the tests of whole runs share: classify, and reconstruct within a bound."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
+from samplewise.checkpoint import load_state
 
 BOUND = 0.6
 
@@ -56,6 +59,12 @@ def make_method(kind: str, samples: int = 200) -> sw.Method:
     if kind == "lagrangian":
         return sw.AugmentedLagrangian(constraints, samples=samples, schedule=sw.FeasibilityDriven(2.0, growth=1.5))
     return sw.Unconstrained(constraints)
+
+
+def of_last_step(folder: Path) -> dict[str, Tensor]:
+    """The weights that a run goes on from: those of its last step, in its newest checkpoint."""
+    weights: dict[str, Tensor] = load_state(max((folder / "checkpoints").glob("*.safetensors")))["model"]
+    return weights
 
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:

@@ -33,6 +33,17 @@ from samplewise.errors import CheckpointError, OutputError
 from samplewise.history import History
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="this system has no folder in which none can be made")
+def test_a_folder_that_cannot_be_made_is_not_said_to_be_gone() -> None:
+    nowhere = Path("/proc/samplewise")
+    with pytest.raises(OutputError, match="cannot make"), alone(nowhere, "run"):
+        pass
+    with pytest.raises(OutputError, match="cannot make"):
+        ensure_writable(nowhere)
+    with pytest.raises(OutputError, match="cannot make"):
+        write_json(nowhere / "a.json", {})
+
+
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"a": 1})

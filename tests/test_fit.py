@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
@@ -14,7 +15,7 @@ from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFi
 from samplewise.samples import source_of
 from samplewise.stopping import GradientRule
 from samplewise.training.plan import epoch_order
-from small import BOUND, Network, make_data, make_method, make_model, make_problem, same_weights
+from small import BOUND, Network, evaluate, make_data, make_method, make_model, make_problem, same_weights
 
 
 def run(
@@ -178,10 +179,83 @@ def test_the_selected_epoch_is_the_most_feasible_one_and_its_model_is_given() ->
     shares = solution.history.column("train/satisfied")
     assert solution.selected.epoch == shares.index(max(shares)) + 1
     assert sw.audit(make_problem(), solution.model, train).satisfied == max(shares)
-    assert sw.audit(make_problem(), model, test).satisfied == solution.history.rows[-1]["test/satisfied"]
+    assert solution.model is model
+    assert solution.selected.epoch < 8, "else there is nothing to tell apart"
     assert solution.status is sw.Status.UNFINISHED
     assert solution.audits["test"].samples == 200
     assert "target" in solution.status.message
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+@pytest.mark.parametrize("epochs", [2, 8])
+def test_what_a_solution_says_is_of_the_model_that_ships(tmp_path: Path, average: float | None, epochs: int) -> None:
+    audited = {"train": make_data(), "test": make_data(seed=1)}
+    options: dict[str, Any] = {"epochs": epochs, "kind": "unconstrained", "average": average}
+    model, solution = run(audit_on=audited, checkpoint=tmp_path, **options)
+    if epochs == 8:
+        assert solution.selected.epoch < 8, "else there is nothing to tell apart"
+    assert solution.model is model
+    for name, data in audited.items():
+        again = sw.audit(make_problem(), model, data)
+        assert solution.audits[name].objective == pytest.approx(again.objective, rel=1e-6)
+        assert solution.audits[name].violated == again.violated
+    assert solution.audits[solution.selected.split].satisfied == solution.selected.satisfied
+    other, complete = run(audit_on=audited, checkpoint=tmp_path, **options)
+    assert same_weights(other, model)
+    for name, found in solution.audits.items():
+        assert torch.equal(found.objectives, complete.audits[name].objectives)
+        torch.testing.assert_close(found.measures, complete.audits[name].measures, rtol=0, atol=0)
+        assert found.compared == complete.audits[name].compared
+
+
+def test_audits_that_an_earlier_version_did_not_keep_are_made_again(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"epochs": 4, "audit_on": {"test": make_data(seed=1)}, "checkpoint": tmp_path}
+    _, solution = run(**options)
+    kept = load_file(tmp_path / "audit.safetensors")
+    del kept["test/objective"]
+    save_file(kept, tmp_path / "audit.safetensors")
+    _, again = run(**options)
+    torch.testing.assert_close(again.audits["test"].objectives, solution.audits["test"].objectives)
+
+
+def test_ctrl_c_says_that_the_same_call_goes_on_where_it_does(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as found:
+        run(auxiliary=StopAfter(9), checkpoint=tmp_path)
+    assert "the same call goes on" in "".join(found.value.__notes__)
+    with pytest.raises(KeyboardInterrupt) as found:
+        run(auxiliary=StopAfter(9))
+    assert not hasattr(found.value, "__notes__")
+
+
+def test_values_without_a_gradient_are_said_to_reach_no_model() -> None:
+    def detached(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        objective, measures = evaluate(model, batch)
+        return objective.detach(), {name: each.detach() for name, each in measures.items()}
+
+    model, problem = make_model(), sw.Problem(detached, make_problem().constraints)
+    optimizer = torch.optim.Adam(model.parameters())
+    with pytest.raises(MeasureError, match="none reaches the model"):
+        sw.fit(
+            problem, model, make_data(), method=make_method("sequential"), optimizer=optimizer, epochs=1, batch_size=9
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"audit_on": {"test": make_data(seed=1)}, "audit_every": 0}, "audit_every"),
+        ({"audit_on": {"": make_data(seed=1)}}, "name"),
+        ({"data": DataLoader(make_data(20), batch_size=32, drop_last=True)}, "drop_last"),
+        (
+            {"data": DataLoader(make_data(), 32, sampler=SubsetRandomSampler(range(9)), drop_last=True)}
+            | {"audit_on": {"test": make_data(seed=1)}},
+            "drop_last",
+        ),
+    ],
+)
+def test_what_would_do_nothing_in_silence_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        run(**options)
 
 
 def test_one_sample_that_cannot_be_met_is_shown_and_a_run_that_was_too_short_is_not() -> None:

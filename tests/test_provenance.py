@@ -1,3 +1,4 @@
+import functools
 import importlib.util
 import json
 import os
@@ -157,3 +158,43 @@ def test_a_module_is_given_as_one_would_run_it(checkout: Path, printed: Callable
 def test_code_on_the_command_line_is_not_repeated(checkout: Path, printed: Callable[..., str]) -> None:
     code = PRINTS.format(module=str(checkout / "src" / "samplewise" / "provenance.py"))
     assert printed("-c", code, "3") == "python -c 3"
+
+
+class Plain:
+    """An object as users write them, whose repr says where it lies."""
+
+    def __init__(self, size: float, *more: object) -> None:
+        self.size, self.more, self.own = size, more, self
+
+    def twice(self) -> float:
+        return 2 * self.size
+
+
+def times(factor: float) -> Callable[[float], float]:
+    return lambda value: factor * value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Plain,
+        lambda size: [Plain(1, {"size": Plain(size)})],
+        times,
+        lambda size: Plain(3, times(size), Plain(1).twice),
+        lambda size: functools.partial(times(2.0), size),
+    ],
+)
+def test_an_object_is_described_by_type_and_state_and_not_by_its_place(make: Callable[[float], object]) -> None:
+    first, same, other = (make(size) for size in (1.5, 1.5, 2.5))
+    assert original.described(first) == original.described(same)
+    assert original.described(first) != original.described(other)
+    assert " at 0x" not in original.described(first)
+
+
+@pytest.mark.parametrize("value", [[1, "a", None], (2.5,), (), {"a": [True]}, "text"])
+def test_what_has_a_repr_of_its_own_is_described_by_it(value: object) -> None:
+    assert original.described(value) == repr(value)
+
+
+def test_the_order_of_a_set_does_not_matter() -> None:
+    assert original.described({"b", "a", "c"}) == original.described({"c", "b", "a"}) == "('a', 'b', 'c')"

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 import samplewise as sw
@@ -139,11 +141,11 @@ def fit(
     folder: Path, *, samples: int = 200, kind: str = "sequential", epochs: int = 2, rate: float = 1e-3, **options: Any
 ) -> sw.Solution:
     model = make_model()
+    options.setdefault("method", make_method(kind, samples))
     return sw.fit(
         make_problem(),
         model,
         make_data(samples),
-        method=make_method(kind, samples),
         optimizer=torch.optim.Adam(model.parameters(), lr=rate),
         epochs=epochs,
         batch_size=32,
@@ -188,7 +190,7 @@ def test_a_checkpoint_too_many_that_a_kill_left_is_removed(tmp_path: Path) -> No
 
 def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
     fit(tmp_path)
-    with pytest.raises(CheckpointError, match=r"its samples is 200, now it is 150"):
+    with pytest.raises(CheckpointError, match=r"samples = 200, not 150"):
         fit(tmp_path, samples=150)
 
 
@@ -206,9 +208,86 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 def test_the_folder_of_another_run_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     fit(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match=f"holds another run: its {message}"):
+    with pytest.raises(CheckpointError, match=f"holds another run, with {message} ="):
         fit(tmp_path, **options)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+class Power(sw.Penalty):
+    """A penalty of the user's own, a plain class."""
+
+    def __init__(self, power: float) -> None:
+        self.power = power
+
+    def value(self, g: torch.Tensor) -> torch.Tensor:
+        return g.clamp_min(0) ** self.power
+
+    def slope(self, g: torch.Tensor) -> torch.Tensor:
+        return self.power * g.clamp_min(0) ** (self.power - 1)
+
+
+def test_a_run_with_a_penalty_of_ones_own_goes_on_and_one_of_another_state_is_refused(tmp_path: Path) -> None:
+    def method(power: float) -> sw.Method:
+        return sw.SequentialPenalty(make_problem().constraints, penalty=Power(power), schedule=sw.Constant(1.0))
+
+    fit(tmp_path, method=method(3.0))
+    assert len(fit(tmp_path, method=method(3.0), epochs=3).history.rows) == 3
+    with pytest.raises(CheckpointError, match="holds another run, with method ="):
+        fit(tmp_path, method=method(2.0), epochs=3)
+
+
+def test_going_back_to_an_older_checkpoint_does_not_take_a_later_epochs_model(tmp_path: Path) -> None:
+    """The newest checkpoint is torn, and the best model in the folder is of its epoch."""
+    options: dict[str, Any] = {"audit_on": {"train": make_data()}, "target": 0.0, "rate": 1e-2}
+    whole = fit(tmp_path / "whole", epochs=4, **options)
+    assert fit(tmp_path / "torn", epochs=3, **options).selected.epoch == 3
+    tear(newest(tmp_path / "torn"))
+    shutil.copytree(tmp_path / "torn", tmp_path / "other")
+    with pytest.warns(UserWarning, match="using the one before it"):
+        resumed = fit(tmp_path / "torn", epochs=4, **options)
+    assert resumed.selected == whole.selected
+    assert same_weights(resumed.model, whole.model)
+    before, lost = (pytest.warns(UserWarning, match=match) for match in ("using the one before", "is lost"))
+    with before, lost:  # it ends before epoch 3 comes again
+        shorter = fit(tmp_path / "other", epochs=2, **options)
+    assert shorter.selected.epoch == 2
+    assert shorter.audits["train"].objective == shorter.history.rows[1]["train/objective"]
+
+
+def tear(path: Path | None) -> None:
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def each_in_its_own(folders: list[Path]) -> dict[str, Any]:
+    """Go on to four epochs in a folder of this process's own: what it ends with, or the error."""
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = fit(folders[fabric.global_rank], epochs=4, audit_on={"train": make_data()}, fabric=fabric)
+    except CheckpointError as error:
+        return {"error": str(error)}
+    rows = found.history.column("train/objective")
+    return {"model": dict(found.model.state_dict()), "rows": rows, "told": [str(each.message) for each in told]}
+
+
+def test_processes_that_do_not_find_the_same_checkpoints_agree_on_one_or_all_say_so(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    before = fit(folders[0], epochs=3, audit_on={"train": make_data()}).history.column("train/objective")
+    shutil.copytree(folders[0], folders[1])
+    tear(newest(folders[1]))
+    first, second = two_processes(each_in_its_own, folders)
+    assert_same(first["model"], second["model"])
+    for each in (first, second):
+        assert any("using the one before it" in text for text in each["told"])
+        assert each["rows"][:2] == before[:2], "they went on from the second epoch"
+        assert each["rows"] == first["rows"]
+        assert len(each["rows"]) == 4
+    shutil.rmtree(folders[1])
+    for each in two_processes(each_in_its_own, folders):
+        assert "by every process" in each["error"]
 
 
 def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from samplewise.forecast import forecast
 from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
 from samplewise.report.words import verdict
-from samplewise.selection import selection_loss
 from samplewise.training.position import Selection, better
 
 SHARED = sw.AtMost("x", 1.0, share=0.75)
@@ -173,9 +172,7 @@ def test_a_sample_fails_if_a_constraint_does_not_give_it_up(pairs: list[tuple[in
 
 
 def chosen(satisfied: float, failed: int, target: float | None = None, objective: float = 1.0) -> Selection:
-    feasible, beyond = (not failed, failed) if target is None else (satisfied >= target, round(100 * (1 - satisfied)))
-    loss = selection_loss(feasible, objective, beyond, 0.1)
-    return Selection(3, "train", target, satisfied, objective, failed, loss)
+    return Selection(3, "train", target, satisfied, objective, failed, round(100 * (1 - satisfied)), 0.1)
 
 
 def test_an_epoch_is_feasible_by_the_constraints_own_shares() -> None:

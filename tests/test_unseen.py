@@ -188,21 +188,23 @@ def test_the_samples_a_bound_must_hold_for_are_those_of_the_tolerance_bound(
     required = int(needed.replace(",", ""))
     assert share**required <= 1 - each + 1e-9
     assert share ** (required - 1) > 1 - each - 1e-9
-    if float(most) > 0:
-        assert must_hold(samples, float(most), confidence, together) == samples
+    if (most_share := float(most.removesuffix("%")) / 100) > 0:
+        assert must_hold(samples, most_share, confidence, together) == samples
 
 
 def test_too_few_samples_are_told_how_many_it_takes() -> None:
     few = ConstraintAudit(sw.AtMost("v", 1.0), torch.rand(58), CONFIDENCE)
-    said = r"58 samples are too few .* a share of 0.95 .*\(95% confidence\): it takes 59, or a share of at most 0.9496"
+    said = r"58 samples are too few .* 95% of all others \(95% confidence\): it takes 59, or a share of at most 94.96%"
     with pytest.raises(ConfigurationError, match=said):
         few.suggest(0.95)
     assert few.suggest(0.9496).bound == few.suggest(0.95, confidence=0.9).bound == float(few.values.double().max())
     with pytest.raises(ConfigurationError, match="it takes 99, or"):
         few.suggest(0.97)
-    for share in (0, 1, 1.5, math.nan):
-        with pytest.raises(ConfigurationError, match=f"expected a share between 0 and 1, such as 0.99, got {share}"):
+    for share in (0, 1, 1.5):
+        with pytest.raises(ConfigurationError, match=f"expected a share between 0 and 1, such as 0.95, got {share}"):
             few.suggest(share)
+    with pytest.raises(ConfigurationError, match="finite"):
+        few.suggest(math.nan)
     with pytest.raises(ConfigurationError, match="confidence between 0 and 1"):
         few.suggest(0.5, confidence=95)
 

@@ -45,8 +45,13 @@ def save_state(path: Path, state: dict[str, Any], *, first: bool = True) -> None
 def load_state(path: Path) -> dict[str, Any]:
     """Read what :func:`save_state` wrote, or raise :class:`CheckpointError` if the file is torn or foreign.
 
-    Tensors that were shared out come as :class:`samplewise.sharding.Part`.
+    Tensors that were shared out come as :class:`samplewise.sharding.Part`; then every process must call.
     """
+    return _state(path, *_read(path))
+
+
+def _read(path: Path) -> tuple[str, dict[str, Tensor], str]:
+    """What one file holds, checked: the state without its tensors as text, the tensors, and their checksum."""
     try:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
@@ -54,14 +59,22 @@ def load_state(path: Path) -> dict[str, Any]:
             if header.get("format") != FORMAT:
                 raise CheckpointError(f"{path} is not a checkpoint of this library (format {header.get('format')!r})")
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
-        text = header["state"]
-        if _digest(text, tensors) != header.get("digest"):
+        text, digest = header["state"], header.get("digest", "")
+        if _digest(text, tensors) != digest:
             raise CheckpointError(f"{path} is damaged: its contents do not match its checksum")
+        return text, tensors, digest
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read, it is torn or not a checkpoint: {error}") from error
+
+
+def _state(path: Path, text: str, tensors: dict[str, Tensor], _: str) -> dict[str, Any]:
+    """The state that :func:`_read` found; where it has parts every process must call."""
+    try:
         skeleton = json.loads(text)
         if isinstance(skeleton, dict) and "__parts__" in skeleton:
             check_parts(path.with_suffix(PARTS), skeleton["__parts__"])
         state = _put_together(skeleton, tensors, path.with_suffix(PARTS))
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read, it is torn or not a checkpoint: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} is not a checkpoint: expected a dictionary, got {type(state).__name__}")
@@ -139,16 +152,34 @@ class Checkpoints:
         return len(self._newest_first())
 
     def latest(self) -> dict[str, Any] | None:
-        """The newest state that can be read; those that cannot are skipped with a warning. None if there is none."""
-        found = self._newest_first()
-        for path in found:
+        """The newest state that can be read, by every process, each of which must call; None if there is none.
+
+        Those that cannot are skipped with a warning.
+        """
+        seen = distributed.all_objects([path.name for path in self._newest_first()])
+        found = sorted({name for names in seen for name in names}, reverse=True)
+        for name in found:
+            self.read = self.folder / name
             try:
-                self.read = path
-                return load_state(path)
+                return self._read_together(self.read)
             except CheckpointError as error:
                 warnings.warn(f"{error}; using the one before it", stacklevel=2)
         if found:
-            raise CheckpointError(
-                f"none of the {len(found)} checkpoints in {self.folder} can be read: start anew elsewhere"
-            )
+            several = distributed.world_size() > 1
+            advice = " by every process: is it a folder that they share?" if several else ": start anew elsewhere"
+            raise CheckpointError(f"none of the {len(found)} checkpoints in {self.folder} can be read{advice}")
         return None
+
+    def _read_together(self, path: Path) -> dict[str, Any]:
+        """The state in a file that all processes find the same; else all raise, so that none goes on alone."""
+        read, problem = None, ""
+        try:
+            read = _read(path)
+        except CheckpointError as error:
+            problem = str(error)
+        told = distributed.all_objects((problem, "" if read is None else read[2]))
+        if read is None or any(each for each, _ in told):
+            raise CheckpointError(problem or f"another process: {next(each for each, _ in told if each)}")
+        if len({digest for _, digest in told}) > 1:
+            raise CheckpointError(f"{path} is not the same file for every process")
+        return _state(path, *read)

@@ -58,8 +58,8 @@ def atomic(path: Path) -> Iterator[Path]:
     It lies in a folder of its own, since libraries put further files beside the one they write: what a kill leaves
     behind has one name, which :func:`clear_partial` knows.
     """
+    make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
             temporary = Path(folder) / path.name
             yield temporary
@@ -122,10 +122,7 @@ def alone(folder: Path, what: str) -> Iterator[None]:
     if distributed.rank() != 0:
         yield
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
+    make_folder(folder)
     handle = lock(folder / ".lock", f"{folder}: another process is working on this {what}; wait for it or end it")
     try:
         yield
@@ -136,6 +133,16 @@ def alone(folder: Path, what: str) -> Iterator[None]:
             # Not by closing it alone: a worker that was forked meanwhile, and has not ended yet, holds it open too.
             fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
+            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
+        raise cannot_write(folder, error) from error
 
 
 def strict_json(value: Any) -> Any:
@@ -163,8 +170,8 @@ def write_json(path: Path, value: Any) -> None:
 def ensure_writable(folder: Path, *, needed: int = 0) -> Path:
     """Make ``folder`` and try it for ``needed`` bytes: a run that cannot write says so at its start, not at its end."""
     folder = Path(folder)
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=folder) as probe:
             (Path(probe) / "probe").write_bytes(b"\0" * 4096)
         free = shutil.disk_usage(folder).free

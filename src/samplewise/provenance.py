@@ -7,6 +7,8 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,34 @@ def _git(folder: Path, *arguments: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def described(value: Any) -> str:
+    """What an object is, as text that is the same in every process: its ``repr``, unless that says where it lies.
+
+    Then its type and its state, and so on for what it holds; of a function its name and what it closes over.
+    """
+    return _described(value, ())
+
+
+def _described(value: Any, within: tuple[int, ...]) -> str:
+    if id(value) in within:
+        return "..."  # it holds itself
+    inside = (*within, id(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_described(each, inside)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [_described(each, inside) for each in value]
+        opened, closed = ("[", "]") if isinstance(value, list) else ("(", ",)" if len(parts) == 1 else ")")
+        return opened + ", ".join(sorted(parts) if isinstance(value, set | frozenset) else parts) + closed
+    if " at 0x" not in (text := repr(value)):
+        return text
+    if isinstance(value, partial):
+        return f"partial of {_described((value.func, value.args, value.keywords), inside)}"
+    named = value if hasattr(value, "__qualname__") else type(value)
+    cells = getattr(value, "__closure__", None) or ()
+    state = [cell.cell_contents for cell in cells] if named is value else value.__getstate__()
+    return f"{named.__module__}.{named.__qualname__}" + (f" of {_described(state, inside)}" if state else "")
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, finite_number
 
 
 def violation_rate_upper(violated: int, samples: int, confidence: float, together: float = 1) -> float:
@@ -48,11 +48,7 @@ def must_hold(samples: int, share: float, confidence: float, together: float = 1
         292
     """
     check(confidence, together)
-    if not 0 < share < 1:
-        raise ConfigurationError(
-            f"expected a share between 0 and 1, such as 0.99, got {share}: no number of samples promises a bound for "
-            "all others; what these samples meet is in quantiles and worst"
-        )
+    check_share(share, "; what these samples meet is in quantiles and worst")
 
     def upper(violated: int) -> float:
         return violation_rate_upper(violated, samples, confidence, together)
@@ -65,9 +61,9 @@ def must_hold(samples: int, share: float, confidence: float, together: float = 1
     needed = math.ceil(math.log((1 - confidence) / together) / math.log(share) - 1e-9)
     at_once = f", {together:g} bounds at once" if together > 1 else ""
     raise ConfigurationError(
-        f"{samples:,} samples are too few to promise a bound for a share of {share:g} of all others "
+        f"{samples:,} samples are too few to promise a bound for {100 * share:.10g}% of all others "
         f"({100 * confidence:.10g}% confidence{at_once}): it takes {needed:,}, or a share of at most "
-        f"{math.floor(1e4 * (1 - upper(0))) / 1e4:g}"
+        f"{math.floor(1e4 * (1 - upper(0))) / 1e4:.2%}"
     )
 
 
@@ -113,3 +109,13 @@ def check(confidence: float, compared: float) -> None:
         raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
     if not compared >= 1:
         raise ConfigurationError(f"expected compared >= 1, the models compared on these samples, got {compared}")
+
+
+def check_share(share: float, instead: str = "") -> None:
+    """Refuse a share of unseen samples that nobody can promise; of all of them say what there is ``instead``."""
+    if 0 < finite_number(share, "share") < 1:
+        return
+    found = f"expected a share between 0 and 1, such as 0.95, got {share}"
+    if share == 1:
+        raise ConfigurationError(f"{found}: no number of samples promises a bound for all others{instead}")
+    raise ConfigurationError(f"{found}" + (f": did you mean {share / 100:g}?" if 2 <= share < 100 else ""))

@@ -22,7 +22,7 @@ from samplewise.stopping import GradientEstimate, Verdict, estimate_gradient
 from samplewise.training import growth
 from samplewise.training.average import Average
 from samplewise.training.plan import epoch_order
-from small import BOUND, make_data, make_method, make_model, make_problem, same_weights
+from small import BOUND, make_data, make_method, make_model, make_problem, of_last_step, same_weights
 
 DECAY = 0.9
 
@@ -34,7 +34,7 @@ def run(**options: Any) -> tuple[nn.Module, sw.Solution]:
     return model, sw.fit(make_problem(), model, make_data(), optimizer=optimizer, **given)
 
 
-def test_it_is_the_average_that_a_loop_written_by_hand_makes() -> None:
+def test_it_is_the_average_that_a_loop_written_by_hand_makes(tmp_path: Path) -> None:
     data, by_hand = make_data(), make_model(dropout=0.0, norm=True)
     optimizer = torch.optim.Adam(by_hand.parameters(), lr=1e-2)
     averaged = {name: value.double() for name, value in by_hand.state_dict().items()}
@@ -53,19 +53,20 @@ def test_it_is_the_average_that_a_loop_written_by_hand_makes() -> None:
             decay = min(DECAY, (1 + steps) / (10 + steps))
             for name, value in by_hand.state_dict().items():
                 averaged[name] = decay * averaged[name] + (1 - decay) * value.double()
-    model, solution = run(warmup_epochs=1)
-    assert same_weights(model, by_hand), "the model given keeps the weights of the last step"
+    _, solution = run(warmup_epochs=1, checkpoint=tmp_path)
+    torch.testing.assert_close(of_last_step(tmp_path), dict(by_hand.state_dict()), rtol=0, atol=0)
     shipped = solution.model.state_dict()
     assert shipped.pop("norm.num_batches_tracked") == steps
     for name, found in shipped.items():
         torch.testing.assert_close(found.double(), averaged[name], rtol=1e-5, atol=1e-6)
 
 
-def test_it_changes_nothing_in_the_training_itself() -> None:
-    (model, solution), (plain, without) = run(), run(average=None)
-    assert same_weights(model, plain)
-    assert solution.model is not model
+def test_it_changes_nothing_in_the_training_itself(tmp_path: Path) -> None:
+    (model, solution), (plain, without) = run(checkpoint=tmp_path), run(average=None)
+    torch.testing.assert_close(of_last_step(tmp_path), dict(plain.state_dict()), rtol=0, atol=0)
+    assert solution.model is model
     assert without.model is plain
+    assert not same_weights(model, plain)
     assert solution.history.column("running/objective") == without.history.column("running/objective")
 
 
@@ -85,7 +86,8 @@ def test_what_is_audited_handed_out_selected_and_written_is_the_average(tmp_path
         again = make_model(norm=True)
         again.load_state_dict(weights)
         assert sw.audit(make_problem(), again, test).objective == pytest.approx(row["test/objective"], rel=1e-6)
-    assert sw.audit(make_problem(), model, test).objective != pytest.approx(row["test/objective"], rel=1e-3)
+    again.load_state_dict(of_last_step(tmp_path))
+    assert sw.audit(make_problem(), again, test).objective != pytest.approx(row["test/objective"], rel=1e-3)
     selected = seen[solution.selected.epoch - 1]
     torch.testing.assert_close(dict(solution.model.state_dict()), dict(selected), rtol=0, atol=0)
     torch.testing.assert_close(load_file(tmp_path / "best.safetensors"), dict(selected), rtol=0, atol=0)
@@ -142,7 +144,7 @@ def recomputed(model: nn.Module, x: Tensor) -> nn.Module:
     return model.eval()
 
 
-def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights() -> None:
+def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights(tmp_path: Path) -> None:
     def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         logits, decoded = model(batch[0])
         objective = functional.cross_entropy(logits, batch[1], reduction="none")
@@ -160,10 +162,12 @@ def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights() -> Non
         epochs=20,
         batch_size=64,
         average=0.98,
+        checkpoint=tmp_path,
     )
     exact = recomputed(solution.model, data.train.tensors[0])
-    of_last_steps = copy.deepcopy(solution.model)
-    buffers = dict(model.named_buffers())
+    of_last_steps, last = copy.deepcopy(solution.model), Normed()
+    last.load_state_dict(of_last_step(tmp_path))
+    buffers = dict(last.named_buffers())
     for name, buffer in of_last_steps.named_buffers():
         buffer.copy_(buffers[name])
 
@@ -172,7 +176,7 @@ def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights() -> Non
         one, other = (sw.audit(problem, each, data.test)["error"].values for each in (first, second))
         return float((one - other).square().mean().sqrt() / other.std())
 
-    usual = apart(model, recomputed(model, data.train.tensors[0]))
+    usual = apart(last, recomputed(last, data.train.tensors[0]))
     ours, copied = apart(solution.model, exact), apart(of_last_steps, exact)
     assert ours < usual, "running statistics of any network are less exact"
     assert ours < copied / 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Subset
 
 import samplewise as sw
 from samplewise.audit import violation_rate_upper
@@ -43,6 +44,16 @@ def test_the_data_that_select_are_corrected_for_every_epoch_and_the_others_not()
         expected = violation_rate_upper(violated, samples, 0.95, together=models)
         assert row[f"{split}/violation_rate_upper"] == row[f"{split}/reconstruction/violation_rate_upper"] == expected
     assert not {"train/violation_rate_upper", "own/reconstruction/violation_rate_upper"} & set(solution.history.columns)
+
+
+def test_data_that_hold_training_samples_bound_nothing_however_they_are_wrapped(tmp_path: Path) -> None:
+    data = make_data()
+    own = {"all": DataLoader(data, batch_size=50), "some": Subset(data, range(3)), "other": make_data(60, seed=1)}
+    solution = run(tmp_path, audit_on={"validation": make_data(60, seed=3), **own})
+    assert compared(solution) == {"validation": 4, "all": math.inf, "some": math.inf, "other": 1}
+    assert "not used in training" not in str(solution.audits["all"])
+    (report,) = read_reports([tmp_path])
+    assert [split.compared for split in report.splits] == [4, math.inf, math.inf, 1]
 
 
 def test_epochs_count_that_are_audited() -> None:

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -10,8 +10,7 @@ from samplewise.training.position import Position, Selection, Status, better, te
 
 def candidate(epoch: int, satisfied: float, objective: float, violation: float = 0.0) -> Selection:
     violated = round(100 * (1 - satisfied))
-    loss = selection_loss(satisfied >= 0.9, objective, violated, violation)
-    return Selection(epoch, "train", 0.9, satisfied, objective, violated, loss)
+    return Selection(epoch, "train", 0.9, satisfied, objective, violated, violated, violation)
 
 
 def test_a_feasible_epoch_beats_any_other() -> None:
@@ -27,6 +26,16 @@ def test_among_feasible_ones_the_objective_decides() -> None:
 def test_among_infeasible_ones_feasibility_decides() -> None:
     assert better(candidate(2, 0.5, 9.0), candidate(1, 0.4, 1.0))
     assert better(candidate(2, 0.5, 9.0, violation=0.1), candidate(1, 0.5, 1.0, violation=0.2))
+
+
+def test_under_another_target_an_epoch_ranks_as_if_it_had_been_audited_under_it() -> None:
+    many, few = candidate(1, 0.91, 1.0, violation=0.2), candidate(2, 0.985, 5.0, violation=0.1)
+    assert better(many, few), "both meet 90%"
+    stricter = [replace(each, target=0.99) for each in (many, few)]
+    assert [each.feasible for each in stricter] == [False, False]
+    assert better(stricter[1], stricter[0]), "9 violated samples against 1 or 2"
+    assert stricter[0].loss == selection_loss(False, 1.0, 9, 0.2)
+    assert replace(candidate(1, 0.5, 3.0), target=0.4).loss == 3.0
 
 
 def test_the_reason_is_recorded() -> None:

@@ -114,8 +114,16 @@ def test_a_run_whose_last_epoch_is_selected_is_no_exception(average: float | Non
     model, solution = run(epochs=1, average=average)
     assert solution.selected.epoch == 1
     assert promised(solution).margins == {"reconstruction": 0.0}
-    assert (solution.model is model) == (average is None)
+    assert solution.model is model
     assert promised(solution).audit.violated == sw.audit(make_problem(), solution.model, PROVE).violated
+
+
+@pytest.mark.parametrize("share", [0.01, 0.8])
+def test_the_status_is_about_the_promise_and_not_about_what_was_aimed_at(share: float) -> None:
+    _, solution = run(epochs=2, promise=sw.Promise(share, TUNE, PROVE))
+    found = promised(solution)
+    assert found.kept == (share < 0.5)
+    assert solution.status is (sw.Status.KEPT if found.kept else sw.Status.NOT_KEPT)
 
 
 def test_prove_on_is_not_evaluated_before_the_end_and_decides_nothing() -> None:
@@ -424,12 +432,13 @@ def test_the_training_data_may_have_a_sampler_but_not_the_others() -> None:
     ("options", "message"),
     [
         ({"target": 0.9}, "the promise says what to reach: leave out target="),
-        ({"audit_every": 0}, "steered by audits: give audit_every >= 1"),
+        ({"audit_every": 0}, "audit_every"),
         ({"audit_on": {"tune_on": make_data(20, seed=8)}}, "audit_on has a data set called 'tune_on'"),
         ({"method": make_method("none")}, "Unconstrained enforces nothing, so nothing can be steered"),
+        ({"method": sw.FixedPenalty(make_problem().constraints, 1.0)}, "SequentialPenalty"),
         (
             {"promise": sw.Promise(0.99, TUNE, PROVE)},
-            "80 samples are too few .* it takes 299, or a share of at most 0.96",
+            "80 samples are too few .* it takes 299, or a share of at most 96.",
         ),
     ],
 )
@@ -440,9 +449,17 @@ def test_what_cannot_be_promised_is_refused_before_anything_is_trained(
         run(**options)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, 1.5, math.nan])
-def test_a_share_that_nobody_can_promise_is_refused(share: float) -> None:
-    with pytest.raises(ConfigurationError, match="expected a share between 0 and 1"):
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (0.0, r"between 0 and 1, such as 0.95, got 0.0$"),
+        (1.0, "for all others"),
+        (95, r"0\.95\?"),
+        (math.nan, "finite"),
+    ],
+)
+def test_a_share_that_nobody_can_promise_is_refused(share: float, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         sw.Promise(share, TUNE, PROVE)
 
 
@@ -505,4 +522,5 @@ def test_a_share_is_reached_on_samples_nobody_has_seen() -> None:
     assert sw.audit(make_problem(), plain.model, make_data(1000, seed=11)).satisfied < 0.3
     _, solution = run(epochs=30)
     assert promised(solution).kept
+    assert solution.status is sw.Status.KEPT
     assert sw.audit(make_problem(), solution.model, make_data(1000, seed=11)).satisfied >= 0.3

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.loggers.logger import Logger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -70,6 +71,62 @@ def test_tensorboard_files_hold_the_numbers_of_the_history(tmp_path: Path) -> No
     means = [histogram.sum / histogram.num for histogram in histograms]
     assert means == pytest.approx(solution.history.column("test/reconstruction"))
     assert reader.Tags()["images"] == []
+
+
+def test_loggers_have_written_all_when_a_run_returns(tmp_path: Path) -> None:
+    # One that would flush by itself only after a day.
+    logger = TensorBoardLogger(root_dir=tmp_path, name="tensorboard", version="", flush_secs=86400)
+    _, solution = run(None, fabric=Fabric(accelerator="cpu", devices=1, loggers=logger))
+    found = [event.value for event in read(tmp_path).Scalars("test/objective")]
+    assert found == pytest.approx(solution.history.column("test/objective"))
+
+
+class Kept(Logger):
+    """Notes what it is called for; ``fails`` at the end."""
+
+    name, version = "kept", 0
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.calls: list[str] = []
+        self.experiment, self.fails = None, fails
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self.calls.append(f"epoch {step}")
+
+    def log_hyperparams(self, *arguments: object, **named: object) -> None:
+        """Not called."""
+
+    def save(self) -> None:
+        self.calls.append("save")
+
+    def finalize(self, status: str) -> None:
+        if self.fails:
+            raise OSError("no room")
+        self.calls.append(status)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_loggers_are_finalised_however_a_run_ends(error: type[BaseException]) -> None:
+    first, second = Kept(), Kept()
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=[first, second])
+    run(None, fabric=fabric)
+    assert first.calls == second.calls == ["epoch 1", "epoch 2", "epoch 3", "save", "success"]
+
+    def end(model: nn.Module, epoch: int, audits: object) -> None:
+        if epoch == 2:
+            raise error
+
+    with pytest.raises(error):
+        run(None, fabric=fabric, on_audit=end)
+    assert first.calls[5:] == second.calls[5:] == ["epoch 1", "save", "failed"]
+
+
+def test_a_logger_that_cannot_write_costs_a_warning_only() -> None:
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=[Kept(fails=True), Kept()])
+    with pytest.warns(UserWarning, match="Kept could not write"):
+        _, solution = run(None, fabric=fabric)
+    assert len(solution.history.rows) == 3
+    assert fabric.loggers[1].calls[-1] == "success"  # type: ignore[attr-defined]
 
 
 def test_the_first_samples_are_drawn_at_every_audit_by_the_model_as_it_ships(tmp_path: Path) -> None:

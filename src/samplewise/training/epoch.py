@@ -38,6 +38,8 @@ def steps_left(asked: Request, position: Position) -> tuple[int | None, Iterator
         rank=rank,
         drop_last=asked.feed.drop_last,
     )
+    if not plan:
+        raise DataError(f"the sampler gave no whole batch of {asked.size} samples in epoch {position.epoch + 1}")
     left = plan[position.step :]
     batches = asked.feed.source.batches(
         [part.index for step in left for part in step],

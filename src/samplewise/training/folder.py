@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from samplewise import distributed
@@ -36,10 +37,12 @@ KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
 
 @dataclass(frozen=True)
 class Best:
-    """The selected model's weights, as this process holds them, and the method's state then, on the CPU."""
+    """The selected model's weights, as this process holds them, the method's state then, on the CPU, and its audits."""
 
     weights: dict[str, Tensor]
     method: dict[str, Tensor]
+    audits: Mapping[str, Audit] | None
+    """By data set; None if they were not kept."""
 
 
 class RunFolder:
@@ -48,8 +51,8 @@ class RunFolder:
     ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
     each epoch, ``checkpoints/`` the state to go on from. Of the selected model, ``best.safetensors`` has the weights,
     ``best-method.safetensors`` the method's state of that moment, ``audit.json`` what holds for it, and
-    ``audit.safetensors`` every measure of every sample that was audited. ``promise.json`` says what came of a promise,
-    ``proved.json`` which samples, by what they hold, were used up to prove it.
+    ``audit.safetensors`` objective and measures of every sample that was audited. ``promise.json`` says what came of
+    a promise, ``proved.json`` which samples, by what they hold, were used up to prove it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,8 +82,8 @@ class RunFolder:
         for key in {**wanted, **known}:
             if wanted.get(key) != known.get(key):
                 raise CheckpointError(
-                    f"{self.path} holds another run: its {key} is {known.get(key)!r}, now it is {wanted.get(key)!r}. "
-                    "Choose another folder, or ask for the same"
+                    f"{self.path} holds another run, with {key} = {known.get(key)!r}, not {wanted.get(key)!r} as asked "
+                    "for now. Choose another folder, or ask for the same"
                 )
 
     def history(self, epochs: int) -> History:
@@ -159,15 +162,32 @@ class RunFolder:
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise CheckpointError(f"{path} cannot be read as the samples that proved a promise: {error!r}") from error
 
-    def best(self, like: Mapping[str, Tensor]) -> Best | None:
-        """The selected model, shared out as ``like`` is, or None, with a warning, if its files are gone or damaged."""
+    def comes_again(self, epoch: int) -> bool:
+        """Whether the best model here is of a later epoch, which a run that went back to this one will select again."""
+        later = False
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            later = json.loads((self.path / AUDIT).read_text())["selected"]["epoch"] > epoch
+        return all(distributed.all_objects(later))
+
+    def best(self, like: Mapping[str, Tensor], selection: Selection, request: Request) -> Best | None:
+        """The model of ``selection``, shared out as ``like`` is; every process must call, and all get it or none.
+
+        None, with a warning, if its files are gone, damaged or of another epoch.
+        """
+        found, problem = None, ""
         try:
+            kept = json.loads((self.path / AUDIT).read_text())
+            if kept["selected"]["epoch"] != selection.epoch:
+                raise CheckpointError(f"it is of epoch {kept['selected']['epoch']}, not of {selection.epoch}")
             with safe_open(self.path / MODEL, framework="pt") as file:  # so that one weight at a time is whole
                 weights = {name: held_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
-            return Best(weights, load_state(self.path / METHOD))
-        except (OSError, SafetensorError, CheckpointError) as error:
-            warnings.warn(f"the best model so far cannot be read ({error}); choosing anew from here", stacklevel=2)
-            return None
+            found = Best(weights, load_state(self.path / METHOD), _audits(self.path / VALUES, kept["splits"], request))
+        except (OSError, SafetensorError, CheckpointError, ValueError, KeyError, TypeError) as error:
+            problem = str(error)
+        problem = next(filter(None, distributed.all_objects(problem)), "")
+        if problem:
+            warnings.warn(f"the best model so far cannot be read ({problem}); choosing anew from here", stacklevel=2)
+        return None if problem else found
 
 
 @contextlib.contextmanager
@@ -215,14 +235,27 @@ def _findings(audits: Mapping[str, Audit], selection: Selection, request: Reques
     }
 
 
+def _audits(path: Path, splits: Mapping[str, Any], request: Request) -> dict[str, Audit] | None:
+    """The audits whose values were kept; None in the folder of an earlier version, which kept no objectives."""
+    values, bounds = load_file(path), request.problem.constraints
+    if any(f"{split}/objective" not in values for split in splits):
+        return None
+    return {
+        split: Audit(values[f"{split}/objective"], {name: values[f"{split}/{name}"] for name in part["means"]}, bounds)
+        for split, part in splits.items()
+    }
+
+
 def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, Tensor]:
-    """Every measure of every audited sample, ``SPLIT/MEASURE``, what bounds by numbers are on among them, and the
-    training data's ``multipliers/CONSTRAINT``.
+    """Objective and measures of every audited sample, ``SPLIT/MEASURE``, what bounds by numbers are on among them, and
+    the training data's ``multipliers/CONSTRAINT``.
     """
     values: dict[str, Tensor] = {}
     for split, found in audits.items():
         bounded = {part.constraint.column: part.values for part in found.values()}
-        values |= {f"{split}/{name}": each for name, each in (found.measures | bounded).items()}
+        # No measure can be called as the objective is.
+        columns = found.measures | bounded | {"objective": found.objectives}
+        values |= {f"{split}/{name}": each for name, each in columns.items()}
     if request.trained_on is not None:
         index = torch.arange(audits[request.trained_on].samples)
         for each in request.method.as_trained:

@@ -39,7 +39,7 @@ class Training:
         self.request, self.stepper, self.watch = request, stepper, watch
         self.position = Position(planned=request.last_epoch)
         self.history, self.streaks = History(), Streaks()
-        self.audits: dict[str, Audit] = {}
+        self.audits: dict[str, Audit] = {}  # of the last audited epoch; at the end of the selected one
         self.best: Best | None = None
         self.conflict: Conflict | None = None
         self.folder: RunFolder | None = None
@@ -79,16 +79,27 @@ class Training:
             self.history.append(row)
             self._save()
             self.watch.end_epoch(row, list(self.request.method.taus))
-        if not self.audits:  # a run that was complete already, or is shorter now than when it was begun
+        if self.best is None:  # a run that is shorter now than when it was begun, or whose best model was lost
+            if (lost := self.position.best) is not None:
+                warnings.warn(f"the model of epoch {lost.epoch}, the best, is lost; taking the last one", stacklevel=2)
+            self.position = replace(self.position, best=None)
             self.audits = self._audit()
-        if self.position.best is None:
             self._choose()
             self._save()
         status = self.status
         assert status is not None
+        self._ship()
         if status is Status.UNFINISHED:
             self.conflict = look_for_conflict(self.request, self.stepper)
         return Status.INFEASIBLE if self.conflict is not None and self.conflict.shown else status
+
+    def _ship(self) -> None:
+        """Make model and method those of the selected epoch, and the audits what holds for it."""
+        assert self.best is not None
+        self.stepper.ship_(self.best.weights)
+        self.request.method.load_state_dict(self.best.method)
+        found = self.best.audits or self._audit()
+        self.audits = {name: replace(each, compared=self._compared(name)) for name, each in found.items()}
 
     def _train_epoch(self) -> None:
         asked, rank, position = self.request, distributed.replica(), self.position
@@ -207,13 +218,15 @@ class Training:
         asked = self.request
         decisive = self.audits[asked.select_on]
         self.streaks.update(decisive)
-        found = decisive.satisfied, decisive.objective, decisive.failed, decisive.selection_loss(asked.target)
-        candidate = Selection(self.position.epoch, asked.select_on, asked.target, *found)
+        numbers = ("satisfied", "objective", "failed", "violated", "mean_violation")
+        found = {name: getattr(decisive, name) for name in numbers}
+        candidate = Selection(self.position.epoch, asked.select_on, asked.target, **found)
         if better(candidate, self.position.best):
             self.position = replace(self.position, best=candidate)
             asked.method.gather_()
             kept = self.stepper.weights_to_ship(), asked.method.state_dict()
-            self.best = Best(*({name: value.detach().cpu().clone() for name, value in part.items()} for part in kept))
+            weights, method = ({name: each.detach().cpu().clone() for name, each in part.items()} for part in kept)
+            self.best = Best(weights, method, self.audits)
             if self.folder is not None:
                 with asked.method.gathered():
                     self.folder.stage(self.best, candidate, self.audits, asked)
@@ -255,8 +268,8 @@ class Training:
         folder.refuse_second_proof(self.request, self.position, goes_on=self.status is None)
         folder.tidy(self.position.best)
         self.stepper.fabric.barrier()
-        if self.position.best is not None:
-            self.best = folder.best(self.stepper.weights_to_ship())
+        if self.position.best is not None and not folder.comes_again(self.position.epoch):
+            self.best = folder.best(self.stepper.weights_to_ship(), self.position.best, self.request)
             if self.best is None:
                 self.position = replace(self.position, best=None)
         self.history = folder.history(self.position.epoch)
@@ -272,7 +285,7 @@ class Training:
         try:
             self.position = Position.of(state["position"])
             if self.position.best is not None:  # other samples to prove a promise on make another target of it
-                self.position = replace(self.position, best=self.position.best.aimed_at(asked.target))
+                self.position = replace(self.position, best=replace(self.position.best, target=asked.target))
             self.stepper.load(state)
             asked.method.load_state_dict(state["method"])
             self._warmup.load_state_dict(state["warmup"])

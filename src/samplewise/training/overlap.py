@@ -3,19 +3,21 @@
 import copy
 import hashlib
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from samplewise.errors import DataError
 from samplewise.problem import SHOWN
-from samplewise.samples import Data, ItemByItem, cut
+from samplewise.samples import Data, ItemByItem, cut, mix
 
 BATCH = 256
+CHUNK = 2**24  # bytes of memory that are hashed at once
+WORDS = (torch.int64, torch.int32, torch.uint8)
 
 
 def refuse_overlap(data: Mapping[str, Data], pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -27,12 +29,12 @@ def refuse_overlap(data: Mapping[str, Data], pairs: Iterable[tuple[str, str]]) -
     found = {name: contents(each) for name, each in data.items()}
     for first, second in pairs:
         known = set(found[first])
-        shared = [number for number, content in enumerate(found[second]) if content in known]
-        shared = shared or _of_one(data[first], data[second])
-        if shared:
-            named = ", ".join(map(str, shared[:SHOWN])) + ", ..." * (len(shared) > SHOWN)
+        both = [number for number, content in enumerate(found[second]) if content in known]
+        both = both or shared(data[first], data[second])
+        if both:
+            named = ", ".join(map(str, both[:SHOWN])) + ", ..." * (len(both) > SHOWN)
             raise DataError(
-                f"expected {second} to share no sample with {first}, but {len(shared):,} of its {len(found[second]):,} "
+                f"expected {second} to share no sample with {first}, but {len(both):,} of its {len(found[second]):,} "
                 f"are there too (sample {named} of {second}): leave them out of one, for example with "
                 "torch.utils.data.Subset"
             )
@@ -44,7 +46,7 @@ def contents(data: Data) -> list[str]:
     loader: DataLoader[Any] = copy.copy(data) if isinstance(data, DataLoader) else DataLoader(data)  # type: ignore[arg-type]
     loader.collate_fn = _fingerprints
     source = ItemByItem(loader)
-    batches = source.batches(cut(torch.arange(source.length), BATCH))
+    batches = source.batches(cut(_drawn(loader), BATCH))
     return [each for batch in batches for each in batch]
 
 
@@ -71,18 +73,60 @@ def _parts(sample: Any) -> Iterator[bytes]:
         yield pickle.dumps(sample)
 
 
-def _of_one(first: Data, second: Data) -> list[int]:
-    """Which samples of ``second`` are, by number, in ``first``, where both are parts of one data set."""
-    (base, own), (other, its) = _numbers(first), _numbers(second)
-    known = set(own)
-    return [number for number, place in enumerate(its) if place in known] if base is other else []
+def shared(first: Data, second: Data) -> list[int]:
+    """Which samples of ``second`` are in ``first`` too, as far as that can be told without reading any one by one.
+
+    By their places in the data sets that both are parts of, and by their content where it lies in memory.
+    """
+    for key in (_place, _content):
+        found = torch.isin(_keys(second, key), _keys(first, key))
+        if found.any():
+            return found.nonzero().flatten().tolist()
+    return []
 
 
-def _numbers(data: Any) -> tuple[Any, list[int]]:
-    """The data set that ``data`` is a part of, and which of its samples it has."""
+def _keys(data: Any, key: Callable[[Any], Tensor]) -> Tensor:
+    """A number for each sample, the same wherever it is met: in a part of its data set, or beside another's samples."""
     if isinstance(data, DataLoader):
-        data = data.dataset
-    if not isinstance(data, Subset):
-        return data, list(range(len(data)))
-    base, numbers = _numbers(data.dataset)
-    return base, [numbers[int(place)] for place in data.indices]
+        return _keys(data.dataset, key)[_drawn(data)]
+    if isinstance(data, Subset):
+        return _keys(data.dataset, key)[torch.as_tensor(data.indices, dtype=torch.int64)]
+    if isinstance(data, ConcatDataset):
+        return torch.cat([_keys(each, key) for each in data.datasets])
+    inner: Any = getattr(data, "dataset", None)  # of one that transforms the samples of another
+    if hasattr(inner, "__getitem__") and hasattr(inner, "__len__") and len(inner) == len(data):
+        return _keys(inner, key)
+    return key(data)
+
+
+def _drawn(loader: DataLoader[Any]) -> Tensor:
+    """The numbers of the samples that a loader draws."""
+    few = loader.sampler.indices if isinstance(loader.sampler, SubsetRandomSampler) else None
+    return torch.arange(len(loader.dataset)) if few is None else torch.as_tensor(few, dtype=torch.int64)  # type: ignore[arg-type]
+
+
+def _place(data: Any) -> Tensor:
+    """Where each sample of a data set lies: in memory, or as its number in this object."""
+    if isinstance(data, TensorDataset):
+        for each in data.tensors:
+            if each.numel() and each.layout is torch.strided and (each.stride(0) or len(each) == 1):
+                return each.data_ptr() + each.stride(0) * each.element_size() * torch.arange(len(each))
+    if isinstance(data, list) and not any(isinstance(each, int | float | str) for each in data):
+        return torch.tensor([id(each) for each in data])
+    return mix("samples of", id(data)) + torch.arange(len(data))
+
+
+def _content(data: Any) -> Tensor:
+    """What each sample of tensors in memory holds, hashed; of other data where they lie."""
+    if not isinstance(data, TensorDataset) or any(each.layout is not torch.strided for each in data.tensors):
+        return _place(data)
+    keys = torch.zeros(len(data), dtype=torch.int64)
+    for part, tensor in enumerate(data.tensors):
+        for rows in torch.arange(len(tensor)).split(max(1, CHUNK // max(1, tensor[0].nbytes))):
+            values = tensor[rows[0] : rows[-1] + 1].detach().cpu().reshape(len(rows), -1)
+            held = values.clone(memory_format=torch.contiguous_format).view(torch.uint8)  # aligned for wider words
+            words = held.view(next(kind for kind in WORDS if held.shape[1] % kind.itemsize == 0)).to(torch.int64)
+            generator = torch.Generator().manual_seed(mix("content", part))
+            factors = torch.randint(-(2**63), 2**63 - 1, (words.shape[1],), generator=generator)
+            keys[rows] += (words * factors).sum(1)  # which wraps around
+    return keys

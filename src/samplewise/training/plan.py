@@ -44,7 +44,7 @@ def plan_epoch(
     weight zero keeps all processes in step.
     """
     steps = cut(order, batch_size)
-    if drop_last and len(steps) > 1 and len(steps[-1]) < batch_size:
+    if drop_last and steps and len(steps[-1]) < batch_size:
         steps.pop()
     if world * accumulate == 1:
         return [[MicroBatch(step)] for step in steps]

@@ -2,17 +2,19 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from samplewise.errors import CheckpointError
-from samplewise.selection import INFEASIBLE
+from samplewise.selection import selection_loss
 
 
 class Status(enum.Enum):
     """How a run ended; the value is the message."""
 
     FEASIBLE = "every epoch was run; the selected model meets the feasibility target"
+    KEPT = "the run has ended; the promise is kept, as samples never used before prove"
+    NOT_KEPT = "the run has ended; the promise is not kept: solution.promise says what can be promised"
     TARGET_REACHED = "stopped early: the feasibility target is met"
     NO_LONGER_BETTER = "stopped early: the patience ended without a better model"
     UNFINISHED = "every epoch was run; no audited model meets the feasibility target yet"
@@ -40,19 +42,19 @@ class Selection:
     objective: float
     failed: int
     """Samples that violate a constraint which does not give them up."""
-    loss: float
-    """The number that decides, the lower the better: :meth:`samplewise.Audit.selection_loss`."""
+    violated: int
+    """Samples that violate a constraint."""
+    mean_violation: float
 
     @property
     def feasible(self) -> bool:
-        return self.loss < INFEASIBLE
+        return not self.failed if self.target is None else self.satisfied >= self.target
 
-    def aimed_at(self, target: float | None) -> "Selection":
-        """The same epoch under another target, as far as its numbers say."""
-        if target is None or target == self.target:
-            return self
-        loss = self.objective if self.satisfied >= target else max(self.loss, INFEASIBLE)
-        return replace(self, target=target, loss=loss)
+    @property
+    def loss(self) -> float:
+        """The number that decides, the lower the better: :meth:`samplewise.Audit.selection_loss`."""
+        beyond = self.failed if self.target is None else self.violated
+        return selection_loss(self.feasible, self.objective, beyond, self.mean_violation)
 
     @property
     def reason(self) -> str:
@@ -70,7 +72,7 @@ class Selection:
         return f"epoch {self.epoch}: {most}; no audited epoch reached the target of {self.target:.2%}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "feasible": self.feasible, "reason": self.reason}
+        return {**asdict(self), "loss": self.loss, "feasible": self.feasible, "reason": self.reason}
 
 
 def better(candidate: Selection, best: Selection | None) -> bool:

@@ -16,7 +16,7 @@ from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, Source, source_of
-from samplewise.unseen import check
+from samplewise.unseen import check, check_share
 
 GAIN = 8.0  # by how much the logarithm of tau moves for a share that is short by all of itself
 STEP = math.log(2)  # by how much it moves at most in an audit
@@ -46,11 +46,7 @@ class Promise:
 
     def __post_init__(self) -> None:
         check(self.confidence, 1)
-        if not 0 < self.share < 1:
-            raise ConfigurationError(
-                f"expected a share between 0 and 1, such as 0.95, got {self.share}: nobody can promise a bound for all "
-                "samples that are still to come"
-            )
+        check_share(self.share)
 
 
 @dataclass(frozen=True)

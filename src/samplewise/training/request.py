@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,14 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.methods import Method
+from samplewise.methods import FixedPenalty, Method
 from samplewise.problem import Problem
+from samplewise.provenance import described
 from samplewise.samples import Data, check_whole, source_of
 from samplewise.selection import check_target
 from samplewise.stopping import GradientRule
 from samplewise.training.epoch import Stream, streamed
-from samplewise.training.overlap import refuse_overlap
+from samplewise.training.overlap import refuse_overlap, shared
 from samplewise.unseen import to_aim_at
 
 if TYPE_CHECKING:
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 
 TUNE, PROVE = "tune_on", "prove_on"
 LEAST = {
-    0: ("warmup_epochs", "audit_every"),
-    1: ("epochs", "steps_per_epoch", "batch_size", "accumulate", "patience", "checkpoint_steps"),
+    0: ("warmup_epochs",),
+    1: ("epochs", "steps_per_epoch", "batch_size", "accumulate", "audit_every", "patience", "checkpoint_steps"),
 }
 
 
@@ -59,7 +61,7 @@ class Request:
     auxiliary: Auxiliary | None
     audit_on: Mapping[str, Data] | None
     audit_every: int
-    """0: after the last epoch only."""
+    """Later 0: after the last epoch only."""
     target: float | None
     stop_at_target: bool
     patience: int | None
@@ -74,6 +76,9 @@ class Request:
         feed = None if stream is not None else source_of(self.train_data)
         if audited is not None and (not isinstance(audited, Mapping) or not audited):
             raise ConfigurationError(f"expected audit_on as data sets by name, {{'test': data}}, got {audited!r}")
+        for name in audited or ():
+            if not isinstance(name, str) or not name:
+                raise ConfigurationError(f"expected a name such as 'test' for each data set of audit_on, got {name!r}")
         for least, name in ((least, name) for least, names in LEAST.items() for name in names):
             if getattr(self, name) is not None:
                 whole_number(getattr(self, name), name, least)
@@ -86,6 +91,11 @@ class Request:
                 f"batch_size={self.batch_size}, but the DataLoader has {self.size}: give one of them"
             )
         self.feed = replace(feed, shuffle=True) if feed is not None and feed.shuffle is None else feed
+        if feed is not None and feed.drop_last and (drawn := self._drawn()) < self.size:
+            raise ConfigurationError(
+                f"expected at least one batch of {self.size} samples, got {drawn} samples and drop_last=True: no step "
+                "would be taken. Make the batch smaller, or leave out drop_last"
+            )
         self.stream = None if stream is None else self._read(stream)
         if stream is None and self.steps_per_epoch is not None:
             raise ConfigurationError("steps_per_epoch is for a stream: data with numbers have epochs of their own")
@@ -108,6 +118,10 @@ class Request:
         if self.patience is not None and not self.audit_every:
             raise ConfigurationError("patience needs audit_on={...}: only an audit can find a better model")
         self._check_parts()
+        # Of these nothing follows for unseen samples; by its name "train" is, or is a part of, what is trained on.
+        self.known = {"train"} if self.promise is None else {"train", TUNE}
+        others = {name: data for name, data in by_name.items() if stream is None and name not in self.known}
+        self.known |= {name for name, data in others.items() if shared(self.train_data, data)}
         self.prove_on: list[str] = []  # what its samples hold
         if self.promise is not None:
             self._plan_promise(self.promise)
@@ -116,10 +130,14 @@ class Request:
         """What is aimed at on ``tune_on``, so that ``prove_on`` will prove the promise; refuses samples in both."""
         for wrong, message in (
             (self.target is not None, "the promise says what to reach: leave out target="),
-            (not self.audit_every, "a promise is steered by audits: give audit_every >= 1"),
             (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
             (self.feed is None, "a promise looks at training samples again: give them as data with numbers, no stream"),
             (not self.method.enforces, f"{type(self.method).__name__} enforces nothing, so nothing can be steered"),
+            (
+                isinstance(self.method, FixedPenalty),
+                "a promise moves the weights of the constraints, but those of FixedPenalty are fixed: leave out "
+                "promise=, or take SequentialPenalty with schedule=Constant(weight), from which the promise starts",
+            ),
         ):
             if wrong:
                 raise ConfigurationError(message)
@@ -132,6 +150,14 @@ class Request:
         looked_at |= {name: data for name, data in (self.audit_on or {}).items() if data is not self.train_data}
         pairs = [(trained, TUNE), *((name, PROVE) for name in looked_at)]
         self.prove_on = refuse_overlap({**looked_at, PROVE: promise.prove_on}, pairs)[PROVE]
+
+    def _drawn(self) -> float:
+        """How many samples an epoch draws, as far as a sampler of the user's own says."""
+        assert self.feed is not None
+        sampler = self.feed.sampler
+        if sampler is None:
+            return self.feed.source.length
+        return len(sampler) if isinstance(sampler, Sized) else math.inf
 
     def _check_parts(self) -> None:
         scheduler, optimizer = self.schedule, self.optimizer
@@ -214,9 +240,8 @@ class Request:
         return {*range(self.audit_every or last, last, self.audit_every or last), last}
 
     def holds_training_data(self, split: str) -> bool:
-        """Whether an audited data set is the training data or, by its name, a part of it, or steers the training."""
-        steers = self.promise is not None and split == TUNE
-        return steers or split == "train" or (self.audit_on or {}).get(split) is self.train_data
+        """Whether an audited data set shares samples with the training data, or steers the training."""
+        return split in self.known
 
     @property
     def trained_on(self) -> str | None:
@@ -227,7 +252,7 @@ class Request:
     def identity(self) -> dict[str, Any]:
         """What makes a run this run and no other: not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
-        described = {key: repr(value) for key, value in vars(method).items() if key[0] != "_" and key != "training"}
+        own = {key: value for key, value in vars(method).items() if key[0] != "_" and key != "training"}
         plain = ["seed", "steps_per_epoch", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every"]
         if self.promise is None:
             plain.append("target")  # which of a promise depends on prove_on, and a longer run has another
@@ -235,15 +260,15 @@ class Request:
             "samples": self.samples,
             "batch_size": self.size,
             "constraints": [repr(constraint) for constraint in self.problem.constraints],
-            "method": {"type": type(method).__name__, **described},
+            "method": {"type": type(method).__name__, **{key: described(value) for key, value in own.items()}},
             "model": {name: list(value.shape) for name, value in self.model.state_dict().items()},
-            "optimizer": {"type": type(optimizer).__name__, **{k: repr(v) for k, v in optimizer.defaults.items()}},
+            "optimizer": {"type": type(optimizer).__name__, **{k: described(v) for k, v in optimizer.defaults.items()}},
             "scheduler": None if self.schedule is None else [type(self.schedule).__name__, self.scheduled_by],
             "auxiliary": None if self.auxiliary is None else type(self.auxiliary).__name__,
             "audited": {name: split.source.length for name, split in self.splits.items()},
             "shuffle": None if self.feed is None else self.feed.shuffle,
-            "round_rule": None if self.round_rule is None else repr(self.round_rule),
-            "promise": None if self.promise is None else repr(self.promise),
+            "round_rule": None if self.round_rule is None else described(self.round_rule),
+            "promise": None if self.promise is None else described(self.promise),
             **{name: getattr(self, name) for name in (*plain, "stop_at_target")},
         }
 

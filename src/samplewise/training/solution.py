@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,23 +31,34 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+@contextlib.contextmanager
+def _goes_on(checkpoint: str | Path) -> Iterator[None]:
+    """Have Ctrl-C say that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"{checkpoint} holds the run up to its last checkpoint: the same call goes on from there")
+        raise
+
+
 @dataclass(frozen=True)
 class Solution:
     """What a run found."""
 
     model: nn.Module
-    """The selected model, a copy with averaged weights if ``average`` was given. The model given to ``fit`` has the
-    weights of the last step, or, if they are shared out and not averaged, the selected ones: of that there is no copy.
+    """The model that was given to ``fit``, always, with the weights of the selected epoch: the averaged ones if
+    ``average`` was given. Those of the last step are in the run's newest checkpoint, from which a longer run goes on.
     """
     method: Method
-    """The method as it was when that model was selected; a certificate of the model needs it."""
+    """The method that was given, as it was when that model was selected; a certificate of the model needs it."""
     status: Status
+    """How the run ended and whether the selected model is what was asked for: of a promise, whether it is kept."""
     selected: Selection
     """Which epoch was selected, and why."""
     history: History
     audits: dict[str, Audit]
-    """The audits of the last epoch by data set. The bounds of the one that selects are corrected for all audits of the
-    run, so they hold for the selected model too; the training data have none, nor has a promise's ``tune_on``."""
+    """The audits of that model by data set. The bounds of the one that selects are corrected for all audits of the run;
+    data that share samples with the training data have none, nor has a promise's ``tune_on``."""
     streaks: Streaks
     """Which samples of the deciding data set stayed violated, audit after audit."""
     promise: Promised | None = None
@@ -89,17 +99,20 @@ def fit(
 ) -> Solution:
     """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
 
+    At its end model and method are those of the selected epoch, and everything in the solution is about that model;
+    optimizer and scheduler are where the last step left them.
+
     With a checkpoint folder the run can be killed at any moment; the same call goes on from the last checkpoint and
     ends with bit-identical weights (on a CPU). PyTorch's randomness in training is a function of ``seed`` and the
     position in the run; so are NumPy's and Python's in loading the data.
 
     Args:
         problem: what to minimise and what must hold.
-        model: trained in place.
+        model: trained in place; in the end it has the weights of the selected epoch.
         train_data: a data set, in a new order each epoch, or a DataLoader, whose batch size, order, collation and
             workers are taken over. Also a stream (``IterableDataset``, or a DataLoader of one), for methods without a
             state for each sample, in one process and with ``audit_on``.
-        method: over the problem's constraints.
+        method: over the problem's constraints; in the end it is as it was in the selected epoch.
         optimizer: over the model's parameters.
         epochs: passes over the data under the method.
         steps_per_epoch: of a stream, steps in an epoch in the place of a pass, where it has no end or a long way to it.
@@ -136,7 +149,7 @@ def fit(
         progress: show a progress bar; on a terminal only if not given.
 
     Returns:
-        The selected model, the status, the history and the audits of the last epoch. In the history ``running/...`` is
+        The selected model, its audits, the status and the history. In the history ``running/...`` is
         what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name;
         ``forecast/...`` says how far tau has to go, ``gradient/...`` how noisy a batch is.
     """
@@ -144,23 +157,21 @@ def fit(
     fabric = fabric or single_device()
     watch = Watch(fabric, progress)
     training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm, average), watch)
-    training.try_out()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(watch.logging())
+        training.try_out()
         if checkpoint is not None:
             training.open(stack.enter_context(open_folder(Path(checkpoint), request, fabric.device)))
+            stack.enter_context(_goes_on(checkpoint))
         stack.enter_context(watch.bar(request.last_epoch, training.position.epoch))
         status = training.loop()
-        selected, best = training.position.best, training.best
+        selected, outcome = training.position.best, None
         assert selected is not None, "the last epoch is always audited"
-        if (average is not None or selected.epoch != training.position.epoch) and best is not None:
-            method = copy.deepcopy(method)
-            # PyTorch does not copy a model whose weights are shared out.
-            model = training.stepper.model_to_audit if training.stepper.sharded else copy.deepcopy(model)
-            model.load_state_dict(best.weights)
-            method.load_state_dict(best.method)
-        outcome = None if promise is None else prove(promise, problem, model, method, batch_size=request.size)
-        if outcome is not None and training.folder is not None:
-            training.folder.keep(outcome, request, training.position.epoch)
+        if promise is not None:
+            outcome = prove(promise, problem, training.stepper.raw_model, method, batch_size=request.size)
+            status = Status.KEPT if outcome.kept else Status.NOT_KEPT
+            if training.folder is not None:
+                training.folder.keep(outcome, request, training.position.epoch)
     return Solution(
         model,
         method,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.errors import CheckpointError, ConfigurationError
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import to_device
@@ -130,6 +130,12 @@ class Stepper:
             raise ConfigurationError(PAST_THE_MODEL)
         with contextlib.nullcontext() if self.model is self.raw_model else _differentiating():
             loss = method.loss(evaluation)
+        if not loss.requires_grad:
+            raise MeasureError(
+                "expected an objective and measures computed from the model's output, got a loss without a gradient: "
+                "none reaches the model. Look in evaluate for detach(), torch.no_grad(), .item(), NumPy or rounding, "
+                "and for weights that are all frozen"
+            )
         return loss if part.factor == 1.0 else loss * part.factor
 
     def is_finite(self, *, everywhere: bool) -> bool:
@@ -147,6 +153,11 @@ class Stepper:
             "auxiliary": None if self.auxiliary is None else self.auxiliary.state_dict(),
             "scaler": self.fabric.strategy.precision.state_dict(),  # of 16-mixed; nothing elsewhere
         }
+
+    def ship_(self, weights: dict[str, Tensor]) -> None:
+        """End the training: the model has these weights from now on, in the place of its own and of their average."""
+        self.raw_model.load_state_dict(weights)
+        self.average = None
 
     def weights_to_ship(self) -> dict[str, Tensor]:
         """Weights and buffers of :attr:`model_to_audit`, as this process holds them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +30,24 @@ class Watch:
         self.loggers: list[Any] = list(fabric.loggers) if first else []
         self.shown = first and (sys.stderr.isatty() if progress is None else progress)
         self._bar: Any = None
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[None]:
+        """At its end, however it comes, the loggers write what they hold."""
+        try:
+            yield
+        except BaseException:
+            self._finalize("failed")
+            raise
+        self._finalize("success")
+
+    def _finalize(self, status: str) -> None:
+        for logger in self.loggers:
+            try:
+                logger.save()  # some only close on finalize
+                logger.finalize(status)
+            except Exception as error:  # a run, or the error that ended it, is not lost for a logger's sake
+                warnings.warn(f"{type(logger).__name__} could not write what it holds: {error!r}", stacklevel=2)
 
     @contextlib.contextmanager
     def bar(self, epochs: int, done: int) -> Iterator[None]:

@@ -27,6 +27,7 @@ from samplewise.problem import evaluation_mode
 from samplewise.provenance import provenance
 from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
 from samplewise.samples import mix
+from samplewise.sharding import held_like
 from samplewise.studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
 from samplewise.studies.mnist.results import FIT, RESULT, write_row
 from samplewise.studies.mnist.rows import Row, make_method
@@ -117,6 +118,8 @@ def run_row(
     optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay, fused=True)
     splits = {"train": data.train, settings.held_out: data.test}
     fabric = fabric or single_device()
+    last = row.kind == "classification"  # it does not train the decoder: the most feasible epoch would be one of chance
+    resumable = resumable or last  # the weights of the last step are in the checkpoint alone
     with disk.alone(folder, "row"), to_tensorboard(fabric, folder / FIT if tensorboard else None):
         solution = fit(
             problem,
@@ -137,9 +140,10 @@ def run_row(
             on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
         )
         chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
-        if row.kind == "classification":
-            # Nothing is trained to satisfy the constraint, so the most feasible epoch would be one of chance.
-            chosen, epoch, reason = model, settings.epochs, "the last epoch: this row does not train the decoder"
+        if last:
+            epoch, reason = settings.epochs, "the last epoch: this row does not train the decoder"
+            state = checkpoint.Checkpoints(folder / FIT / "checkpoints").latest() or {}
+            chosen.load_state_dict(held_like(state["model"], chosen.state_dict()))
         # Every process audits its share, so all of them must come here; only one writes.
         audits = {name: audit(problem, chosen, images, batch_size=EVALUATION_BATCH) for name, images in splits.items()}
         if distributed.rank() != 0:
