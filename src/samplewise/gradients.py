@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,11 @@ from samplewise.samples import to_device
 from samplewise.sharding import has_shards, whole
 
 Batches = Iterable[tuple[Any, Tensor]]
-CHUNK = 32  # samples whose gradients are computed at once
+Read = Callable[[Sequence[Tensor]], Iterable[Any]]
+"""The samples of given numbers as batches, in order, where the model is."""
+Reduction = Callable[[Evaluation, Tensor], Tensor]
+"""The scalar to differentiate, from the evaluation of one sample and a row that belongs to it."""
+CHUNK = 32  # samples whose gradients are computed at once, if a batch may be as large
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
@@ -38,6 +43,17 @@ def twice_differentiable() -> Iterator[None]:
 
     with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
         yield
+
+
+@contextlib.contextmanager
+def suppress_but_memory(*errors: type[Exception]) -> Iterator[None]:
+    """As :func:`contextlib.suppress`, but an error that says memory did not suffice is never hidden."""
+    try:
+        yield
+    except errors as error:
+        told = ("out of memory", "allocate memory", "not enough memory")  # the CPU's allocator has no type of its own
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in told):
+            raise
 
 
 @contextlib.contextmanager
@@ -109,41 +125,78 @@ class _Evaluated(nn.Module):
 def per_sample_gradients(
     problem: Problem,
     model: nn.Module,
-    fetch: Callable[[Tensor], Any],
+    read: Read,
     index: Tensor,
     extra: Tensor,
-    reduction: Callable[[Evaluation, Tensor], Tensor],
+    reduction: Reduction,
+    *,
+    at_once: int = CHUNK,
 ) -> Tensor:
     """One gradient for each sample, as rows of shape ``(B, n)``, n the number of trained weights.
 
-    ``fetch`` gives the samples ``index``, ``(B,)``, as one batch, where the model is; ``reduction`` the scalar to
+    ``read`` gives the samples ``index``, ``(B,)``, at most ``at_once`` in a batch; ``reduction`` the scalar to
     differentiate, from the evaluation of a batch of one and its row of ``extra``, ``(B, ...)``.
 
     Computed by ``torch.func`` for some samples together where the model allows it, otherwise one sample at a time. Put
     the model into evaluation mode first: layers that mix the samples of a batch have no gradient by sample.
     """
-    if len(index) > CHUNK:
-        chunks = zip(index.split(CHUNK), extra.split(CHUNK), strict=True)
-        return torch.cat([per_sample_gradients(problem, model, fetch, *each, reduction) for each in chunks])
-    weights, batch = trainable(model), fetch(index)
-    if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(index) for leaf in pytree.tree_leaves(batch)):
-        module = _Evaluated(problem, model)
+    return torch.cat([rows for (rows,) in gradient_chunks(problem, model, read, index, extra, [reduction], at_once)])
 
-        def scalar(values: dict[str, Tensor], sample: Any, row: Tensor) -> Tensor:
-            one = pytree.tree_map(lambda leaf: leaf.unsqueeze(0), sample)
-            return reduction(torch.func.functional_call(module, values, (one,)), row)
 
-        values = {f"model.{name}": weight.detach() for name, weight in weights.items()}
-        # What torch.func cannot follow, such as a branch, goes on below; an error of the user's own comes again there.
-        with contextlib.suppress(Exception):
-            found = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0, 0))(values, batch, extra)
-            return torch.cat([found[name].flatten(1) for name in values], dim=1)
-    rows = []
-    with torch.enable_grad():
-        for number, row in zip(index.split(1), extra, strict=True):
-            value = reduction(problem.evaluate(model, fetch(number)), row)
-            rows.append(gradient_of(value, list(weights.values())))
-    return torch.stack(rows)
+def gradient_chunks(
+    problem: Problem,
+    model: nn.Module,
+    read: Read,
+    index: Tensor,
+    extra: Tensor,
+    reductions: Sequence[Reduction],
+    at_once: int,
+) -> Iterator[list[Tensor]]:
+    """The gradients of several reductions by chunks of samples, each read once; see :func:`per_sample_gradients`."""
+    weights, pieces, done, together = list(trainable(model).values()), index.split(at_once), 0, True
+
+    def alone(batch: Any, row: Tensor) -> list[Tensor]:
+        with torch.enable_grad():
+            evaluation = problem.evaluate(model, batch)
+            values = [reduction(evaluation, row) for reduction in reductions]
+            return [gradient_of(value, weights, retain_graph=True).unsqueeze(0) for value in values]
+
+    for few, batch in zip(pieces, read(pieces), strict=True):
+        leaves, rows = pytree.tree_leaves(batch), extra[done : done + len(few)]
+        if not all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(few) for leaf in leaves):
+            break
+        found: list[Tensor] = []
+        if together:
+            # What torch.func cannot follow, such as a branch, goes on below; the user's own error comes again there.
+            with suppress_but_memory(Exception):
+                found = [_vectorised(problem, model, batch, rows, reduction) for reduction in reductions]
+        if not found:
+            together = False
+            ones = (pytree.tree_map(partial(_one, number), batch) for number in range(len(few)))
+            parts = [alone(one, row) for one, row in zip(ones, rows, strict=True)]
+            found = [torch.cat(own) for own in zip(*parts, strict=True)]
+        yield found
+        done += len(few)
+    if done < len(index):  # a batch that cannot be cut into its samples
+        for batch, row in zip(read(index[done:].split(1)), extra[done:], strict=True):
+            yield alone(batch, row)
+
+
+def _one(number: int, leaf: Tensor) -> Tensor:
+    return leaf[number : number + 1]
+
+
+def _vectorised(problem: Problem, model: nn.Module, batch: Any, extra: Tensor, reduction: Reduction) -> Tensor:
+    """The gradients of all samples of a batch of tensors at once, ``(B, n)``."""
+    module = _Evaluated(problem, model)
+    weights = {f"model.{name}": weight.detach() for name, weight in trainable(model).items()}
+
+    def scalar(values: dict[str, Tensor], sample: Any, row: Tensor) -> Tensor:
+        one = pytree.tree_map(lambda leaf: leaf.unsqueeze(0), sample)
+        return reduction(torch.func.functional_call(module, values, (one,)), row)
+
+    found = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0, 0))(weights, batch, extra)
+    return torch.cat([found[name].flatten(1) for name in weights], dim=1)
 
 
 def sample_gradients(
@@ -156,14 +209,16 @@ def sample_gradients(
     """
     device = next(model.parameters()).device
 
-    def fetch(rows: Tensor) -> Any:
-        return to_device(samples(index[rows]) if callable(samples) else tuple(each[rows] for each in samples), device)
+    def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
+        for rows in pieces:
+            few = samples(index[rows]) if callable(samples) else tuple(each[rows] for each in samples)
+            yield to_device(few, device)
 
     def penalty(evaluation: Evaluation, number: Tensor) -> Tensor:
         return method.loss(replace(evaluation, index=number.view(1)))
 
     with judged(model, method):
-        return per_sample_gradients(problem, model, fetch, torch.arange(len(index)), index.to(device), penalty)
+        return per_sample_gradients(problem, model, read, torch.arange(len(index)), index.to(device), penalty)
 
 
 def estimate_smoothness(

@@ -190,10 +190,10 @@ def _value_gradients(
     leaves, width = pytree.tree_leaves(batch), len(flat) // count
     if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == count for leaf in leaves):
 
-        def fetch(samples: Tensor) -> Any:
-            return pytree.tree_map(lambda leaf: leaf[samples], batch)
+        def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
+            return (pytree.tree_map(lambda leaf, few=few: leaf[few], batch) for few in pieces)
 
-        return per_sample_gradients(problem, model, fetch, places // width, places % width, one)
+        return per_sample_gradients(problem, model, read, places // width, places % width, one)
     weights = list(trainable(model).values())
     return torch.stack([gradient_of(flat[place], weights, retain_graph=True) for place in places])
 

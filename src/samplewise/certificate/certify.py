@@ -1,5 +1,6 @@
 """How near a model is to a KKT point of its constrained problem, on a whole data set."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,11 +17,14 @@ from samplewise.certificate.sizes import measure_sizes
 from samplewise.columns import evaluate_all
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import curve_along, gradient_of, judged, trainable, twice_differentiable
+from samplewise.gradients import curve_along, gradient_of, judged, suppress_but_memory, trainable, twice_differentiable
 from samplewise.masks import at_bound
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
+
+TOLERANCE = 1e-2
+"""What is at most this share of its size counts as zero."""
 
 
 class Cost(NamedTuple):
@@ -50,7 +54,9 @@ class Certificate:
     stationarity: float
     """``||grad f + 1/N sum lambda_ij grad g_ij||`` relative to the mean length of the samples' own ``grad f_j``."""
     complementarity: float
-    """``1/N sum |lambda_ij g_ij|`` relative to the spread of the objective over the samples."""
+    """``1/N sum |lambda_ij g_ij|`` relative to what a change of the weights by a tenth does to the objective."""
+    noise: float
+    """Standard error of the mean of the samples' ``grad f_j``, relative as stationarity is."""
     free: int
     """How many multipliers were chosen: those of values that are violated or near their bound. The others are zero."""
     settled: bool
@@ -76,9 +82,21 @@ class Certificate:
         """The largest of stationarity, feasibility and complementarity: 0 at a KKT point."""
         return max(self.stationarity, self.feasibility, self.complementarity)
 
-    def is_kkt(self, tolerance: float = 1e-2) -> bool:
-        """Whether all three are at most ``tolerance``."""
-        return self.residual <= tolerance
+    def is_kkt(self, tolerance: float = TOLERANCE) -> bool:
+        """Whether all three are at most ``tolerance`` and, where curvature was looked at, none is negative."""
+        return self.residual <= tolerance and not self.curvature.negative
+
+    def samples_needed(self, tolerance: float = TOLERANCE) -> int | None:
+        """Where noise hides whether the point is stationary: about how many samples would tell; None where these do.
+
+        That is so where the gradients of single samples are so long that what is left of their mean is small beside
+        them, yet not beside the mean itself, and less than two standard errors of it.
+        """
+        others = max(self.feasibility, self.complementarity)
+        least = min(2.0, tolerance * math.sqrt(self.samples)) * self.noise
+        if others > tolerance or not tolerance < self.stationarity <= least:
+            return None
+        return math.ceil(self.samples * (2 * self.noise / self.stationarity) ** 2)
 
     @property
     def multipliers(self) -> dict[str, Tensor]:
@@ -88,13 +106,16 @@ class Certificate:
     @property
     def sentence(self) -> str:
         """The certificate in one sentence."""
-        near = self.is_kkt()
+        near, needed = self.residual <= TOLERANCE, self.samples_needed()
         verdict = f"A KKT point to {self.residual:.2g}" if near else "Not a KKT point"
+        if needed is not None:
+            verdict = f"No verdict, cannot be told from {self.samples:,} samples; about {needed:.2g} would be needed"
+        elif near and self.curvature.negative:
+            bends = f"on {self.curvature.samples:,} samples the objective bends down"
+            where = "along a direction that the constraints allow"
+            verdict = f"Stationary to {self.residual:.2g} but no minimum, {bends} {where}"
         rest = f"stationarity {self.stationarity:.2g}, feasibility {self.feasibility:.2g}, "
         parts = [f"{verdict}: {rest}complementarity {self.complementarity:.2g}"]
-        if near and self.curvature.negative:
-            bends = f"on {self.curvature.samples:,} samples the objective bends down"
-            parts.append(f"but no minimum: {bends} along a direction that the constraints allow")
         if not near and not self.settled:
             parts.append("the multipliers may not be the best yet")
         for name, part in self.constraints.items():
@@ -105,7 +126,7 @@ class Certificate:
         return ", ".join(parts) + "."
 
     def top(self, k: int = 10, name: str | None = None) -> list[Cost]:
-        """The ``k`` samples whose constraints cost the objective most, by multiplier, largest first.
+        """The ``k`` samples whose constraints cost the objective most, by the size of the multiplier, largest first.
 
         With ``name`` only of this constraint: multipliers of different ones compare only if their scales do.
         """
@@ -114,16 +135,18 @@ class Certificate:
         costs: list[Cost] = []
         for key, part in self.constraints.items():
             if name in (None, key):
-                values, samples = part.multipliers.reshape(self.samples, -1).sum(1).sort(descending=True, stable=True)
-                for sample, value in zip(samples[:k].tolist(), values[:k].tolist(), strict=True):
+                values = part.multipliers.reshape(self.samples, -1).sum(1)  # an equality's have either sign
+                samples = values.abs().argsort(descending=True, stable=True)[:k]
+                for sample, value in zip(samples.tolist(), values[samples].tolist(), strict=True):
                     costs.append(Cost(sample, key, value, value / (self.samples * part.constraint.scale)))
-        return sorted(costs, key=lambda cost: -cost.multiplier)[:k]
+        return sorted(costs, key=lambda cost: -abs(cost.multiplier))[:k]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values for strict JSON, without those of each sample."""
         residuals = ("stationarity", "feasibility", "complementarity", "residual", "free", "settled")
-        others = ("samples", "parameters", "objective", "gradient_size", "objective_size", "sentence")
+        others = ("samples", "parameters", "objective", "gradient_size", "objective_size", "noise", "sentence")
         return {name: getattr(self, name) for name in residuals + others} | {
+            "samples_needed": self.samples_needed(),
             "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
             "licq": self.licq.to_dict(),
             "curvature": self.curvature.to_dict(),
@@ -133,8 +156,11 @@ class Certificate:
         rows = [
             ("KKT", f"{'yes' if self.is_kkt() else 'no'}: residual {self.residual:.3g}, the largest of the three"),
             ("stationarity", f"{self.stationarity:.3g} of the mean |grad f_j| = {self.gradient_size:.3g}"),
-            ("feasibility", f"{self.feasibility:.3g} of the mean |g_j|"),
-            ("complementarity", f"{self.complementarity:.3g} of the objective's spread {self.objective_size:.3g}"),
+            ("feasibility", f"{self.feasibility:.3g} of what g changes by with a tenth of the weights"),
+            (
+                "complementarity",
+                f"{self.complementarity:.3g} of the objective's change by it, {self.objective_size:.3g}",
+            ),
         ]
         for name, part in self.constraints.items():
             rows += [
@@ -173,12 +199,13 @@ def certify(
         model: any model; its training flag is left as it was.
         data: the data to judge on, which is the training data if the model was trained for these constraints.
         method: over the same constraints; its multiplier estimates are where the search for the best ones begins.
-        batch_size: samples in a batch; it changes only speed and memory.
+        batch_size: samples that are evaluated at once, at most; it changes only speed and memory.
         device: where to evaluate; where the model's parameters are if not given.
-        active: a constraint is active where ``|g|`` is at most this share of its size over the samples.
+        active: a constraint is active where ``|g|`` is at most this share of its size.
         subset: how many per-sample gradients at most, to see whether they are independent; if not given 64, and more
             of small models. Fewer where they would take more than 256 MB.
-        passes: how many times over all the data the search for multipliers may go; small data sets cost nothing.
+        passes: how many times over all the data the search for multipliers may go; small problems cost nothing, and are
+            searched until it is over.
         seed: of the random subset.
     """
     problem.check_method_over(problem.constraints if method is None else method.constraints)
@@ -229,7 +256,7 @@ def _certify(
     jacobian = jacobian.over(columns)
     distributed.all_sum_(left)  # each process added up its own samples
     left_out = left_out_of(problem.constraints, columns)
-    sizes = measure_sizes(problem, model, jacobian.fetch, order[:64], columns, left_out)
+    sizes = measure_sizes(jacobian, order, columns, left_out)
     multipliers, left, free, settled = best_multipliers(jacobian, columns, method, left, sizes, left_out, passes)
     parts = []
     for constraint in problem.constraints:
@@ -254,6 +281,7 @@ def _certify(
         objective=float(columns[""].double().mean()),
         stationarity=float(left.double().norm()),
         complementarity=products / sizes.objective if products else 0.0,
+        noise=sizes.error / (sizes.gradient or 1.0),
         free=free,
         settled=settled,
         gradient_size=sizes.gradient,
@@ -271,18 +299,23 @@ def _curvature(
     if len(rows) < total:
         return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
     weights = list(trainable(jacobian.model).values())
-    batch = jacobian.fetch(drawn)
+    pieces = drawn.split(jacobian.batch_size)
+    batches = list(jacobian.read(pieces))  # once for all products
+    prices = side_by_side(multipliers)
 
     def product(direction: Tensor) -> Tensor:
-        with torch.enable_grad():
-            evaluation = jacobian.problem.evaluate(jacobian.model, batch)
-            loss = evaluation.objective.mean()
-            if multipliers:
-                g = jacobian.priced(evaluation.measures)
-                loss = loss + (g * side_by_side(multipliers)[drawn].to(g)).sum() / len(drawn)
-            return curve_along(loss, weights, direction)
+        total = torch.zeros(len(direction), dtype=torch.float64)
+        for few, batch in zip(pieces, batches, strict=True):
+            with torch.enable_grad():
+                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+                loss = evaluation.objective.sum()
+                if multipliers:
+                    g = jacobian.priced(evaluation.measures)
+                    loss = loss + (g * prices[few].to(g)).sum()
+                total += curve_along(loss / len(drawn), weights, direction)
+        return total
 
-    try:
-        return least_curvature(product, rows, len(drawn))
-    except RuntimeError as error:  # such as an operation that can be differentiated only once
-        return Curvature(why_not=" ".join(str(error).split()))
+    found = Curvature(why_not="the model cannot be differentiated twice")
+    with suppress_but_memory(RuntimeError):
+        found = least_curvature(product, rows, len(drawn))
+    return found

@@ -1,23 +1,28 @@
 """The gradients of all constraints at all samples, as a matrix that is never formed."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 from samplewise import distributed
 from samplewise.constraints import Constraint
-from samplewise.gradients import change_along, entry, gradient_of, per_sample_gradients, trainable
+from samplewise.gradients import CHUNK, change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.masks import at_bound
 from samplewise.problem import Evaluation, Problem
-from samplewise.samples import Feed, to_device
+from samplewise.samples import Feed, InMemory, to_device
 
 LITTLE = 2**14
 """So many evaluations of a sample cost nothing to speak of, whatever the size of the data set."""
+ROOM = 2**22
+"""So many numbers of the Jacobian are held at once: 32 MB in float64."""
+HELD = 2**28
+"""Bytes of samples that are kept between the products of a search, so that they are read once."""
 LARGE = 1e30
 """No price is larger."""
 
@@ -54,14 +59,22 @@ class Jacobian:
     batch_size: int
     widths: Mapping[str, int] = field(default_factory=dict)
     """How many values a sample has at most for each constraint, where that is known."""
+    held: Sequence[tuple[Tensor, Any]] | None = None
+    """The batches of a search with their sample numbers, where they are kept; products are over these samples only."""
 
     def over(self, columns: Mapping[str, Tensor]) -> Self:
         """The same with the widths that the ``columns`` of all samples have."""
         return replace(self, widths={name: part[0].numel() for name, part in self.parts(columns).items()})
 
-    def fetch(self, index: Tensor) -> Any:
-        """The samples ``index`` as one batch, where the model is."""
-        return to_device(next(self.feed.source.batches([index])), self.device)
+    def read(self, pieces: Sequence[Tensor]) -> Iterator[Any]:
+        """The samples of each of ``pieces`` as a batch, where the model is."""
+        return (to_device(batch, self.device) for batch in self.feed.source.batches(pieces))
+
+    @property
+    def at_once(self) -> int:
+        """How many gradients of single samples are computed together: their graph is that of a batch."""
+        weights = sum(weight.numel() for weight in trainable(self.model).values())
+        return min(self.batch_size, max(CHUNK, ROOM // weights))
 
     def parts(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the multipliers of each constraint are the prices of: g, or of an equality the signed value."""
@@ -105,14 +118,58 @@ class Jacobian:
         def value(evaluation: Evaluation, column: Tensor) -> Tensor:
             return entry(self.priced(evaluation.measures), column)
 
-        return places, per_sample_gradients(self.problem, self.model, self.fetch, samples, columns, value)
+        read, at_once = self.read, self.at_once
+        return places, per_sample_gradients(self.problem, self.model, read, samples, columns, value, at_once=at_once)
+
+    def holding(self, chosen: Tensor) -> Self:
+        """The same over the ``chosen`` samples ``(N,)`` alone, read once and kept if they fit."""
+        if isinstance(self.feed.source, InMemory):
+            return self
+        kept, room = [], HELD
+        for few, batch in self._batches(chosen):
+            leaves = pytree.tree_leaves(batch)
+            room -= sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, Tensor))
+            if room < 0:
+                return self
+            kept.append((few, batch))
+        return replace(self, held=kept)
 
     def _batches(self, chosen: Tensor) -> Iterator[tuple[Tensor, Any]]:
+        if self.held is not None:
+            yield from ((few, batch) for few, batch in self.held if bool(chosen[few].any()))
+            return
         rows = chosen.nonzero().flatten()
         mine = distributed.share(len(rows))
         pieces = [few for few in rows[mine.start : mine.stop].split(self.batch_size) if len(few)]
-        for few, batch in zip(pieces, self.feed.source.batches(pieces), strict=True):
-            yield few, to_device(batch, self.device)
+        if pieces:
+            yield from zip(pieces, self.read(pieces), strict=True)
+
+    def _products(self, taken: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int | None]:
+        """The products with the K rows that are ``taken`` ``(N, M)``: K prices to ``(n,)``, and a vector to K slopes.
+
+        And how many of them cost nothing to speak of: few and short rows are computed once and held. None where each
+        product is a pass over the samples.
+        """
+        weights = sum(weight.numel() for weight in trainable(self.model).values())
+        count = int(taken.sum())
+        if count <= LITTLE and count * weights <= ROOM:
+            mine = distributed.share(count)
+            own = torch.zeros(count, dtype=torch.bool)
+            own[mine.start : mine.stop] = True
+            rows = torch.zeros(count, weights, dtype=torch.float64)
+            if len(mine):
+                mask = torch.zeros_like(taken).masked_scatter(taken, own)
+                _, found = self.drawn(mask, len(mine), torch.Generator())
+                rows[own] = found.cpu().double()
+            device = next(self.model.parameters()).device
+            rows = distributed.all_sum_(rows.to(device)).cpu() if distributed.replicas() > 1 else rows
+            return rows.T.__matmul__, lambda vector: rows @ vector.cpu().double(), 2**31 // (count * weights)
+        held = self.holding(taken.any(1))
+
+        def onto(prices: Tensor) -> Tensor:
+            return held.combined(torch.zeros(taken.shape, dtype=prices.dtype).masked_scatter(taken, prices))
+
+        return onto, lambda vector: held.along(vector, taken)[taken], None
 
     def least(
         self,
@@ -145,12 +202,10 @@ class Jacobian:
         scale = unit.expand_as(lower)[taken]
         bias = slack[taken] * scale
         x = inside[taken] / scale
-
-        def spread(x: Tensor) -> Tensor:
-            return torch.zeros_like(lower).masked_scatter(taken, x * scale)
+        onto, along, cheap = self._products(taken)
 
         def slope_of(left: Tensor, unmet: Tensor) -> Tensor:
-            return self.along(left, taken)[taken] * scale + unmet * bias
+            return along(left) * scale + unmet * bias
 
         try:
             slope = slope_of(left, bias @ x)
@@ -159,19 +214,20 @@ class Jacobian:
                 return inside, left, False
             raise
         # With the curvature along the first step as unit that step is the best one: there may be time for few.
-        bent = self.combined(spread(slope)).double().square().sum() + (bias @ slope) ** 2
+        bent = onto(slope * scale).double().square().sum() + (bias @ slope) ** 2
         if not bent:
             return inside, left, True
         step = slope.norm() / bent.sqrt()
         best, origin = (math.inf, x, left), left
         cost = 2 * int(taken.any(1).sum())
         looks, most = 0, max(2, int(passes * len(lower)) // cost, min(100, LITTLE // cost))
+        most = most if cheap is None else max(most, min(5000, cheap))
 
         def misfit(given: Any) -> tuple[float, Any]:
             nonlocal looks, slope, best
             point, left, looks = torch.from_numpy(given) * step, origin, looks + 1
             if looks > 1:  # the first point is known
-                left = origin + self.combined(spread(point - x))
+                left = origin + onto((point - x) * scale).to(origin)
                 # The last slope would show the way to a point that is not looked at.
                 slope = slope_of(left, bias @ point) if looks < most else torch.zeros_like(x)
             value = float(left.double().square().sum() + (bias @ point) ** 2) / 2

@@ -1,111 +1,214 @@
 """How large the quantities of a problem are, so that what is left of them can be called small."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from samplewise.certificate.jacobian import Jacobian
 from samplewise.constraints import Constraint
-from samplewise.gradients import CHUNK, per_sample_gradients, put_back, trainable
-from samplewise.problem import Evaluation, Problem
+from samplewise.gradients import Reduction, gradient_chunks, gradient_of, put_back, trainable
+from samplewise.masks import present
+from samplewise.problem import Evaluation
 
 CHANGE = 0.1
 """By how much of their size the weights are changed, to see what that does to a quantity."""
-
-Quantities = dict[str, Callable[[Evaluation], Tensor]]
+LOOKED_AT = 2**12
+"""Samples that this is seen on; all if there are no more."""
+GRADIENTS = 64
+"""Samples whose own gradients are measured."""
+NOISY = 10.0
+"""The samples' own sizes count up to so many times that of their mean: what is beyond it cancels, and is noise."""
+ROUNDING = 1e-6
+"""The mean of the samples' gradients is not known to better than this share of their length."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The size of each quantity: its mean over the samples or, where that is larger, its mean change with the weights.
+    """How large each quantity is, by how it changes with the weights.
 
-    Where all samples agree, as at the interior optimum of one curve, their own size says nothing: there a quantity is
-    small if it is small beside what a change of every weight by a tenth does to it.
+    Values are never compared with zero or with each other: a constant added to a sample's objective changes no problem,
+    and one sample far within its bound says nothing of the others. So a value is small beside what a change of every
+    weight by a tenth does to it, and a gradient beside those of single samples, here or there.
     """
 
     objective: float
-    """Of f_j, about its mean: where it is zero is arbitrary."""
+    """Mean change of f_j, at most ``NOISY`` times that of their mean."""
     gradient: float
-    """Of ``||grad f_j||``."""
+    """Mean ``||grad f_j||``, at most ``NOISY`` times the length, or the change, of their mean."""
+    error: float
+    """Standard error of the mean of ``grad f_j``: what other samples of the same kind would change it by."""
     constraints: dict[str, float]
-    """Of g_ij, in units of its scale."""
+    """Median change of g_ij over the quarter of the samples that are furthest beyond or nearest to their bound."""
     slopes: dict[str, float]
-    """Of ``||grad g_ij||``."""
+    """Mean ``||grad g_ij||``."""
 
 
 def measure_sizes(
-    problem: Problem,
-    model: nn.Module,
-    fetch: Callable[[Tensor], Any],
-    index: Tensor,
-    columns: Mapping[str, Tensor],
-    left_out: Mapping[str, Tensor],
+    jacobian: Jacobian, order: Tensor, columns: Mapping[str, Tensor], left_out: Mapping[str, Tensor]
 ) -> Sizes:
-    """The sizes at the model's weights, from the ``columns`` of all samples and the gradients of the samples ``index``.
+    """The sizes at the model's weights, from the ``columns`` of all samples and the first of them in random ``order``.
 
-    The model is in evaluation mode; ``fetch`` gives the samples of given numbers as one batch. Samples that a
-    constraint has ``left_out`` say nothing of how large it is: they may be as far off as they like.
+    The model is in evaluation mode. Samples that a constraint has ``left_out`` say nothing of how large it is: they may
+    be as far off as they like.
     """
-    quantities: Quantities = {"": lambda evaluation: evaluation.objective}
-    quantities |= {each.name: partial(_priced, each) for each in problem.constraints}
-    here, slopes = _look(problem, model, fetch, index, quantities)
-    weights = list(trainable(model).values())
+    weights = list(trainable(jacobian.model).values())
+    steps = _steps(weights)
+    index = order[:LOOKED_AT]
+    here, there, changed = _look(jacobian, weights, steps, index)
+    lengths, slopes, error = _lengths(jacobian, weights, steps, order[:GRADIENTS], len(order))
+    typical = torch.cat([step.flatten() for step in steps]).double().cpu()
+    before = columns[""][index].double()
+    moved = _finite(changed[""] - before)
+    mean = float(moved.mean().abs().nan_to_num()) if len(moved) else 0.0
+    # Whichever way each weight goes, so that no chance in the signs makes it small.
+    first = float((here * typical).norm())
+    whole = max(float(here.norm()), _or_zero(float((there - here).norm())))
+    sizes = {}
+    for each in jacobian.problem.constraints:
+        kept = ~left_out[each.name]
+        g, own = each.priced(each.of(columns)), kept[index]
+        sizes[each.name] = _change_near(each, g[index][own].double(), changed[each.name][own]) or _median(
+            present(g[kept].double()).abs()
+        )
+    return Sizes(
+        min(float(moved.abs().mean().nan_to_num()), NOISY * max(first, mean)),
+        min(lengths, max(NOISY * whole, ROUNDING * lengths)),
+        error,
+        sizes,
+        slopes,
+    )
+
+
+def _steps(weights: Sequence[Tensor]) -> list[Tensor]:
+    """For every weight a step up or down, at random, by ``CHANGE`` of the root mean square of its tensor."""
+    generator = torch.Generator().manual_seed(0)
+    typical = root_mean_square(torch.cat([weight.detach().flatten() for weight in weights])) or 1.0
+    found = []
+    for weight in weights:
+        signs = torch.randint(2, weight.shape, generator=generator).to(weight) * 2 - 1
+        found.append(CHANGE * (root_mean_square(weight) or typical) * signs)
+    return found
+
+
+@contextlib.contextmanager
+def _moved(weights: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator[None]:
+    """The weights a step further, within."""
     with put_back(weights):
-        _change_(weights)
-        there, further = _look(problem, model, fetch, index, quantities)
-    objective = columns[""].double()
-    sizes = {"": float((objective - objective.mean()).abs().mean())}
-    for each in problem.constraints:
-        kept = each.of(columns)[~left_out[each.name]].double()
-        sizes[each.name] = _mean_size(each.priced(kept))
-    for name in quantities:
-        sizes[name] = max(sizes[name], _mean_size(there[name] - here[name]))
-        slopes[name] = max(slopes[name], further[name])
-    return Sizes(sizes.pop(""), slopes.pop(""), sizes, slopes)
+        with torch.no_grad():
+            for weight, step in zip(weights, steps, strict=True):
+                weight += step
+        yield
 
 
 def _look(
-    problem: Problem, model: nn.Module, fetch: Callable[[Tensor], Any], index: Tensor, quantities: Quantities
-) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The quantities of the samples ``index``, and the mean length of their gradients."""
-    values: dict[str, list[Tensor]] = {name: [] for name in quantities}
-    lengths = dict.fromkeys(quantities, 0.0)
-    for few in index.split(CHUNK):
-        with torch.no_grad():
-            evaluation = problem.evaluate(model, fetch(few))
-        for name, quantity in quantities.items():
-            values[name].append(quantity(evaluation).flatten().cpu().double())
-            # Of a sample with several values that of their mean.
-            rows = per_sample_gradients(problem, model, fetch, few, few, partial(_mean, quantity))
-            lengths[name] += float(rows.norm(dim=1).sum()) / len(index)
-    return {name: torch.cat(each) for name, each in values.items()}, lengths
+    jacobian: Jacobian, weights: Sequence[Tensor], steps: Sequence[Tensor], index: Tensor
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The objective's mean gradient here and where the weights are changed, ``(n,)``; all values there."""
+    pieces = index.split(jacobian.batch_size)
+    totals = [torch.zeros(sum(weight.numel() for weight in weights), dtype=torch.float64) for _ in range(2)]
+    found: dict[str, list[Tensor]] = {}
+
+    def evaluate(batch: Any, total: Tensor) -> Evaluation:
+        with torch.enable_grad():
+            evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+            total += gradient_of(evaluation.objective.sum() / len(index), weights).cpu().double()
+        return evaluation
+
+    for batch in jacobian.read(pieces):
+        evaluate(batch, totals[0])
+        with _moved(weights, steps):
+            evaluation = evaluate(batch, totals[1])
+            values = {"": evaluation.objective, **jacobian.parts(evaluation.measures)}
+            for name, value in values.items():  # a copy: a measure may be a view of the weights
+                found.setdefault(name, []).append(value.detach().to("cpu", torch.float64, copy=True))
+    return totals[0], totals[1], {name: _stacked(parts) for name, parts in found.items()}
 
 
-def _priced(constraint: Constraint, evaluation: Evaluation) -> Tensor:
-    return constraint.priced(constraint.of(evaluation.measures))
+def _lengths(
+    jacobian: Jacobian, weights: Sequence[Tensor], steps: Sequence[Tensor], index: Tensor, samples: int
+) -> tuple[float, dict[str, float], float]:
+    """Mean lengths of single samples' gradients, the larger of here and there; the objective's standard error."""
+    names = [each.name for each in jacobian.problem.constraints]
+    # Of a sample with several values the gradient of their mean.
+    reductions: list[Reduction] = [lambda evaluation, _: evaluation.objective.mean()]
+    reductions += [partial(_mean, each) for each in jacobian.problem.constraints]
+    held: dict[int, list[Any]] = {}
+
+    def read(pieces: Sequence[Tensor]) -> list[Any]:
+        if len(pieces) not in held:
+            held[len(pieces)] = list(jacobian.read(pieces))
+        return held[len(pieces)]
+
+    def look() -> tuple[Tensor, float]:
+        lengths, squares, total = torch.zeros(len(reductions), dtype=torch.float64), 0.0, torch.zeros(())
+        at_once = max(1, jacobian.at_once // len(reductions))
+        for rows in gradient_chunks(jacobian.problem, jacobian.model, read, index, index, reductions, at_once):
+            lengths += torch.stack([each.norm(dim=1).sum().cpu().double() for each in rows])
+            squares += float(rows[0].double().square().sum())
+            total = total + rows[0].sum(0).cpu().double()
+        count = len(index)
+        spread = max(0.0, squares / count - float(total.square().sum()) / count**2) * count / max(1, count - 1)
+        return lengths.nan_to_num() / count, math.sqrt(spread / samples)
+
+    here, error = look()
+    with _moved(weights, steps):
+        there, _ = look()
+    there = torch.where(there.isfinite(), there, 0.0)
+    objective, *others = torch.maximum(here, there).tolist()
+    return objective, dict(zip(names, others, strict=True)), error
 
 
-def _mean(quantity: Callable[[Evaluation], Tensor], evaluation: Evaluation, _: Tensor) -> Tensor:
-    return quantity(evaluation).nanmean()
+def _mean(constraint: Constraint, evaluation: Evaluation, _: Tensor) -> Tensor:
+    return constraint.priced(constraint.of(evaluation.measures)).nanmean()
 
 
-def _mean_size(values: Tensor) -> float:
-    """Of the values that there are."""
-    return float(values.abs().nanmean().nan_to_num())
+def _change_near(constraint: Constraint, before: Tensor, after: Tensor) -> float:
+    """The median change of g over the quarter nearest to its bound or beyond it; of all values if that is zero."""
+    width = min(before[0].numel(), after[0].numel()) if len(before) else 0
+    before, after = (values.reshape(len(values), -1)[:, :width].flatten() for values in (before, after))
+    known = before.isfinite() & after.isfinite()
+    before, after = before[known], after[known]
+    if not len(before):
+        return 0.0
+    change = (after - before).abs()
+    # An equality is at its bound everywhere. By values and not by counts: a sample that is there twice changes nothing.
+    near = before >= (-math.inf if constraint.equality else _quantile(before, 0.75))
+    return _median(change[near]) or float(change.mean())
 
 
-def _change_(weights: Sequence[Tensor]) -> None:
-    """Move every weight up or down, at random, by ``CHANGE`` of the root mean square of its tensor."""
-    generator = torch.Generator().manual_seed(0)
-    typical = _root_mean_square(torch.cat([weight.detach().flatten() for weight in weights])) or 1.0
-    with torch.no_grad():
-        for weight in weights:
-            signs = torch.randint(2, weight.shape, generator=generator).to(weight) * 2 - 1
-            weight += CHANGE * (_root_mean_square(weight) or typical) * signs
+def _quantile(values: Tensor, share: float) -> float:
+    """The least value that at least this share of the values does not exceed."""
+    return float(values.sort().values[math.ceil(share * len(values)) - 1])
 
 
-def _root_mean_square(values: Tensor) -> float:
+def _median(values: Tensor) -> float:
+    """Of the values that are not zero."""
+    values = values[values != 0]
+    return _quantile(values, 0.5) if len(values) else 0.0
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Batches of values below each other, with NaN where a batch is narrower than the widest."""
+    if parts[0].ndim == 1:
+        return torch.cat(list(parts))
+    width = max(part.shape[1] for part in parts)
+    return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1]), value=math.nan) for part in parts])
+
+
+def _finite(values: Tensor) -> Tensor:
+    return values[values.isfinite()]
+
+
+def _or_zero(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
+def root_mean_square(values: Tensor) -> float:
+    """How large the entries are."""
     return float(values.detach().float().square().mean().sqrt())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from samplewise import distributed
 from samplewise.errors import MeasureError
+from samplewise.gradients import suppress_but_memory
 from samplewise.samples import mix
 from samplewise.stopping import GradientEstimate, estimate_gradient, independent_batches
 from samplewise.training.position import Position
@@ -37,7 +37,7 @@ def look_at_gradient(asked: Request, stepper: Stepper, position: Position) -> di
     seed_device(seed, stepper.device)
     # Of the weights that take the steps, averaged or not: the noise is that of their next step.
     # A look must not end a run: not every model or measure has a gradient as it ships; cuDNN's recurrent ones have not.
-    with contextlib.suppress(MeasureError, RuntimeError):
+    with suppress_but_memory(MeasureError, RuntimeError):
         estimate = estimate_gradient(asked.problem, stepper.raw_model, drawn, asked.method)
         return growth_row(estimate, size, asked.feed.source.length, asked.size)
     return {}

@@ -1,9 +1,8 @@
 """Whether the samples that a complete run leaves violated are at odds with each other."""
 
-import contextlib
-
 from samplewise.certificate.conflict import Conflict, find_conflict
 from samplewise.errors import MeasureError, NotFiniteError
+from samplewise.gradients import suppress_but_memory
 from samplewise.training.request import Request
 from samplewise.training.step import Stepper
 
@@ -19,7 +18,7 @@ def look_for_conflict(asked: Request, stepper: Stepper) -> Conflict | None:
     if not looked_for or not evaluations or asked.feed is None or asked.feed.sampler is not None:
         return None
     # A look must not end a run that is complete: not every model has a gradient as it ships.
-    with contextlib.suppress(MeasureError, NotFiniteError, RuntimeError):
+    with suppress_but_memory(MeasureError, NotFiniteError, RuntimeError):
         stepper.share_buffers()
         model, size, device = stepper.model_to_audit, asked.size, stepper.device
         return find_conflict(asked.problem, model, asked.feed, evaluations=evaluations, batch_size=size, device=device)

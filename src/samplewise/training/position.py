@@ -18,7 +18,7 @@ class Status(enum.Enum):
     TARGET_REACHED = "stopped early: the feasibility target is met"
     NO_LONGER_BETTER = "stopped early: the patience ended without a better model"
     UNFINISHED = "every epoch was run; no audited model meets the feasibility target yet"
-    INFEASIBLE = "every epoch was run; from here no step meets all constraints: the violated samples are at odds"
+    INFEASIBLE = "every epoch was run; no first-order step lowers the violation from here: a local statement"
 
     @property
     def message(self) -> str:
