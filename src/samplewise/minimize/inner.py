@@ -1,4 +1,4 @@
-"""L-BFGS-B on a subproblem and on the violation alone, and Newton's method on the KKT conditions."""
+"""Minimising a subproblem or the violation alone, and Newton's method on the KKT conditions."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -6,11 +6,20 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import torch
 
-from samplewise.minimize.program import Array, Point, Program
+from samplewise.minimize.program import Array, Point, Program, Subproblem
 
 BOTTOM = -1e15  # a subproblem below has no minimum
 FAR = 1e8  # so many times the size of its start, a point has left for infinity
+DENSE = 500  # variables up to which the subproblem's Hessian is formed
+DAMPING = 1e-3  # of Newton's first step on a subproblem, relative to the curvature seen
+LEAST = 1e-12  # damping
+STUCK = 1e12  # damping at which no step lowers the subproblem any more
+FLAT = 1e-12  # relative curvature below which there is none
+EPS = float(np.finfo(np.float64).eps)
+PIECES = 100  # changes of the active constraints and bounds within one model
+HALVINGS = 20
 RESTARTS = 2
 MEMORY = 50
 OUTSIDE = 200  # points outside the functions' domain in one round before it is given up
@@ -27,30 +36,150 @@ class BottomlessError(Exception):
     """The subproblem falls without bound or is not finite at its start."""
 
 
-def descend(
-    program: Program, subproblem: Callable[[Point], tuple[float, Array]], at: Point, epsilon: float, max_inner: int
-) -> Point:
-    """L-BFGS-B from ``at`` until the projected gradient is below ``epsilon``, anew where its line search fails."""
-    from scipy import optimize  # here, so that importing the library stays quick
+def descend(subproblem: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
+    """From ``at`` until the subproblem's projected gradient is below ``epsilon``.
 
-    lowest, outside = subproblem(at)[0], 0
-    if not np.isfinite(lowest):
-        raise BottomlessError
-    far = FAR * (1.0 + float(np.abs(at.x).max()))
+    By Newton's method; by L-BFGS-B where matrices would be too large or a function has no second derivatives.
+    """
+    search = Search(subproblem, at)
+    if len(at.x) <= DENSE:
+        try:
+            return newton(search, at, epsilon, max_inner)
+        except torch.OutOfMemoryError:
+            raise
+        except (np.linalg.LinAlgError, RuntimeError):  # RuntimeError: how autograd says that it cannot go on
+            at = search.best
+    return quasi_newton(search, at, epsilon, max_inner)
 
-    def merit(x: Array) -> tuple[float, Array]:
-        nonlocal lowest, outside
-        value, gradient = subproblem(program.at(x))
-        if value < BOTTOM or (value < lowest and np.abs(x).max() > far):
+
+class Search:
+    """Evaluates a subproblem, and sees when it falls without bound or is not finite at too many points."""
+
+    def __init__(self, subproblem: Subproblem, start: Point) -> None:
+        self.subproblem, self.program = subproblem, subproblem.program
+        self.best, self.lowest, self.outside = start, subproblem.value(start), 0
+        self.far = FAR * (1.0 + float(np.abs(start.x).max()))
+        if not np.isfinite(self.lowest):
+            raise BottomlessError
+
+    def at(self, x: Array) -> tuple[Point, float, Array]:
+        """The functions at ``x``, and the subproblem's value and gradient; infinite outside the functions' domain."""
+        at = self.program.at(x)
+        value, gradient = self.subproblem.value(at), self.subproblem.gradient(at)
+        if value < BOTTOM or (value < self.lowest and np.abs(x).max() > self.far):
             raise BottomlessError
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
-            # Outside the functions' domain: high enough that the line search turns back, not so high as to stop it.
-            outside += 1
-            if outside > OUTSIDE:
+            self.outside += 1
+            if self.outside > OUTSIDE:
                 raise BottomlessError
-            return lowest + 10.0 * (1.0 + abs(lowest)), np.zeros_like(gradient)
-        lowest = min(lowest, value)
-        return value, gradient
+            return at, np.inf, np.zeros_like(gradient)
+        if value < self.lowest:
+            self.best, self.lowest = at, value
+        return at, value, gradient
+
+    def accuracy(self, at: Point) -> float:
+        return self.program.projected(at.x, self.subproblem.gradient(at))
+
+
+def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
+    """Newton's method with damping, whose model has the kinks of the penalty and the bounds.
+
+    The damping is relative to the curvature seen for each variable (More, 1978), so the variables' units do not matter.
+    """
+    program, value, damping = search.program, search.lowest, DAMPING
+    seen = np.zeros_like(at.x)
+    for _ in range(max_inner):
+        gradient = search.subproblem.gradient(at)
+        if program.projected(at.x, gradient) <= epsilon:
+            break
+        model = Model(search.subproblem, at)
+        seen = np.maximum(seen, np.abs(model.diagonal))
+        # A variable without curvature may move by its own size.
+        weights = np.where(seen > FLAT * seen.max(), seen, np.abs(gradient) / (1.0 + np.abs(at.x)))
+        weights = np.maximum(weights, FLAT * weights.max())
+        while damping < STUCK:
+            try:
+                step = program.project(at.x + model.minimum(damping * weights)) - at.x
+            except np.linalg.LinAlgError:  # not convex
+                damping = max(4.0 * damping, DAMPING)
+                continue
+            if not (np.abs(step) > EPS * np.abs(at.x)).any():
+                return at
+            trial, lower, _ = search.at(at.x + step)
+            promised = -model.change(step)
+            ratio = (value - lower) / promised if promised > 0 else -1.0
+            if ratio > 1e-4:
+                break
+            damping = max(8.0 * damping, LEAST)
+        else:
+            return at
+        at, value = trial, lower
+        damping = max(0.1 * damping, LEAST) if ratio > 0.75 else damping if ratio > 0.25 else 4.0 * damping
+    return at
+
+
+class Model:
+    """A subproblem with the constraints linear and the rest quadratic: exact for a quadratic program."""
+
+    def __init__(self, subproblem: Subproblem, at: Point) -> None:
+        program, self.tau = subproblem.program, subproblem.tau
+        self.positive, self.inequality = program.positive, program.inequality
+        everything = np.ones(len(at.x), dtype=bool)
+        self.low, self.up = program.lower - at.x, program.upper - at.x
+        self.slope = subproblem.of_f * at.gradient
+        self.hessian = at.hessian(subproblem.multipliers(at), everything, subproblem.of_f)
+        self.rows = subproblem.weights[:, None] * at.jacobian
+        self.residuals = subproblem.residuals(at)
+        if not (np.isfinite(self.hessian).all() and np.isfinite(self.rows).all()):
+            raise np.linalg.LinAlgError("a derivative is not finite")
+        active = self.rows[~self.inequality | (self.residuals > 0)]
+        self.diagonal: Array = np.diag(self.hessian) + self.tau * np.square(active).sum(0)
+
+    def change(self, step: Array, weights: Array | float = 0.0) -> float:
+        """From no step to this one, with ``weights / 2 . step^2`` added."""
+        now, then = self.positive(self.residuals), self.positive(self.residuals + self.rows @ step)
+        squares = 0.5 * self.tau * float((then - now) @ (then + now))
+        return float(self.slope @ step + 0.5 * step @ (self.hessian @ step + weights * step)) + squares
+
+    def minimum(self, weights: Array) -> Array:
+        """The step of least change: Newton's method on the pieces, with variables at bounds held there."""
+        from scipy import linalg  # here, so that importing the library stays quick
+
+        curvature = self.hessian + np.diag(weights)
+        step, change = np.zeros_like(self.slope), 0.0
+        for _ in range(PIECES):
+            residuals = self.residuals + self.rows @ step
+            gradient = self.slope + curvature @ step + self.tau * self.positive(residuals) @ self.rows
+            free = ~((step <= self.low) & (gradient >= 0) | (step >= self.up) & (gradient <= 0))
+            if not gradient[free].any():
+                break
+            rows = self.rows[~self.inequality | (residuals > 0)][:, free]
+            matrix = curvature[np.ix_(free, free)] + self.tau * rows.T @ rows
+            direction = np.zeros_like(step)
+            direction[free] = -linalg.cho_solve(linalg.cho_factor(matrix), gradient[free])
+            for length in 0.5 ** np.arange(HALVINGS):
+                there = np.clip(step + length * direction, self.low, self.up)
+                lower = self.change(there, weights)
+                if lower < change + 1e-4 * float(gradient @ (there - step)):
+                    break
+            else:
+                break
+            gained, step, change = change - lower, there, lower
+            if gained <= 1e-6 * -change:
+                break
+        return step
+
+
+def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
+    """L-BFGS-B, anew where its line search fails."""
+    from scipy import optimize  # here, so that importing the library stays quick
+
+    program = search.program
+
+    def merit(x: Array) -> tuple[float, Array]:
+        _, value, gradient = search.at(x)
+        # Outside the domain: high enough that the line search turns back, not so high as to stop it.
+        return min(value, search.lowest + 10.0 * (1.0 + abs(search.lowest))) if value == np.inf else value, gradient
 
     bounds = optimize.Bounds(program.lower, program.upper)
     options: Any = {"maxiter": max_inner, "maxfun": 2 * max_inner, "maxls": 50, "ftol": 0.0, "gtol": epsilon}
@@ -60,7 +189,7 @@ def descend(
         if not np.any(found.x != at.x):
             break
         at = program.at(program.project(found.x))
-        if program.projected(at.x, subproblem(at)[1]) <= epsilon:
+        if search.accuracy(at) <= epsilon:
             break
     return at
 
@@ -71,24 +200,27 @@ def restore(program: Program, starts: Sequence[Point], tolerance: float, max_inn
     Returns that point, or the least-violated one in the functions' own units, and whether that is stationary for the
     squared violation.
     """
-
-    def least(at: Point, weights: Array) -> Point:
-        with suppress(BottomlessError):  # where the violation falls for ever, where it began must do
-            violation = partial(Point.squared_violation, weights=weights)
-            return descend(program, violation, at, 1e-3 * tolerance, max_inner)
-        return at
-
-    even = np.ones_like(program.c_scale)
-    own = program.c_scale.min() / program.c_scale
+    own = squared_violation(program, program.c_scale.min() / program.c_scale)
     ends: list[Point] = []
     for at in starts:
-        ends.append(least(at, even))
+        ends.append(least_violated(squared_violation(program), at, 1e-3 * tolerance, max_inner))
         if program.violation(ends[-1]) <= tolerance:
             return ends[-1], False
-    found = least(min(ends, key=program.violation), own)
-    slope = program.projected(found.x, found.squared_violation(own)[1])
-    worst = float(np.abs(own * program.positive(found.c)).max())
-    return found, slope <= 1e-6 * worst * float((own * program.sizes(found)[1:]).max())
+    found = least_violated(own, min(ends, key=program.violation), 1e-3 * tolerance, max_inner)
+    slope = program.projected(found.x, own.gradient(found))
+    worst = float(np.abs(program.positive(own.residuals(found))).max())
+    return found, slope <= 1e-6 * worst * float((own.weights * program.sizes(found)[1:]).max())
+
+
+def squared_violation(program: Program, weights: Array | None = None) -> Subproblem:
+    ones = np.ones_like(program.c_scale)
+    return Subproblem(program, 1.0, 0.0 * ones, ones if weights is None else weights, of_f=0.0)
+
+
+def least_violated(violation: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
+    with suppress(BottomlessError):  # where the violation falls for ever, where it began must do
+        return descend(violation, at, epsilon, max_inner)
+    return at
 
 
 class Iterate:

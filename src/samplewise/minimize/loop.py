@@ -2,7 +2,6 @@
 
 import enum
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ import numpy as np
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.minimize.inner import BottomlessError, descend, polish, restore
-from samplewise.minimize.program import Array, Kkt, Point, Program
+from samplewise.minimize.program import Array, Kkt, Point, Program, Subproblem
 from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
 
 NEARLY_FEASIBLE = 1e-2  # the scaled violation below which the end of a round is worth polishing
@@ -166,10 +165,10 @@ class Loop:
     def step(self, now: Position) -> Position:
         """One round, and from where the next one starts: its end, beside a saddle, or a restored point."""
         epsilon = max(0.1 * self.tolerance, self.method.epsilon0 * self.method.decay**now.rounds)
-        subproblem = partial(Point.penalised, multipliers=now.shift, tau=now.tau)
+        subproblem = self._penalised(now.shift, now.tau)
         now = replace(now, rounds=now.rounds + 1)
         try:
-            at = descend(self.program, subproblem, now.at, epsilon, self.max_inner)
+            at = descend(subproblem, now.at, epsilon, self.max_inner)
         except BottomlessError:
             return replace(now, tau=10.0 * now.tau)
         estimate = self.program.positive(now.shift + now.tau * at.c)
@@ -180,11 +179,14 @@ class Loop:
             epsilon=epsilon,
             fun=at.fun,
             violation=self.program.violation(at),
-            gradient=self.program.projected(at.x, subproblem(at)[1]),
+            gradient=self.program.projected(at.x, subproblem.gradient(at)),
             evaluations=self.program.evaluations,
         )
         now = replace(now, at=at, estimate=estimate, kkt=kkt, history=(*now.history, entry))
         return (self._polished(now) if self.newton else None) or self._restored(self._tightened(now))
+
+    def _penalised(self, multipliers: Array, tau: float) -> Subproblem:
+        return Subproblem(self.program, tau, multipliers / tau, np.ones_like(multipliers))
 
     def _polished(self, now: Position) -> Position | None:
         """Where Newton's method leads, if to the minimum this round approximates and not to some other KKT point."""
@@ -207,7 +209,7 @@ class Loop:
         step = 0.1 * (1.0 + np.abs(found.at.x).max()) * direction
         sides = [self.program.at(self.program.project(found.at.x + sign * step)) for sign in (1.0, -1.0)]
         zero = np.zeros_like(now.shift)
-        lower = min(sides, key=lambda side: side.penalised(zero, now.tau)[0])
+        lower = min(sides, key=self._penalised(zero, now.tau).value)
         return replace(now, at=lower, shift=zero, kkt=None, escapes=now.escapes + 1)
 
     def _tightened(self, now: Position) -> Position:

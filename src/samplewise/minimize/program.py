@@ -17,7 +17,7 @@ from samplewise.gradients import gradient_of
 
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
-MANY = 200  # gradients from which on they are vectorised: the first time that costs as much as thousands one by one
+MANY = 20  # gradients from which on they are vectorised: what torch loads for that costs half a second, once
 CHUNK = 256  # gradients computed at once
 NEAR = 0.1  # how far from a point, relative to its size, is near it
 
@@ -69,8 +69,6 @@ class Point:
     """x as a tensor, to which the two below lead back."""
     objective: Tensor
     constraints: Tensor
-    inequality: Tensor
-    """Which of the constraints are inequalities."""
 
     @cached_property
     def gradient(self) -> Array:
@@ -86,32 +84,17 @@ class Point:
         """Largest entry of each gradient, of f, then of g and h."""
         return np.append(np.abs(self.gradient).max(), np.abs(self.jacobian).max(axis=1, initial=0.0))
 
-    def lagrangian(self, multipliers: Array) -> Array:
-        """The gradient of ``f + multipliers . c``, by one product with the Jacobian, which is not formed."""
-        return self._slope(self._sum(multipliers))
+    def lagrangian(self, multipliers: Array, of_f: float = 1.0) -> Array:
+        """The gradient of ``of_f f + multipliers . c``, by one product with the Jacobian, which is not formed."""
+        return self._slope(self._sum(multipliers, of_f))
 
-    def hessian(self, multipliers: Array, variables: Array) -> Array:
-        """Rows of the Hessian of ``f + multipliers . c``, those of the ``variables``, ``(k, n)``."""
-        slope = gradient_of(self._sum(multipliers), [self.leaf], create_graph=True)
+    def hessian(self, multipliers: Array, variables: Array, of_f: float = 1.0) -> Array:
+        """Rows of the Hessian of ``of_f f + multipliers . c``, those of the ``variables``, ``(k, n)``."""
+        slope = gradient_of(self._sum(multipliers, of_f), [self.leaf], create_graph=True)
         return self._slopes(slope[torch.from_numpy(variables)])
 
-    def penalised(self, multipliers: Array, tau: float) -> tuple[float, Array]:
-        """``f + tau/2 sum (c + multipliers/tau)_+^2`` and its gradient.
-
-        With zero multipliers it is ``P_tau`` of Definition 4, otherwise the augmented Lagrangian up to a constant.
-        """
-        return self._with_squares(self.objective, tau, self.constraints + self._tensor(multipliers / tau))
-
-    def squared_violation(self, weights: Array) -> tuple[float, Array]:
-        """``sum (weights c)_+^2 / 2`` and its gradient."""
-        return self._with_squares(0.0, 1.0, self.constraints * self._tensor(weights))
-
-    def _with_squares(self, first: Tensor | float, tau: float, c: Tensor) -> tuple[float, Array]:
-        total = first + 0.5 * tau * torch.where(self.inequality, torch.relu(c), c).square().sum()
-        return float(total.detach()), self._slope(total)
-
-    def _sum(self, multipliers: Array) -> Tensor:
-        return self.objective + self.constraints @ self._tensor(multipliers)
+    def _sum(self, multipliers: Array, of_f: float) -> Tensor:
+        return of_f * self.objective + self.constraints @ torch.from_numpy(multipliers).to(self.leaf.device)
 
     def _slope(self, output: Tensor) -> Array:
         return _array(gradient_of(output, [self.leaf], retain_graph=True))
@@ -128,9 +111,6 @@ class Point:
                 slopes = partial(torch.autograd.grad, outputs, self.leaf, retain_graph=True, is_grads_batched=True)
                 return np.concatenate([_array(slopes(rows, materialize_grads=True)[0]) for rows in each])
         return np.reshape([self._slope(output) for output in outputs], (-1, len(self.x)))
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.leaf.device)
 
 
 class Program:
@@ -174,8 +154,7 @@ class Program:
         point = leaf.view(self._x0.shape)
         f, *parts = (function(point).reshape(-1).double() for function in self._functions)
         c = torch.cat([leaf.new_zeros(0), *parts]) * torch.from_numpy(self.c_scale).to(leaf.device)
-        inequality = torch.from_numpy(self.inequality).to(leaf.device)
-        return Point(x, float(f.detach()), _array(c), leaf, self.f_scale * f[0], c, inequality)
+        return Point(x, float(f.detach()), _array(c), leaf, self.f_scale * f[0], c)
 
     def positive(self, values: Array) -> Array:
         """One value for each constraint, with those of the inequalities cut off below zero."""
@@ -227,6 +206,36 @@ class Program:
         parts = tuple(part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True))
         m, shape = self._inequalities, self._x0.shape
         return Multipliers(parts[:m], parts[m:], lower.view(shape), upper.view(shape))
+
+
+@dataclass(frozen=True)
+class Subproblem:
+    """``of_f f + tau/2 sum (weights c + shift)_+^2``, without the cut at zero for equalities.
+
+    With weights of one and no shift it is ``P_tau`` of Definition 4, with multipliers / tau as the shift the augmented
+    Lagrangian up to a constant, and without f the squared violation.
+    """
+
+    program: Program
+    tau: float
+    shift: Array
+    weights: Array
+    of_f: float = 1.0
+
+    def residuals(self, at: Point) -> Array:
+        """``weights c + shift``, of which a constraint of the subproblem counts the positive part."""
+        return self.weights * at.c + self.shift
+
+    def multipliers(self, at: Point) -> Array:
+        """With which the gradient of ``of_f f + multipliers . c`` is that of the subproblem."""
+        return self.tau * self.weights * self.program.positive(self.residuals(at))
+
+    def value(self, at: Point) -> float:
+        squares = np.square(self.program.positive(self.residuals(at))).sum()
+        return self.of_f * float(at.objective.detach()) + 0.5 * self.tau * float(squares)
+
+    def gradient(self, at: Point) -> Array:
+        return at.lagrangian(self.multipliers(at), self.of_f)
 
 
 def _array(tensor: Tensor) -> Array:
