@@ -1,5 +1,6 @@
 """A run that the tests do in a process of its own, to be killed and resumed, and in several that train together."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import samplewise as sw
+from samplewise.training.folder import RunFolder
 from small import make_data, make_method, make_model, make_problem
 
 
@@ -113,3 +115,16 @@ def train(
         "objective": solution.audits["test"].objective,
         "samples": solution.audits["test"].samples,
     }
+
+
+def train_and_be_killed(folder: Path, kind: str, *, saves: int, seconds: float, **options: Any) -> dict[str, Any]:
+    """Train until so many seconds of this process's own time after a save of that number, however busy the machine is."""
+    plain, left = RunFolder.save, iter(range(saves - 1, -1, -1))
+
+    def save(self: RunFolder, *arguments: Any) -> None:
+        plain(self, *arguments)
+        if next(left, None) == 0:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process by SIGPROF, which nothing here handles
+
+    RunFolder.save = save  # type: ignore[method-assign]
+    return train(folder, kind, **options)
