@@ -1,4 +1,4 @@
-"""One thread, since tests run beside other work, no deadlines, since machines are noisy, and the same numbers each time.
+"""One thread, since tests run beside other work; no deadlines, since machines are noisy; the same numbers each time.
 
 What hypothesis draws is fixed too, so that a failure comes again; ``pytest --hypothesis-profile=explore`` draws anew.
 """

@@ -118,13 +118,14 @@ def train(
 
 
 def train_and_be_killed(folder: Path, kind: str, *, saves: int, seconds: float, **options: Any) -> dict[str, Any]:
-    """Train until so many seconds of this process's own time after a save of that number, however busy the machine is."""
-    plain, left = RunFolder.save, iter(range(saves - 1, -1, -1))
+    """Train until so many seconds of its own time after that many saves, however busy the machine is."""
+    runs: Any = RunFolder
+    plain, left = runs.save, iter(range(saves - 1, -1, -1))
 
-    def save(self: RunFolder, *arguments: Any) -> None:
-        plain(self, *arguments)
+    def save(*arguments: Any) -> None:
+        plain(*arguments)
         if next(left, None) == 0:
             signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process by SIGPROF, which nothing here handles
 
-    RunFolder.save = save  # type: ignore[method-assign]
+    runs.save = save
     return train(folder, kind, **options)

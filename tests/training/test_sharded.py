@@ -168,7 +168,7 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path) -
     expected = shared_out(2, tmp_path / "whole", **options)
     folder, moments, kills = tmp_path / "killed", random.Random(0), 0
     for number in range(4):
-        when = {"saves": moments.randint(1, 5), "seconds": moments.uniform(0.001, 0.1)}
+        when: dict[str, Any] = {"saves": moments.randint(1, 5), "seconds": moments.uniform(0.001, 0.1)}
         work = partial(train_and_be_killed, devices=2, sharded=True, **when, **options)
         started = start(2, tmp_path / f"start{number}", work, folder, "sequential")
         wait([process.sentinel for process in started], timeout=SECONDS)
