@@ -1,5 +1,6 @@
 """A run that the tests do in a process of its own, to be killed and resumed, and in several that train together."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import samplewise as sw
 from samplewise.checkpoint import load_state
 from samplewise.sharding import held_like
+from samplewise.training.folder import RunFolder
 from small import make_data, make_method, make_model, make_problem
 
 
@@ -115,3 +117,17 @@ def train(
         "objective": solution.audits["test"].objective,
         "samples": solution.audits["test"].samples,
     }
+
+
+def train_and_be_killed(folder: Path, kind: str, *, saves: int, seconds: float, **options: Any) -> dict[str, Any]:
+    """Train until so many seconds of its own time after that many saves, however busy the machine is."""
+    runs: Any = RunFolder
+    plain, left = runs.save, iter(range(saves - 1, -1, -1))
+
+    def save(*arguments: Any) -> None:
+        plain(*arguments)
+        if next(left, None) == 0:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # ends the process by SIGPROF, which nothing here handles
+
+    runs.save = save
+    return train(folder, kind, **options)

@@ -5,9 +5,7 @@ import math
 import random
 import shutil
 import signal
-import time
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from safetensors.torch import load_file
 
 import samplewise as sw
 from forked import Forked, processes, two_processes
-from run_small import train
+from run_small import train, train_and_be_killed
 from samplewise.checkpoint import load_state
 from samplewise.disk import alone
 from samplewise.errors import CheckpointError
@@ -40,11 +38,6 @@ def filled(row: dict[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in row.items()}
 
 
-def newest(folder: Path) -> Path | None:
-    """The last checkpoint."""
-    return max(folder.glob("checkpoints/*.safetensors"), default=None)
-
-
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -57,25 +50,17 @@ def newest(folder: Path) -> Path | None:
 def test_killed_at_any_moment_a_run_ends_with_the_same_weights(
     tmp_path: Path, method: str, options: dict[str, Any]
 ) -> None:
-    work: Callable[..., dict[str, Any]] = partial(train, **options)
-    expected = work(tmp_path / "whole", method)
-    moments = random.Random(method)
-    kills = 0
-    for _ in range(3):
-        before = newest(tmp_path / "killed")
-        process = Forked(work, tmp_path / "killed", method, told=tmp_path / "told")
-        # Start the clock when the run has begun to write, so that kills fall into training and not into the start.
-        deadline = time.monotonic() + 300
-        while process.is_alive() and newest(tmp_path / "killed") == before and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(moments.uniform(0.0, 0.15))
-        process.kill()
-        code, _, err = process.finish()
-        assert code in (0, -signal.SIGKILL), err
-        kills += code == -signal.SIGKILL
+    expected = train(tmp_path / "whole", method, **options)
+    moments, kills = random.Random(method), 0
+    for number in range(3):
+        when: dict[str, Any] = {"saves": moments.randint(1, 6), "seconds": moments.uniform(0.001, 0.03)}
+        work = partial(train_and_be_killed, **when, **options)
+        code, _, err = Forked(work, tmp_path / "killed", method, told=tmp_path / f"told{number}").finish()
+        assert code in (0, -signal.SIGPROF), err
+        kills += code == -signal.SIGPROF
         if code == 0:
             break
-    found = work(tmp_path / "killed", method)
+    found = train(tmp_path / "killed", method, **options)
     assert kills >= 1
     assert_same(found, expected)
 

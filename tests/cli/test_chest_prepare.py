@@ -134,6 +134,6 @@ def test_a_pipe_among_the_images_is_passed_over(mixed: Path, tmp_path: Path) -> 
     os.mkfifo(mixed / "images" / "00000099_000.png")
     arguments = ["chest", "prepare", "--data", str(mixed), "--out", str(tmp_path / "out"), "--size", "8"]
     ran = subprocess.run(
-        [sys.executable, "-m", "samplewise.cli", *arguments], timeout=100, check=True, capture_output=True, text=True
+        [sys.executable, "-m", "samplewise.cli", *arguments], timeout=300, check=True, capture_output=True, text=True
     )
     assert "119 images of 60 patients" in ran.stdout
