@@ -38,6 +38,11 @@ def filled(row: dict[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in row.items()}
 
 
+def newest(folder: Path) -> Path:
+    """The last checkpoint."""
+    return max(folder.glob("checkpoints/*.safetensors"))
+
+
 @pytest.mark.parametrize(
     ("method", "options"),
     [
