@@ -47,7 +47,8 @@ def load_state(path: Path) -> dict[str, Any]:
 
     Tensors that were shared out come as :class:`samplewise.sharding.Part`; then every process must call.
     """
-    return _state(path, *_read(path))
+    text, tensors, _ = _read(path)
+    return _state(path, text, tensors)
 
 
 def _read(path: Path) -> tuple[str, dict[str, Tensor], str]:
@@ -67,7 +68,7 @@ def _read(path: Path) -> tuple[str, dict[str, Tensor], str]:
         raise CheckpointError(f"{path} cannot be read, it is torn or not a checkpoint: {error}") from error
 
 
-def _state(path: Path, text: str, tensors: dict[str, Tensor], _: str) -> dict[str, Any]:
+def _state(path: Path, text: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The state that :func:`_read` found; where it has parts every process must call."""
     try:
         skeleton = json.loads(text)
@@ -182,4 +183,4 @@ class Checkpoints:
             raise CheckpointError(problem or f"another process: {next(each for each, _ in told if each)}")
         if len({digest for _, digest in told}) > 1:
             raise CheckpointError(f"{path} is not the same file for every process")
-        return _state(path, *read)
+        return _state(path, *read[:2])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
-from samplewise.training.overlap import shared
+from samplewise.training.overlap import keys, shared
 from small import make_data
 
 DATA = make_data(40)
@@ -59,4 +59,4 @@ FILES = Unread()
     ],
 )
 def test_samples_in_both_are_found_by_place_and_in_memory_by_content(first: Any, second: Any, expected: Any) -> None:
-    assert shared(first, second) == list(expected)
+    assert shared(keys(first), keys(second)) == list(expected)

@@ -30,7 +30,7 @@ def refuse_overlap(data: Mapping[str, Data], pairs: Iterable[tuple[str, str]]) -
     for first, second in pairs:
         known = set(found[first])
         both = [number for number, content in enumerate(found[second]) if content in known]
-        both = both or shared(data[first], data[second])
+        both = both or shared(keys(data[first]), keys(data[second]))
         if both:
             named = ", ".join(map(str, both[:SHOWN])) + ", ..." * (len(both) > SHOWN)
             raise DataError(
@@ -73,14 +73,21 @@ def _parts(sample: Any) -> Iterator[bytes]:
         yield pickle.dumps(sample)
 
 
-def shared(first: Data, second: Data) -> list[int]:
-    """Which samples of ``second`` are in ``first`` too, as far as that can be told without reading any one by one.
+Keys = tuple[Tensor, Tensor]
+"""Of each sample a number for its place and one for its content, ``(N,)`` each."""
 
-    By their places in the data sets that both are parts of, and by their content where it lies in memory.
+
+def keys(data: Data) -> Keys:
+    """What the samples of a data set are known by without reading any one by one: their places in the data sets that
+    it is made of, and their contents where these lie in memory.
     """
-    for key in (_place, _content):
-        found = torch.isin(_keys(second, key), _keys(first, key))
-        if found.any():
+    return _keys(data, _place), _keys(data, _content)
+
+
+def shared(first: Keys, second: Keys) -> list[int]:
+    """Which samples of the ``second`` data set are in the ``first`` too, as far as their :func:`keys` tell."""
+    for ours, theirs in zip(first, second, strict=True):
+        if (found := torch.isin(theirs, ours)).any():
             return found.nonzero().flatten().tolist()
     return []
 

@@ -21,7 +21,7 @@ from samplewise.samples import Data, check_whole, source_of
 from samplewise.selection import check_target
 from samplewise.stopping import GradientRule
 from samplewise.training.epoch import Stream, streamed
-from samplewise.training.overlap import refuse_overlap, shared
+from samplewise.training.overlap import keys, refuse_overlap, shared
 from samplewise.unseen import to_aim_at
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Request:
         # Of these nothing follows for unseen samples; by its name "train" is, or is a part of, what is trained on.
         self.known = {"train"} if self.promise is None else {"train", TUNE}
         others = {name: data for name, data in by_name.items() if stream is None and name not in self.known}
-        self.known |= {name for name, data in others.items() if shared(self.train_data, data)}
+        trained = keys(self.train_data) if others else None
+        self.known |= {name for name, data in others.items() if trained and shared(trained, keys(data))}
         self.prove_on: list[str] = []  # what its samples hold
         if self.promise is not None:
             self._plan_promise(self.promise)

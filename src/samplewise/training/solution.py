@@ -135,7 +135,8 @@ def fit(
         auxiliary: a step before each backward pass, such as a discriminator's.
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
-        audit_every: epochs between audits of ``audit_on``; the last epoch is always audited.
+        audit_every: epochs between audits of ``audit_on``; the last epoch is always audited, so as many as there are
+            leave only that one.
         target: share of the first one's samples that must meet all constraints for an epoch to count as feasible; if
             not given each constraint must hold for its own ``share``; 0 if the best objective alone decides.
         stop_at_target: end the run at the first audit that meets the target.
