@@ -235,7 +235,8 @@ def test_after_a_round_its_own_tau_prices_not_the_next_ones() -> None:
     again = SequentialPenalty(problem.constraints, penalty=Quadratic(), schedule=Geometric(10.0, growth=10.0))
     again.load_state_dict(method.state_dict())
     assert again.prices == {"size": 10.0}
-    method.step()  # a round without samples trains nothing
+    with pytest.warns(UserWarning, match="without a sample"):
+        method.step()  # which trains nothing
     assert method.prices == {"size": 10.0}
     method(objective, **measures)
     assert method.prices == {"size": 1000.0}

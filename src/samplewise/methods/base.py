@@ -13,7 +13,7 @@ from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, MeasureError, constraint_named
 from samplewise.masks import at_bound
 from samplewise.methods.weighted import Weighted
-from samplewise.problem import Evaluation, broadcast, can_look, measure_of, parse
+from samplewise.problem import Evaluation, Measures, broadcast, can_look, measure_of, parse
 from samplewise.schedules import Schedule
 
 CHECK_EVERY = 100
@@ -135,9 +135,10 @@ class Method(Weighted, ABC):
         """
         # A module's own way to forward takes a tenth of the time of a call, so it is gone where somebody waits on it.
         hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        ahead = super().__call__ if hooks or self._compiled_call_impl is not None else self.forward
-        loss: Tensor = ahead(objective, index=index, sample_weight=sample_weight, **measures)
-        return loss
+        if hooks or self._compiled_call_impl is not None:
+            loss: Tensor = super().__call__(objective, index=index, sample_weight=sample_weight, **measures)
+            return loss
+        return self._loss_of(objective, index, sample_weight, measures)
 
     def forward(
         self,
@@ -148,6 +149,11 @@ class Method(Weighted, ABC):
         **measures: Tensor | tuple[Tensor, Tensor],
     ) -> Tensor:
         """What a call gives, without hooks."""
+        return self._loss_of(objective, index, sample_weight, measures)
+
+    def _loss_of(
+        self, objective: Tensor, index: Tensor | None, sample_weight: Tensor | None, measures: Measures
+    ) -> Tensor:
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         for name, measure in evaluation.measures.items():
             if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
@@ -258,10 +264,11 @@ class Method(Weighted, ABC):
             self.tally.add_(values, present)
         elif not self._read(columns, columns[0].numel() if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=self.tally.calls)
-        for i, constraint in enumerate(self.constraints if evaluation.masks else ()):
-            if (mask := evaluation.masks.get(constraint.measure)) is not None:
-                none = ~(mask if mask.ndim == 1 else mask.any(1))
-                self.tally.without[i] += (none if present is None else none & present).sum()
+        if evaluation.masks:
+            for i, constraint in enumerate(self.constraints):
+                if (mask := evaluation.masks.get(constraint.measure)) is not None:
+                    none = ~(mask if mask.ndim == 1 else mask.any(1))
+                    self.tally.without[i] += (none if present is None else none & present).sum()
 
     def _look(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
         """Find the first tau, where it is left open, or come nearer to it, from the gradients of a batch."""
