@@ -384,7 +384,7 @@ def test_nothing_is_overwritten_unless_forced(tmp_path: Path) -> None:
     picture.write(tmp_path / "a.png", picture.pixels ^ 1, force=True)
     np.testing.assert_array_equal(read(tmp_path / "a.png").pixels, gradient() ^ 1)
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(ConfigurationError, match="is there already"):
+    with pytest.raises(ConfigurationError, match="is a folder"):
         picture.write(tmp_path / "folder.png", picture.pixels, force=True)
 
 
