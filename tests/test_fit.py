@@ -299,7 +299,7 @@ def test_a_run_with_a_sampler_of_ones_own_that_ends_infeasible_is_complete() -> 
     assert len(solution.history.rows) == 10
 
 
-@pytest.mark.parametrize("fault", ["no gradient", "not finite"])
+@pytest.mark.parametrize("fault", ["no gradient", "not finite", "memory"])
 def test_what_the_search_for_a_conflict_meets_does_not_end_a_complete_run(fault: str) -> None:
     # As some recurrent layers do, which have a gradient in training only; or a measure that is NaN as the model ships.
     def evaluate(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -307,6 +307,8 @@ def test_what_the_search_for_a_conflict_meets_does_not_end_a_complete_run(fault:
         if torch.is_grad_enabled() and not model.training:
             if fault == "no gradient":
                 raise RuntimeError("backward can only be called in training mode")
+            if fault == "memory":
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
             error = error * float("nan")
         return error, {"error": error + 1}
 
@@ -317,6 +319,10 @@ def test_what_the_search_for_a_conflict_meets_does_not_end_a_complete_run(fault:
     )
     method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if fault == "memory":  # which is not hidden
+        with pytest.raises(RuntimeError, match="memory"):
+            sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=5, batch_size=4)
+        return
     solution = sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=5, batch_size=4)
     assert solution.status is sw.Status.UNFINISHED
     assert solution.conflict is None

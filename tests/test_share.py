@@ -214,7 +214,7 @@ def test_the_certificate_is_of_the_problem_without_those_given_up() -> None:
     assert (part.left_out.tolist(), part.violated, part.failed) == ([True, False, False, False], 1, 0)
     assert part.worst == pytest.approx(0.9)
     assert (part.worst_kept, best.feasibility) == (0.0, 0.0)
-    assert part.size == pytest.approx(0.7 / 3), "of those that are asked for"
+    assert part.size == pytest.approx(0.1), "what a tenth of the weight changes each by"
     assert "1 of 4 samples violated, 1 of them given up." in best.sentence
     assert best.to_dict()["constraints"]["beyond"]["met"] is True
     strict = certify(of_share(1.0), one_weight(1.0), LIMITS)

@@ -133,6 +133,14 @@ def test_nothing_is_said_where_the_gradient_is_not_the_methods_or_there_is_none(
     for options in ({"auxiliary": Nothing()}, {"evaluate": rounded}, {"evaluate": recurrent}):
         assert "gradient/growth" not in run(samples(), epochs=2, **options).columns
 
+    def lacking(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        if torch.is_grad_enabled() and not model.training:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return evaluate(model, batch)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        run(samples(), epochs=2, evaluate=lacking)
+
 
 def test_looking_changes_no_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     models = []

@@ -1,7 +1,6 @@
 """How near a model is to a KKT point of its constrained problem, on a whole data set."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise import distributed
-from samplewise.certificate.curvature import Curvature, least_curvature
+from samplewise.certificate.curvature import Curvature, curvature_at
 from samplewise.certificate.jacobian import Jacobian, left_out_of, side_by_side
 from samplewise.certificate.licq import ConstraintCertificate, Licq, check_licq
 from samplewise.certificate.multipliers import best_multipliers, estimates
@@ -17,7 +16,7 @@ from samplewise.certificate.sizes import measure_sizes
 from samplewise.columns import evaluate_all
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.gradients import curve_along, gradient_of, judged, suppress_but_memory, trainable, twice_differentiable
+from samplewise.gradients import gradient_of, judged, trainable, twice_differentiable
 from samplewise.masks import at_bound
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem
@@ -156,11 +155,8 @@ class Certificate:
         rows = [
             ("KKT", f"{'yes' if self.is_kkt() else 'no'}: residual {self.residual:.3g}, the largest of the three"),
             ("stationarity", f"{self.stationarity:.3g} of the mean |grad f_j| = {self.gradient_size:.3g}"),
-            ("feasibility", f"{self.feasibility:.3g} of what g changes by with a tenth of the weights"),
-            (
-                "complementarity",
-                f"{self.complementarity:.3g} of the objective's change by it, {self.objective_size:.3g}",
-            ),
+            ("feasibility", f"{self.feasibility:.3g} of the change of g with a tenth of the weights"),
+            ("complementarity", f"{self.complementarity:.3g} of the change of f with them = {self.objective_size:.3g}"),
         ]
         for name, part in self.constraints.items():
             rows += [
@@ -273,7 +269,7 @@ def _certify(
     if total and total <= max(parameters, limit):
         _, rows = jacobian.drawn(binding, limit, generator)
     licq = check_licq(rows, total)
-    curvature = _curvature(jacobian, rows, total, order[:1024], multipliers)
+    curvature = curvature_at(jacobian, rows, total, order[:1024], multipliers)
     products = sum(part.complementarity for part in parts)
     return Certificate(
         samples=length,
@@ -290,32 +286,3 @@ def _certify(
         licq=licq,
         curvature=curvature,
     )
-
-
-def _curvature(
-    jacobian: Jacobian, rows: Tensor, total: int, drawn: Tensor, multipliers: Mapping[str, Tensor]
-) -> Curvature:
-    """The least curvature of the Lagrangian on the samples ``drawn``, if ``rows`` are all the active gradients."""
-    if len(rows) < total:
-        return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
-    weights = list(trainable(jacobian.model).values())
-    pieces = drawn.split(jacobian.batch_size)
-    batches = list(jacobian.read(pieces))  # once for all products
-    prices = side_by_side(multipliers)
-
-    def product(direction: Tensor) -> Tensor:
-        total = torch.zeros(len(direction), dtype=torch.float64)
-        for few, batch in zip(pieces, batches, strict=True):
-            with torch.enable_grad():
-                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
-                loss = evaluation.objective.sum()
-                if multipliers:
-                    g = jacobian.priced(evaluation.measures)
-                    loss = loss + (g * prices[few].to(g)).sum()
-                total += curve_along(loss / len(drawn), weights, direction)
-        return total
-
-    found = Curvature(why_not="the model cannot be differentiated twice")
-    with suppress_but_memory(RuntimeError):
-        found = least_curvature(product, rows, len(drawn))
-    return found

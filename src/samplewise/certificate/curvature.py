@@ -1,11 +1,14 @@
 """Whether a point is a minimum: the least curvature of the Lagrangian along directions that the constraints allow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from samplewise.certificate.jacobian import Jacobian, side_by_side
+from samplewise.gradients import curve_along, suppress_but_memory, trainable
 
 FLAT = 1e-3
 """A curvature counts as negative below minus this share of the largest."""
@@ -81,3 +84,32 @@ def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples
                 vector = vector - (vector @ other) * other
     found = torch.linalg.eigvalsh(tridiagonal[: len(met), : len(met)])
     return Curvature(samples, float(found[0]), float(found[-1]))
+
+
+def curvature_at(
+    jacobian: Jacobian, rows: Tensor, total: int, drawn: Tensor, multipliers: Mapping[str, Tensor]
+) -> Curvature:
+    """The least curvature of the Lagrangian on the samples ``drawn``, if ``rows`` are all the active gradients."""
+    if len(rows) < total:
+        return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
+    weights = list(trainable(jacobian.model).values())
+    pieces = drawn.split(jacobian.batch_size)
+    batches = list(jacobian.read(pieces))  # once for all products
+    prices = side_by_side(multipliers)
+
+    def product(direction: Tensor) -> Tensor:
+        total = torch.zeros(len(direction), dtype=torch.float64)
+        for few, batch in zip(pieces, batches, strict=True):
+            with torch.enable_grad():
+                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+                loss = evaluation.objective.sum()
+                if multipliers:
+                    g = jacobian.priced(evaluation.measures)
+                    loss = loss + (g * prices[few].to(g)).sum()
+                total += curve_along(loss / len(drawn), weights, direction)
+        return total
+
+    found = Curvature(why_not="the model cannot be differentiated twice")
+    with suppress_but_memory(RuntimeError):
+        found = least_curvature(product, rows, len(drawn))
+    return found

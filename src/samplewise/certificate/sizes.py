@@ -13,7 +13,6 @@ from torch import Tensor
 from samplewise.certificate.jacobian import Jacobian
 from samplewise.constraints import Constraint
 from samplewise.gradients import Reduction, gradient_chunks, gradient_of, put_back, trainable
-from samplewise.masks import present
 from samplewise.problem import Evaluation
 
 CHANGE = 0.1
@@ -44,7 +43,7 @@ class Sizes:
     error: float
     """Standard error of the mean of ``grad f_j``: what other samples of the same kind would change it by."""
     constraints: dict[str, float]
-    """Median change of g_ij over the quarter of the samples that are furthest beyond or nearest to their bound."""
+    """Median change of g_ij over the samples that are beyond their bound or within reach of it."""
     slopes: dict[str, float]
     """Mean ``||grad g_ij||``."""
 
@@ -74,7 +73,7 @@ def measure_sizes(
         kept = ~left_out[each.name]
         g, own = each.priced(each.of(columns)), kept[index]
         sizes[each.name] = _change_near(each, g[index][own].double(), changed[each.name][own]) or _median(
-            present(g[kept].double()).abs()
+            g[kept].double().abs()
         )
     return Sizes(
         min(float(moved.abs().mean().nan_to_num()), NOISY * max(first, mean)),
@@ -169,28 +168,19 @@ def _mean(constraint: Constraint, evaluation: Evaluation, _: Tensor) -> Tensor:
 
 
 def _change_near(constraint: Constraint, before: Tensor, after: Tensor) -> float:
-    """The median change of g over the quarter nearest to its bound or beyond it; of all values if that is zero."""
+    """The median change of g over the values that are beyond their bound or within reach of it; of all if none is."""
     width = min(before[0].numel(), after[0].numel()) if len(before) else 0
     before, after = (values.reshape(len(values), -1)[:, :width].flatten() for values in (before, after))
-    known = before.isfinite() & after.isfinite()
-    before, after = before[known], after[known]
-    if not len(before):
-        return 0.0
-    change = (after - before).abs()
-    # An equality is at its bound everywhere. By values and not by counts: a sample that is there twice changes nothing.
-    near = before >= (-math.inf if constraint.equality else _quantile(before, 0.75))
-    return _median(change[near]) or float(change.mean())
-
-
-def _quantile(values: Tensor, share: float) -> float:
-    """The least value that at least this share of the values does not exceed."""
-    return float(values.sort().values[math.ceil(share * len(values)) - 1])
+    change = (after - before).abs()  # NaN where there is no value
+    # As much as all of the weights would change it, and more, so that what never binds says nothing.
+    near = before.isfinite() if constraint.equality else before >= -change / CHANGE
+    return _median(change[near]) or _median(change)
 
 
 def _median(values: Tensor) -> float:
-    """Of the values that are not zero."""
-    values = values[values != 0]
-    return _quantile(values, 0.5) if len(values) else 0.0
+    """The lower one, of the values that are finite and not zero; 0 if there is none."""
+    values = values[values.isfinite() & (values != 0)]
+    return float(values.median()) if len(values) else 0.0
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:

@@ -47,7 +47,9 @@ FACTS = {
     "free": "multipliers chosen for the least residual",
     "settled": "whether these are the best",
     "gradient_size": "mean length of the samples' gradients, which stationarity is relative to",
-    "objective_size": "spread of the objective, which complementarity is relative to",
+    "objective_size": "what f changes by with a tenth of the weights, which complementarity is relative to",
+    "noise": "standard error of the mean gradient, relative as stationarity is",
+    "samples_needed": "samples that would tell it from noise",
 }
 """What a certificate's numbers are called where their names alone do not say it."""
 

@@ -8,7 +8,7 @@ from samplewise.training.step import Stepper
 
 
 def look_for_conflict(asked: Request, stepper: Stepper) -> Conflict | None:
-    """What is left of the violations without the objective, in at most a fifth as many passes as epochs.
+    """What is left of the violations without the objective, in at most two fifths as many passes as epochs.
 
     None where it is not looked for: a promise asks for no training sample in particular, a stream has none, and with a
     sampler of the user's own an epoch is no measure of a pass.
