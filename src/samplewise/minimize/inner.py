@@ -39,16 +39,18 @@ class BottomlessError(Exception):
 def descend(subproblem: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
     """From ``at`` until the subproblem's projected gradient is below ``epsilon``.
 
-    By Newton's method; by L-BFGS-B where matrices would be too large, and from where Newton's method gets stuck because
-    a function has kinks of its own or no second derivatives.
+    By Newton's method; by L-BFGS-B where matrices would be too large, and where Newton's method gets stuck because a
+    function has kinks of its own or no second derivatives.
     """
     search = Search(subproblem, at)
     if len(at.x) <= DENSE:
         # RuntimeError: autograd has no second derivatives, or no memory for them.
         with suppress(np.linalg.LinAlgError, RuntimeError):
             newton(search, at, epsilon, max_inner)
-        at = search.best
-    return at if search.accuracy(at) <= epsilon else quasi_newton(search, at, epsilon, max_inner)
+        if search.accuracy(search.best) <= epsilon:
+            return search.best
+    found = quasi_newton(search, at, epsilon, max_inner)
+    return found if search.accuracy(found) <= epsilon else search.best
 
 
 class Search:
