@@ -6,7 +6,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import torch
 
 from samplewise.minimize.program import Array, Point, Program, Subproblem
 
@@ -15,11 +14,12 @@ FAR = 1e8  # so many times the size of its start, a point has left for infinity
 DENSE = 500  # variables up to which the subproblem's Hessian is formed
 DAMPING = 1e-3  # of Newton's first step on a subproblem, relative to the curvature seen
 LEAST = 1e-12  # damping
-STUCK = 1e12  # damping at which no step lowers the subproblem any more
+STUCK = 1e6  # damping at which the model says nothing about the subproblem
 FLAT = 1e-12  # relative curvature below which there is none
 EPS = float(np.finfo(np.float64).eps)
 PIECES = 100  # changes of the active constraints and bounds within one model
 HALVINGS = 20
+TINY = 1e-100
 RESTARTS = 2
 MEMORY = 50
 OUTSIDE = 200  # points outside the functions' domain in one round before it is given up
@@ -39,17 +39,18 @@ class BottomlessError(Exception):
 def descend(subproblem: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
     """From ``at`` until the subproblem's projected gradient is below ``epsilon``.
 
-    By Newton's method; by L-BFGS-B where matrices would be too large or a function has no second derivatives.
+    By Newton's method; by L-BFGS-B where matrices would be too large, and where Newton's method gets stuck because a
+    function has kinks of its own or no second derivatives.
     """
     search = Search(subproblem, at)
     if len(at.x) <= DENSE:
-        try:
-            return newton(search, at, epsilon, max_inner)
-        except torch.OutOfMemoryError:
-            raise
-        except (np.linalg.LinAlgError, RuntimeError):  # RuntimeError: how autograd says that it cannot go on
-            at = search.best
-    return quasi_newton(search, at, epsilon, max_inner)
+        # RuntimeError: autograd has no second derivatives, or no memory for them.
+        with suppress(np.linalg.LinAlgError, RuntimeError):
+            newton(search, at, epsilon, max_inner)
+        if search.accuracy(search.best) <= epsilon:
+            return search.best
+    found = quasi_newton(search, at, epsilon, max_inner)
+    return found if search.accuracy(found) <= epsilon else search.best
 
 
 class Search:
@@ -62,8 +63,8 @@ class Search:
         if not np.isfinite(self.lowest):
             raise BottomlessError
 
-    def at(self, x: Array) -> tuple[Point, float, Array]:
-        """The functions at ``x``, and the subproblem's value and gradient; infinite outside the functions' domain."""
+    def at(self, x: Array) -> tuple[Point, float]:
+        """The functions at ``x`` and the subproblem's value, infinite where that or its gradient is not finite."""
         at = self.program.at(x)
         value, gradient = self.subproblem.value(at), self.subproblem.gradient(at)
         if value < BOTTOM or (value < self.lowest and np.abs(x).max() > self.far):
@@ -72,16 +73,16 @@ class Search:
             self.outside += 1
             if self.outside > OUTSIDE:
                 raise BottomlessError
-            return at, np.inf, np.zeros_like(gradient)
+            return at, np.inf
         if value < self.lowest:
             self.best, self.lowest = at, value
-        return at, value, gradient
+        return at, value
 
     def accuracy(self, at: Point) -> float:
         return self.program.projected(at.x, self.subproblem.gradient(at))
 
 
-def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
+def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> None:
     """Newton's method with damping, whose model has the kinks of the penalty and the bounds.
 
     The damping is relative to the curvature seen for each variable (More, 1978), so the variables' units do not matter.
@@ -91,31 +92,27 @@ def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
     for _ in range(max_inner):
         gradient = search.subproblem.gradient(at)
         if program.projected(at.x, gradient) <= epsilon:
-            break
+            return
         model = Model(search.subproblem, at)
         seen = np.maximum(seen, np.abs(model.diagonal))
         # A variable without curvature may move by its own size.
         weights = np.where(seen > FLAT * seen.max(), seen, np.abs(gradient) / (1.0 + np.abs(at.x)))
         weights = np.maximum(weights, FLAT * weights.max())
-        while damping < STUCK:
+        ratio = -1.0
+        while ratio <= 1e-4:
+            if damping > STUCK:
+                return
             try:
                 step = program.project(at.x + model.minimum(damping * weights)) - at.x
             except np.linalg.LinAlgError:  # not convex
                 damping = max(4.0 * damping, DAMPING)
                 continue
-            if not (np.abs(step) > EPS * np.abs(at.x)).any():
-                return at
-            trial, lower, _ = search.at(at.x + step)
+            trial, lower = search.at(at.x + step)
             promised = -model.change(step)
             ratio = (value - lower) / promised if promised > 0 else -1.0
-            if ratio > 1e-4:
-                break
-            damping = max(8.0 * damping, LEAST)
-        else:
-            return at
+            damping *= 0.1 if ratio > 0.75 else 1.0 if ratio > 0.25 else 8.0
+            damping = max(damping, LEAST)
         at, value = trial, lower
-        damping = max(0.1 * damping, LEAST) if ratio > 0.75 else damping if ratio > 0.25 else 4.0 * damping
-    return at
 
 
 class Model:
@@ -157,7 +154,8 @@ class Model:
             matrix = curvature[np.ix_(free, free)] + self.tau * rows.T @ rows
             direction = np.zeros_like(step)
             direction[free] = -linalg.cho_solve(linalg.cho_factor(matrix), gradient[free])
-            for length in 0.5 ** np.arange(HALVINGS):
+            longest = self.length(residuals, gradient, curvature, direction)
+            for length in longest * 0.5 ** np.arange(HALVINGS):  # because of the bounds alone
                 there = np.clip(step + length * direction, self.low, self.up)
                 lower = self.change(there, weights)
                 if lower < change + 1e-4 * float(gradient @ (there - step)):
@@ -169,6 +167,20 @@ class Model:
                 break
         return step
 
+    def length(self, residuals: Array, gradient: Array, curvature: Array, direction: Array) -> float:
+        """At most one: how far it is to the least value along the direction, across kinks."""
+        from scipy import optimize  # here, so that importing the library stays quick
+
+        bent, turns = float(direction @ curvature @ direction), self.rows @ direction
+        steep = float(gradient @ direction) - self.tau * float(self.positive(residuals) @ turns)
+
+        def slope(length: float) -> float:
+            return steep + length * bent + self.tau * float(self.positive(residuals + length * turns) @ turns)
+
+        if slope(1.0) <= 1e-8 * abs(slope(0.0)):
+            return 1.0
+        return float(optimize.brentq(slope, 0.0, 1.0, xtol=TINY, rtol=1e-8)) if slope(0.0) < 0 else 0.0
+
 
 def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
     """L-BFGS-B, anew where its line search fails."""
@@ -177,9 +189,11 @@ def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> P
     program = search.program
 
     def merit(x: Array) -> tuple[float, Array]:
-        _, value, gradient = search.at(x)
-        # Outside the domain: high enough that the line search turns back, not so high as to stop it.
-        return min(value, search.lowest + 10.0 * (1.0 + abs(search.lowest))) if value == np.inf else value, gradient
+        at, value = search.at(x)
+        if not np.isfinite(value):
+            # Outside the functions' domain: high enough that the line search turns back, not so high as to stop it.
+            return search.lowest + 10.0 * (1.0 + abs(search.lowest)), np.zeros_like(x)
+        return value, search.subproblem.gradient(at)
 
     bounds = optimize.Bounds(program.lower, program.upper)
     options: Any = {"maxiter": max_inner, "maxfun": 2 * max_inner, "maxls": 50, "ftol": 0.0, "gtol": epsilon}
@@ -213,12 +227,14 @@ def restore(program: Program, starts: Sequence[Point], tolerance: float, max_inn
 
 
 def squared_violation(program: Program, weights: Array | None = None) -> Subproblem:
+    """Half the sum of the squared violations, each times its weight first."""
     ones = np.ones_like(program.c_scale)
     return Subproblem(program, 1.0, 0.0 * ones, ones if weights is None else weights, of_f=0.0)
 
 
 def least_violated(violation: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
-    with suppress(BottomlessError):  # where the violation falls for ever, where it began must do
+    """Where minimising the violation from ``at`` ends; ``at`` where it falls for ever."""
+    with suppress(BottomlessError):
         return descend(violation, at, epsilon, max_inner)
     return at
 

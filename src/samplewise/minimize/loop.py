@@ -9,7 +9,15 @@ import numpy as np
 
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.minimize.inner import BottomlessError, descend, polish, restore
+from samplewise.minimize.inner import (
+    EXACT,
+    BottomlessError,
+    descend,
+    least_violated,
+    polish,
+    restore,
+    squared_violation,
+)
 from samplewise.minimize.program import Array, Kkt, Point, Program, Subproblem
 from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
 
@@ -32,7 +40,10 @@ class MinimizeStatus(enum.Enum):
         "infeasible stationary point: no direction lowers the squared violation to first order, so no feasible point "
         "is near; x is the least-violated point found"
     )
-    ITERATION_LIMIT = "iteration limit: the KKT residuals are still above the tolerance; allow more rounds"
+    ITERATION_LIMIT = (
+        "iteration limit: the KKT residuals are still above the tolerance; allow more rounds or a larger tau, unless "
+        "the multipliers grow without bound: then there are none, as at a cusp, and x is as near as the rounds came"
+    )
     NOT_FINITE = "not finite: the functions fall without bound or are not finite wherever the method went"
 
     def __str__(self) -> str:
@@ -148,6 +159,8 @@ class Loop:
         now = Position(self.program.start, estimate=zero, shift=zero, tau=self.method.schedule.first)
         while (status := self.terminate(now)) is None:
             now = self.step(now)
+        if self.newton and status is MinimizeStatus.ITERATION_LIMIT:
+            now = replace(now, at=self._feasible(now.at))
         return now, status
 
     def terminate(self, now: Position) -> MinimizeStatus | None:
@@ -160,7 +173,16 @@ class Loop:
         # A larger tau may close a subproblem that is open below; without constraints nothing can.
         if failures == FAILURES or (failures and not len(now.shift)):
             return MinimizeStatus.NOT_FINITE
-        return MinimizeStatus.ITERATION_LIMIT if now.rounds == self.method.max_rounds else None
+        limit = now.rounds == self.method.max_rounds or self._repeats(now.history)
+        return MinimizeStatus.ITERATION_LIMIT if limit else None
+
+    def _repeats(self, history: tuple[MinimizeRound, ...]) -> bool:
+        """Whether neither what a round was asked nor where it ended has changed, so that no more will."""
+        if len(history) < 2:
+            return False
+        before, last = history[-2:]
+        moved = abs(last.fun - before.fun) > 1e-9 * abs(last.fun) or last.violation < (1.0 - 1e-9) * before.violation
+        return (before.tau, before.epsilon) == (last.tau, last.epsilon) and not moved
 
     def step(self, now: Position) -> Position:
         """One round, and from where the next one starts: its end, beside a saddle, or a restored point."""
@@ -211,6 +233,13 @@ class Loop:
         zero = np.zeros_like(now.shift)
         lower = min(sides, key=self._penalised(zero, now.tau).value)
         return replace(now, at=lower, shift=zero, kkt=None, escapes=now.escapes + 1)
+
+    def _feasible(self, at: Point) -> Point:
+        """Where no multipliers exist, as at a cusp, the rounds end well outside: the feasible point nearby, if any."""
+        if self.program.violation(at) > NEARLY_FEASIBLE:
+            return at
+        found = least_violated(squared_violation(self.program), at, EXACT * self.tolerance, self.max_inner)
+        return min(at, found, key=self.program.violation)
 
     def _tightened(self, now: Position) -> Position:
         # An inequality is also judged by the multiplier it has in spite of its slack.
