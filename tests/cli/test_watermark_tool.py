@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,13 @@ def test_bad_files_end_in_one_line(capsys: pytest.CaptureFixture[str], image: Pa
     refused = error(capsys, "embed", image, out, "--text", "a", "--psnr", "90", code=1)
     assert "the highest floor that works is" in refused
     assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_what_another_kind_of_network_lacks_is_said(capsys: pytest.CaptureFixture[str], image: Path) -> None:
+    for name, lacks in (("swift", True), ("lattice", False)):
+        with resources.as_file(resources.files("samplewise.watermark") / f"{name}.safetensors") as weights:
+            assert main("extract", image, "--model", weights) == 1
+        assert ("moved" in capsys.readouterr().err) == lacks
 
 
 def test_force_replaces_and_lossy_allows_jpeg(capsys: pytest.CaptureFixture[str], image: Path, tmp_path: Path) -> None:
