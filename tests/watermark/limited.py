@@ -1,7 +1,7 @@
 """Commands, each in a process of its own with a limit on memory and processor time: a line of JSON for each.
 
-Started as a program, with a JSON list of command lines on standard input. It imports all that commands need once, and
-is forked for each of them.
+Started as a program, with command lines as lines of JSON on standard input. It imports all that commands need once,
+and is forked for each of them.
 """
 
 import contextlib
@@ -42,7 +42,8 @@ def main_loop() -> None:
 
     Image.init()
     torch.set_num_threads(1)
-    for command in json.load(sys.stdin):
+    for line in sys.stdin:
+        command = json.loads(line)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -53,7 +54,10 @@ def main_loop() -> None:
             told = file.read().strip()
         _, status, used = os.wait4(child, 0)
         seconds, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
-        print(json.dumps({"code": os.waitstatus_to_exitcode(status), "told": told, "s": seconds, "bytes": memory}))
+        print(
+            json.dumps({"code": os.waitstatus_to_exitcode(status), "told": told, "s": seconds, "bytes": memory}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
