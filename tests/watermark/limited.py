@@ -38,10 +38,12 @@ def main_loop() -> None:
 
     import samplewise.cli.app
     import samplewise.watermark.folder
-    import samplewise.watermark.verification  # noqa: F401
+    import samplewise.watermark.verification
 
     Image.init()
     torch.set_num_threads(1)
+    with contextlib.redirect_stderr(io.StringIO()):
+        samplewise.cli.main(["watermark", "extract", "nothing"])  # what is loaded at first use is so in all forks
     for line in sys.stdin:
         command = json.loads(line)
         reader, writer = os.pipe()
