@@ -14,7 +14,7 @@ test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -rs -n auto --dist worksteal
 
 test-slow: .venv/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -rs -m slow -n auto --dist worksteal
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check

@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from samplewise.checkpoint import load_state, save_state
 from samplewise.cli import main
 
-SECONDS = 300  # of a machine that is busy with other work
+SECONDS = 900  # of a machine that is busy with other work
 Result = dict[str, Any]
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(

@@ -205,10 +205,7 @@ def compare(case: str, folder: Path, every: int) -> dict[str, Any]:
     return {"operations": len(operations), "wrong": wrong}
 
 
-def compare_all(folder: Path, every: int, report: Path) -> None:
-    """Into ``report`` as JSON: how many operations there were in each kind of run, and what went wrong."""
-    found = {}
-    for case in ("lagrangian", "penalty"):
-        run(case, folder / f"{case} first")  # what is loaded at first use is so in all forks
-        found[case] = compare(case, folder / case, every)
-    report.write_text(json.dumps(found))
+def compare_and_report(folder: Path, case: str, every: int, report: Path) -> None:
+    """Into ``report`` as JSON: how many operations there were, and what went wrong."""
+    run(case, folder / "first")  # what is loaded at first use is so in all forks
+    report.write_text(json.dumps(compare(case, folder / case, every)))

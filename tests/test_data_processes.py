@@ -31,6 +31,7 @@ def die_at(folder: Path, item: int, last: int = 5) -> int:
     return item
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_results_come_in_order_and_few_items_are_under_way(tmp_path: Path) -> None:
     with side_by_side(2, partial(kept, tmp_path), threads=1) as pool:
         results = pool.map(threads_and_item, range(40))

@@ -50,6 +50,7 @@ def table(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_each_file_gets_the_text_of_its_row(capsys: pytest.CaptureFixture[str], scans: Path, tmp_path: Path) -> None:
     Image.fromarray(GREY).save(scans / "photo, old.jpg")
     rows = table(tmp_path, '\ufefffile,text\r\nsub/b.dcm,"two, zwö"\r\n./a.dcm,one\r\n\r\n"photo, old.jpg",three\r\n')

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import CONSTRAINTS, METHODS, PENALTIES, SAMPLES, Make, assert_rounds_close, batch
 from torch import Tensor
@@ -66,6 +66,7 @@ def test_unconstrained_is_the_objective_alone_but_watches() -> None:
 
 @every_penalty
 @every_constraint
+@settings(max_examples=30)
 @given(size=sizes, seed=seeds)
 def test_what_is_satisfied_adds_exactly_nothing(
     penalty: sw.Penalty, constraint: sw.Constraint, size: int, seed: int
@@ -90,6 +91,7 @@ def test_exactly_at_the_bound_nothing_pulls(penalty: sw.Penalty) -> None:
 
 
 @every_method
+@settings(max_examples=30)
 @given(size=st.integers(2, 12), seed=seeds)
 def test_invariant_to_the_order_of_the_batch(make: Make, size: int, seed: int) -> None:
     objective, x, index = batch(size, seed)
@@ -104,6 +106,7 @@ def test_invariant_to_the_order_of_the_batch(make: Make, size: int, seed: int) -
 
 
 @every_method
+@settings(max_examples=30)
 @given(size=st.integers(1, 8), parts=st.integers(2, 4), seed=seeds)
 def test_the_mean_over_equal_batches_is_the_loss_of_the_whole(make: Make, size: int, parts: int, seed: int) -> None:
     objective, x, index = (values[: size * parts] for values in batch(32, seed))
@@ -119,6 +122,7 @@ def test_the_mean_over_equal_batches_is_the_loss_of_the_whole(make: Make, size: 
 
 
 @every_penalty
+@settings(max_examples=30)
 @given(size=sizes, seed=seeds)
 def test_larger_violations_cost_more(penalty: sw.Penalty, size: int, seed: int) -> None:
     objective, x, _ = batch(size, seed)
@@ -128,6 +132,7 @@ def test_larger_violations_cost_more(penalty: sw.Penalty, size: int, seed: int) 
 
 @every_penalty
 @every_constraint
+@settings(max_examples=30)
 @given(seed=seeds)
 def test_multipliers_are_the_derivative_of_the_loss_of_a_sample(
     penalty: sw.Penalty, constraint: sw.Constraint, seed: int

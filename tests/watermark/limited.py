@@ -1,7 +1,7 @@
 """Commands, each in a process of its own with a limit on memory and processor time: a line of JSON for each.
 
-Started as a program, with a JSON list of command lines on standard input. It imports all that commands need once, and
-is forked for each of them.
+Started as a program, with command lines as lines of JSON on standard input. It imports all that commands need once,
+and is forked for each of them.
 """
 
 import contextlib
@@ -38,11 +38,14 @@ def main_loop() -> None:
 
     import samplewise.cli.app
     import samplewise.watermark.folder
-    import samplewise.watermark.verification  # noqa: F401
+    import samplewise.watermark.verification
 
     Image.init()
     torch.set_num_threads(1)
-    for command in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()):
+        samplewise.cli.main(["watermark", "extract", "nothing"])  # what is loaded at first use is so in all forks
+    for line in sys.stdin:
+        command = json.loads(line)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -53,7 +56,10 @@ def main_loop() -> None:
             told = file.read().strip()
         _, status, used = os.wait4(child, 0)
         seconds, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
-        print(json.dumps({"code": os.waitstatus_to_exitcode(status), "told": told, "s": seconds, "bytes": memory}))
+        print(
+            json.dumps({"code": os.waitstatus_to_exitcode(status), "told": told, "s": seconds, "bytes": memory}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -297,6 +297,7 @@ def test_passphrases_come_from_files_or_the_environment(tmp_path: Path, monkeypa
             read_passphrase(**arguments)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_folder_is_signed_file_by_file_and_gone_on_with_by_the_same_key_only(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()

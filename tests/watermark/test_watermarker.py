@@ -65,7 +65,7 @@ messages = st.binary(min_size=1, max_size=16) | st.text("aä漢\x1b", min_size=1
 
 
 @given(images, messages, st.floats(30.0, 50.0), st.sampled_from([None, KEY]))
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_the_floor_holds_on_the_stored_integers_and_the_message_is_exact(
     image: NDArray[Any], message: str | bytes, floor: float, key: Key | None
 ) -> None:
@@ -235,7 +235,7 @@ def test_what_the_first_version_marked_is_read_and_can_be_replaced() -> None:
 
 def test_unmarked_images_read_as_nothing() -> None:
     random = np.random.default_rng(0)
-    for seed in range(12):
+    for seed in range(4):
         for image in (
             random.integers(0, 256, (128, 136), np.uint8),
             natural_image(1 + 2 * (seed % 2), height=256, width=256, seed=seed),
@@ -246,9 +246,10 @@ def test_unmarked_images_read_as_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_thousands_of_unmarked_images_read_as_nothing_with_any_key() -> None:
-    random = np.random.default_rng(1)
-    for seed in range(1500):
+@pytest.mark.parametrize("part", range(4))
+def test_thousands_of_unmarked_images_read_as_nothing_with_any_key(part: int) -> None:
+    random = np.random.default_rng(part)
+    for seed in range(part * 250, part * 250 + 250):
         marker = Watermarker(MARKER.network, model="m", key=Key(random.bytes(16)) if seed % 2 else None)
         assert not marker.extract(random.integers(0, 256, (128, 128), np.uint8)), seed
         assert not marker.extract(natural_image(height=200, width=168, seed=seed)), seed
