@@ -2,8 +2,8 @@
 
     python benchmarks/minimize_vs_scipy.py
 
-On the standard problems all get the same functions and the same gradients, by autograd, and take turns on each. In the
-linear programs SLSQP gets its gradients as arrays that are ready.
+All get the same functions and the same gradients, by autograd, and take turns on each problem. In the linear programs
+SLSQP gets its gradients as arrays that are ready, unless their form says otherwise.
 """
 
 import math
@@ -36,6 +36,7 @@ ACTIVE = 1e-5
 BOUNDS = "bounds and an equality"
 INEQUALITIES = "inequalities alone"
 DENSE = "dense rows and bounds"
+SAME = "dense rows and bounds, by autograd for SLSQP too"
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def simplex_program(form: str, n: int, seed: int) -> tuple[NonlinearProblem, dic
 
 def linear_program(form: str, n: int, seed: int) -> dict[str, Callable[[int], float]]:
     """Arms that solve a linear program, checked, and return their seconds."""
-    if form == DENSE:
+    if form in (DENSE, SAME):
         problem, rows = dense_program(n, n // 2 + n // 10)
         side = -value_and_rows(problem.constraints[0], np.zeros(n))[0]
         below = {"type": "ineq", "fun": lambda x: side - rows @ x, "jac": lambda x: -rows}
@@ -217,6 +218,9 @@ def linear_program(form: str, n: int, seed: int) -> dict[str, Callable[[int], fl
             raise RuntimeError(f"{method} is wrong: {cost @ x} instead of {problem.fun}")
 
     def slsqp(_: int) -> None:
+        if form == SAME:
+            by_scipy(problem, "SLSQP")
+            return
         solve: Callable[..., Any] = optimize.minimize
         solve(lambda x: (cost @ x, cost), start, jac=True, method="SLSQP", options={"maxiter": 1000}, **to_scipy)
 
@@ -225,7 +229,7 @@ def linear_program(form: str, n: int, seed: int) -> dict[str, Callable[[int], fl
 
 def linear_programs(n: int, turns: int, seed: int) -> list[dict[str, Any]]:
     rows = []
-    for form, size in ((BOUNDS, n), (INEQUALITIES, n), (DENSE, n // 10), (DENSE, n // 5)):
+    for form, size in ((BOUNDS, n), (INEQUALITIES, n), (SAME, n // 5), (DENSE, n // 5)):
         seconds = take_turns(linear_program(form, size, seed), turns)
         for method in METHODS:
             median = {"seconds": float(np.median(seconds[method])), "slsqp": float(np.median(seconds["SLSQP"]))}
