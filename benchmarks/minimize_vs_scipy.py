@@ -1,9 +1,9 @@
-"""``minimize`` beside scipy: the standard problems of the tests, and a linear program in 1,000 variables.
+"""``minimize`` beside scipy: the standard problems of the tests, a cusp, and linear programs, sparse and dense.
 
     python benchmarks/minimize_vs_scipy.py
 
-On the standard problems all get the same functions and the same gradients, by autograd, and take turns on each. In the
-linear program SLSQP gets its gradients as arrays that are ready.
+All get the same functions and the same gradients, by autograd, and take turns on each problem. In the linear programs
+SLSQP gets its gradients as arrays that are ready, unless their form says otherwise.
 """
 
 import math
@@ -26,7 +26,8 @@ from samplewise.minimize import LagrangianRounds, PenaltyRounds, minimize
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from nonlinear_problems import PROBLEMS, Function, NonlinearProblem  # found only on the path above
+from nonlinear_problems import CUSP, PROBLEMS, Function, NonlinearProblem  # found only on the path above
+from nonlinear_problems import linear_program as dense_program
 
 Array = NDArray[np.float64]
 METHODS = {"sequential-penalty": PenaltyRounds(), "augmented-lagrangian": LagrangianRounds()}
@@ -34,6 +35,8 @@ SOLVERS = (*METHODS, "SLSQP", "trust-constr")
 ACTIVE = 1e-5
 BOUNDS = "bounds and an equality"
 INEQUALITIES = "inequalities alone"
+DENSE = "dense rows and bounds"
+SAME = "dense rows and bounds, by autograd for SLSQP too"
 
 
 @dataclass(frozen=True)
@@ -182,45 +185,83 @@ def run(problem: NonlinearProblem, solver: str) -> Row:
     return Row(problem.name, len(x), solver, fun, problem.fun, error, feasibility, kkt, evaluations, seconds, solved)
 
 
-def linear_program(form: str, n: int, seed: int) -> dict[str, Callable[[int], float]]:
-    """Arms that find the least ``cost . x`` over the simplex in one of its forms, checked, and return their seconds."""
-    cost, ones, even = np.random.default_rng(seed).normal(size=n), np.ones((1, n)), np.full(n, 1.0 / n)
-    weights, bounds = torch.from_numpy(cost), (0.0, np.inf)
-    equality = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: ones}
-    given: dict[str, Any] = {"bounds": bounds, "equalities": lambda x: x.sum() - 1}
-    to_scipy: dict[str, Any] = {"bounds": optimize.Bounds(*bounds), "constraints": [equality]}
+def simplex_program(form: str, n: int, seed: int) -> tuple[NonlinearProblem, dict[str, Any]]:
+    """The least ``cost . x`` over the simplex in one of its forms, and what SLSQP gets of it."""
+    cost, ones = np.random.default_rng(seed).normal(size=n), np.ones((1, n))
+    weights = torch.from_numpy(cost)
+    problem = partial(NonlinearProblem, form, lambda x: weights @ x, [1.0 / n] * n, float(cost.min()))
     if form == INEQUALITIES:
         rows = np.concatenate([np.eye(n), ones, -ones])
         side = np.concatenate([np.zeros(n), [-1.0, 1.0]])
-        given = {"constraints": [lambda x: -x, lambda x: x.sum() - 1, lambda x: 1 - x.sum()]}
-        to_scipy = {"constraints": [{"type": "ineq", "fun": lambda x: rows @ x + side, "jac": lambda x: rows}]}
+        given = problem(g=lambda x: torch.cat([-x, (x.sum() - 1).view(1), (1 - x.sum()).view(1)]))
+        return given, {"constraints": [{"type": "ineq", "fun": lambda x: rows @ x + side, "jac": lambda x: rows}]}
+    equality = {"type": "eq", "fun": lambda x: x.sum() - 1, "jac": lambda x: ones}
+    to_scipy = {"bounds": optimize.Bounds(0.0, np.inf), "constraints": [equality]}
+    return problem(h=lambda x: x.sum() - 1, lower=0.0), to_scipy
+
+
+def linear_program(form: str, n: int, seed: int) -> dict[str, Callable[[int], float]]:
+    """Arms that solve a linear program, checked, and return their seconds."""
+    if form in (DENSE, SAME):
+        problem, rows = dense_program(n, n // 2 + n // 10)
+        side = -value_and_rows(problem.constraints[0], np.zeros(n))[0]
+        below = {"type": "ineq", "fun": lambda x: side - rows @ x, "jac": lambda x: -rows}
+        to_scipy: dict[str, Any] = {"bounds": optimize.Bounds(0.0, np.inf), "constraints": [below]}
+    else:
+        problem, to_scipy = simplex_program(form, n, seed)
+    start = np.array(problem.x0)
+    cost = value_and_rows(problem.f, start)[1][0]
 
     def ours(_: int, *, method: str) -> None:
-        found = minimize(lambda x: weights @ x, torch.from_numpy(even), method=METHODS[method], **given)
-        if abs(found.fun - cost.min()) > 1e-6:
-            raise RuntimeError(f"{method} is wrong: {found.fun} instead of {cost.min()}")
+        x, _evaluations = by_samplewise(problem, method)
+        if problem.error(float(cost @ x)) > 1e-6:
+            raise RuntimeError(f"{method} is wrong: {cost @ x} instead of {problem.fun}")
 
     def slsqp(_: int) -> None:
+        if form == SAME:
+            by_scipy(problem, "SLSQP")
+            return
         solve: Callable[..., Any] = optimize.minimize
-        solve(lambda x: (cost @ x, cost), even, jac=True, method="SLSQP", options={"maxiter": 1000}, **to_scipy)
+        solve(lambda x: (cost @ x, cost), start, jac=True, method="SLSQP", options={"maxiter": 1000}, **to_scipy)
 
     return {method: timed(partial(ours, method=method)) for method in METHODS} | {"SLSQP": timed(slsqp)}
 
 
 def linear_programs(n: int, turns: int, seed: int) -> list[dict[str, Any]]:
     rows = []
-    for form in (BOUNDS, INEQUALITIES):
-        seconds = take_turns(linear_program(form, n, seed), turns)
+    for form, size in ((BOUNDS, n), (INEQUALITIES, n), (SAME, n // 5), (DENSE, n // 5)):
+        seconds = take_turns(linear_program(form, size, seed), turns)
         for method in METHODS:
             median = {"seconds": float(np.median(seconds[method])), "slsqp": float(np.median(seconds["SLSQP"]))}
             rows.append(
-                {"variables": n, "form": form, "solver": method, **median, **ratios(seconds[method], seconds["SLSQP"])}
+                {
+                    "variables": size,
+                    "form": form,
+                    "solver": method,
+                    **median,
+                    **ratios(seconds[method], seconds["SLSQP"]),
+                }
             )
             print(rows[-1], flush=True)
     return rows
 
 
-def page(rows: list[Row], programs: list[dict[str, Any]]) -> list[str]:
+def each(rows: list[Row]) -> list[str]:
+    cells = [
+        (
+            row.problem,
+            row.variables,
+            row.solver + ("" if row.solved else " **not solved**"),
+            f"{row.fun:.9g}",
+            *(f"{value:.1e}" for value in (row.error, row.feasibility, row.kkt)),
+            row.evaluations,
+        )
+        for row in rows
+    ]
+    return table(["problem", "n", "solver", "f", "error", "feasibility", "KKT", "evaluations"], cells)
+
+
+def page(rows: list[Row], cusp: list[Row], programs: list[dict[str, Any]]) -> list[str]:
     summary = []
     of_slsqp = {row.problem: row.seconds for row in rows if row.solver == "SLSQP"}
     for solver in SOLVERS:
@@ -232,17 +273,6 @@ def page(rows: list[Row], programs: list[dict[str, Any]]) -> list[str]:
         ratio = float(np.median([row.seconds / of_slsqp[row.problem] for row in own]))
         counts = (f"{len(good)} of {len(own)}", f"{worst:.1e}", f"{middle:.0f}", f"{seconds:.1f}", f"{ratio:.1f}")
         summary.append((solver, *counts))
-    each = [
-        (
-            row.problem,
-            row.variables,
-            row.solver + ("" if row.solved else " **not solved**"),
-            f"{row.fun:.9g}",
-            *(f"{value:.1e}" for value in (row.error, row.feasibility, row.kkt)),
-            row.evaluations,
-        )
-        for row in rows
-    ]
     return [
         *table(
             ["solver", "solved", "worst KKT where solved", "median evaluations", "seconds in all", "median of SLSQP's"],
@@ -251,13 +281,14 @@ def page(rows: list[Row], programs: list[dict[str, Any]]) -> list[str]:
         "",
         "The last column: the median over the problems of the seconds, divided by SLSQP's on the same problem.",
         "",
-        f"A linear program over the simplex in {programs[0]['variables']} variables, in two forms, with SLSQP in turn:",
+        "Linear programs, over the simplex in two forms and with dense rows, with SLSQP in turn:",
         "",
         *table(
-            ["form", "solver", "seconds", "SLSQP's", "ratio", "quartiles"],
+            ["form", "n", "solver", "seconds", "SLSQP's", "ratio", "quartiles"],
             [
                 (
                     row["form"],
+                    row["variables"],
                     row["solver"],
                     *(f"{row[key]:.2f}" for key in ("seconds", "slsqp", "ratio")),
                     quartiles(row),
@@ -269,7 +300,11 @@ def page(rows: list[Row], programs: list[dict[str, Any]]) -> list[str]:
         "Solved: relative error in f and feasibility both at most 1e-6. Evaluations count the points at which all "
         "functions were evaluated; derivatives there, for `minimize` second ones too, count no more.",
         "",
-        *table(["problem", "n", "solver", "f", "error", "feasibility", "KKT", "evaluations"], each),
+        *each(rows),
+        "",
+        "A cusp, where the optimum has no multipliers, so that no method can prove it; not counted above:",
+        "",
+        *each(cusp),
     ]
 
 
@@ -284,9 +319,11 @@ def main() -> None:
         found = {solver: run(problem, solver) for solver in random.sample(SOLVERS, len(SOLVERS))}
         rows += [found[solver] for solver in SOLVERS]
         print(*rows[-len(SOLVERS) :], sep="\n", flush=True)
+    cusp = [run(CUSP, solver) for solver in SOLVERS]
+    print(*cusp, sep="\n", flush=True)
     programs = linear_programs(chosen.variables, chosen.turns, chosen.seed)
-    content = {"rows": [vars(row) for row in rows], "linear_programs": programs}
-    keep(__file__, chosen, content, page(rows, programs))
+    content = {"rows": [vars(row) for row in rows], "cusp": [vars(row) for row in cusp], "linear_programs": programs}
+    keep(__file__, chosen, content, page(rows, cusp, programs))
 
 
 if __name__ == "__main__":

@@ -831,5 +831,48 @@ def _degenerate() -> None:
     )
 
 
+def quadratic_program(units: Tensor) -> NonlinearProblem:
+    """A convex one with dense matrices whose solution is chosen first, with each variable in a unit of its own."""
+    n, m = len(units), 20
+    draw = np.random.default_rng(0)
+    root, rows = draw.normal(size=(n, n)), draw.normal(size=(m, n))
+    solution, active = draw.normal(size=n), np.arange(m) < m // 2
+    multipliers, slack = active * draw.random(m), ~active * draw.random(m)
+    matrix, side = root @ root.T / n + np.eye(n), rows @ solution + slack
+    slope = -matrix @ solution - rows.T @ multipliers
+    a, b, c, d = (torch.from_numpy(array) for array in (matrix, slope, rows, side))
+    return NonlinearProblem(
+        "units of variables",
+        lambda x: 0.5 * (units * x) @ a @ (units * x) + b @ (units * x),
+        [0.0] * n,
+        float(0.5 * solution @ matrix @ solution + slope @ solution),
+        g=lambda x: c @ (units * x) - d,
+    )
+
+
+def linear_program(n: int, m: int) -> tuple[NonlinearProblem, "np.ndarray[tuple[int, int], np.dtype[np.float64]]"]:
+    """One with dense rows, also given back, whose solution, a vertex, is chosen first; m >= n / 2."""
+    draw = np.random.default_rng(0)
+    rows, half = draw.normal(size=(m, n)), n // 2
+    solution = np.append(draw.random(half), np.zeros(n - half)) + 0.0
+    multipliers = np.append(0.1 + draw.random(half), np.zeros(m - half))
+    side = rows @ solution + (multipliers == 0) * draw.random(m)
+    cost = -rows.T @ multipliers + (solution == 0) * (0.1 + draw.random(n))
+    a, b, c = (torch.from_numpy(array) for array in (rows, side, cost))
+    problem = NonlinearProblem(
+        "linear program", lambda x: c @ x, [0.0] * n, float(cost @ solution), g=lambda x: a @ x - b, lower=0.0
+    )
+    return problem, rows
+
+
+CUSP = NonlinearProblem(
+    "cusp",  # of Kuhn and Tucker: at its optimum (1, 0) there are no multipliers
+    lambda x: -x[0],
+    [-2.0, 4.0],
+    -1.0,
+    g=lambda x: stack(x[1] - (1 - x[0]) ** 3, -x[1]),
+)
+
 _tens_of_variables()
 _degenerate()
+PROBLEMS += [quadratic_program(torch.logspace(-2, 2, 50, dtype=torch.float64)), linear_program(60, 40)[0]]

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from nonlinear_problems import PROBLEMS, NonlinearProblem
+from nonlinear_problems import CUSP, PROBLEMS, NonlinearProblem, linear_program, quadratic_program
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.methods import Unconstrained
 from samplewise.minimize import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
@@ -143,6 +144,72 @@ def test_units_of_the_functions_do_not_matter(method: Rounds, name: str, exponen
         close(changed * unit_h / unit_f, multiplier)
     close(other.multipliers.lower / unit_f, plain.multipliers.lower)
     close(other.multipliers.upper / unit_f, plain.multipliers.upper)
+
+
+@both_methods
+def test_units_of_the_variables_hardly_matter(method: Rounds) -> None:
+    evaluations = []
+    for units in (torch.ones(50), torch.logspace(-2, 2, 50)):
+        problem = quadratic_program(units.double())
+        result = minimize(problem.f, problem.x0, constraints=problem.constraints, method=method)
+        assert result.success
+        assert problem.error(result.fun) <= 1e-9
+        evaluations.append(result.evaluations)
+    assert evaluations[1] <= 2 * evaluations[0]
+
+
+@both_methods
+def test_a_dense_linear_program_takes_tens_of_evaluations(method: Rounds) -> None:
+    problem, _ = linear_program(60, 40)
+    result = minimize(problem.f, problem.x0, constraints=problem.constraints, bounds=problem.bounds, method=method)
+    assert result.success
+    assert problem.error(result.fun) <= 1e-9
+    assert result.evaluations < 100
+
+
+@pytest.mark.parametrize(
+    ("method", "x0"), [(PenaltyRounds(), [-2.0, 4.0]), (PenaltyRounds(), [2.0, 1.0]), (LagrangianRounds(), [0.0, 0.5])]
+)
+def test_a_cusp_without_multipliers_is_reached(method: Rounds, x0: list[float]) -> None:
+    result = minimize(CUSP.f, x0, constraints=CUSP.constraints, method=method)
+    assert result.status is MinimizeStatus.ITERATION_LIMIT  # no KKT residual could be below the tolerance
+    np.testing.assert_allclose(result.x.numpy(), [1.0, 0.0], atol=2e-5)
+    assert result.kkt.feasibility <= 1e-12
+
+
+def test_functions_without_second_derivatives_are_minimised_too() -> None:
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.square().sum()
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *slope: Tensor) -> Any:
+            return 2 * slope[0] * ctx.saved_tensors[0]
+
+    result = minimize(Once.apply, [2.0, 3.0], constraints=[lambda x: 1 - x], newton=False, tolerance=1e-6)
+    np.testing.assert_allclose(result.x.numpy(), [1.0, 1.0], atol=1e-5)
+
+
+@pytest.mark.parametrize("kinks", ["sum", "largest"])
+def test_kinks_of_the_objective_do_not_stop_the_descent(kinks: str) -> None:
+    draw = np.random.default_rng(0)
+    rows, side = draw.normal(size=(30, 8)), draw.normal(size=30)
+    a, b = torch.from_numpy(rows), torch.from_numpy(side)
+    # The same as a linear program, with one bound for each residual or one for all.
+    above = np.eye(30) if kinks == "sum" else np.ones((30, 1))
+    known = optimize.linprog(
+        np.append(np.zeros(8), np.ones(above.shape[1])),
+        np.block([[rows, -above], [-rows, -above]]),
+        np.append(side, -side),
+        bounds=(None, None),
+    ).fun
+    result = minimize(
+        lambda x: (a @ x - b).norm(p=1 if kinks == "sum" else math.inf), [0.0] * 8, method=PenaltyRounds(max_rounds=1)
+    )
+    assert result.fun == pytest.approx(known, rel=1e-2)
 
 
 def test_a_start_with_a_huge_gradient_does_not_loosen_the_tolerance() -> None:

@@ -51,9 +51,9 @@ def minimize(
 ) -> MinimizeResult:
     """Minimise ``f(x)`` subject to ``g_i(x) <= 0``, ``h_i(x) = 0`` and bounds (problem (2), section III).
 
-    Round k minimises ``P_tau`` (Definition 4; an equality counts with ``h^2``) by L-BFGS-B from where round k-1 ended,
-    until the projected gradient is below eps_k; then tau grows and eps falls. Once a round is nearly feasible, Newton's
-    method on the KKT conditions starts from its end; ``docs/minimize.md`` says how and why. All in float64.
+    Round k minimises ``P_tau`` (Definition 4; an equality counts with ``h^2``) from where round k-1 ended, until the
+    projected gradient is below eps_k; then tau grows and eps falls. Once a round is nearly feasible, Newton's method on
+    the KKT conditions starts from its end; ``docs/minimize.md`` says how and why. All in float64.
 
     Args:
         f: the objective, a scalar function of a tensor of the shape of ``x0``.
@@ -63,8 +63,8 @@ def minimize(
         bounds: ``(lower, upper)``, each a number, values of the shape of ``x0``, or None.
         method: :class:`PenaltyRounds` or :class:`LagrangianRounds`, which hold tau_k, eps_k and how many rounds.
         tolerance: on each KKT residual; they are free of the functions' units (:class:`Kkt`).
-        max_inner: how many L-BFGS-B iterations at most in one round.
-        newton: whether to try Newton's method; without it feasibility comes from tau alone.
+        max_inner: how many iterations at most in one round.
+        newton: whether to try Newton's method on the KKT conditions; without it feasibility comes from tau alone.
         scale: whether to divide each function by the largest entry of its gradient near x0, so that its unit does not
             matter; tau, epsilon and the violations in the history refer to the scaled functions, the multipliers to
             the functions as given.
