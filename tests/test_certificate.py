@@ -846,6 +846,18 @@ def test_one_sample_dilutes_nothing(far: bool) -> None:
             assert found.is_kkt() is optimal, (seed, name, found.sentence)
 
 
+def test_a_model_that_overflows_a_tenth_of_its_weights_away_is_judged_by_what_is_here() -> None:
+    def steep(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        weight = model.get_parameter("weight").expand(len(batch[0]))
+        within = torch.where(weight == 1, weight, math.inf)
+        return (weight - 2).square() / 2 * within, {"size": weight * within}
+
+    found = certify(Problem(steep, [AtMost("size", 1.0)]), one_weight(1.0), FIVE)
+    assert found.is_kkt(), found.sentence
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert not certify(Problem(steep, [AtMost("size", 2.0)]), one_weight(1.0), FIVE).is_kkt()
+
+
 @pytest.mark.parametrize("samples", [64, 1000])
 @pytest.mark.parametrize("centred", [True, False])
 def test_noise_that_hides_the_optimum_leaves_no_verdict_but_how_many_samples_would_tell(

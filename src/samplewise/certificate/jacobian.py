@@ -21,7 +21,7 @@ LITTLE = 2**14
 """So many evaluations of a sample cost nothing to speak of, whatever the size of the data set."""
 ROOM = 2**22
 """So many numbers of the Jacobian are held at once: 32 MB in float64."""
-HELD = 2**28
+HELD = 2**26
 """Bytes of samples that are kept between the products of a search, so that they are read once."""
 LARGE = 1e30
 """No price is larger."""

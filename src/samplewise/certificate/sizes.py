@@ -63,11 +63,15 @@ def measure_sizes(
     lengths, slopes, error = _lengths(jacobian, weights, steps, order[:GRADIENTS], len(order))
     typical = torch.cat([step.flatten() for step in steps]).double().cpu()
     before = columns[""][index].double()
-    moved = _finite(changed[""] - before)
-    mean = float(moved.mean().abs().nan_to_num()) if len(moved) else 0.0
+    moved = changed[""] - before
+    moved = moved[moved.isfinite()]  # weights so far from those that were trained may overflow
     # Whichever way each weight goes, so that no chance in the signs makes it small.
     first = float((here * typical).norm())
-    whole = max(float(here.norm()), _or_zero(float((there - here).norm())))
+    objective = NOISY * first
+    if len(moved):
+        objective = min(float(moved.abs().mean()), NOISY * max(first, abs(float(moved.mean()))))
+    turned = float((there - here).norm())
+    whole = max(float(here.norm()), turned) if math.isfinite(turned) else math.inf
     sizes = {}
     for each in jacobian.problem.constraints:
         kept = ~left_out[each.name]
@@ -76,7 +80,7 @@ def measure_sizes(
             g[kept].double().abs()
         )
     return Sizes(
-        min(float(moved.abs().mean().nan_to_num()), NOISY * max(first, mean)),
+        objective,
         min(lengths, max(NOISY * whole, ROUNDING * lengths)),
         error,
         sizes,
@@ -148,8 +152,9 @@ def _lengths(
         lengths, squares, total = torch.zeros(len(reductions), dtype=torch.float64), 0.0, torch.zeros(())
         at_once = max(1, jacobian.at_once // len(reductions))
         for rows in gradient_chunks(jacobian.problem, jacobian.model, read, index, index, reductions, at_once):
-            lengths += torch.stack([each.norm(dim=1).sum().cpu().double() for each in rows])
-            squares += float(rows[0].double().square().sum())
+            norms = torch.stack([each.norm(dim=1).cpu().double() for each in rows])
+            lengths += norms.sum(1)
+            squares += float(norms[0].square().sum())
             total = total + rows[0].sum(0).cpu().double()
         count = len(index)
         spread = max(0.0, squares / count - float(total.square().sum()) / count**2) * count / max(1, count - 1)
@@ -189,14 +194,6 @@ def _stacked(parts: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(parts))
     width = max(part.shape[1] for part in parts)
     return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1]), value=math.nan) for part in parts])
-
-
-def _finite(values: Tensor) -> Tensor:
-    return values[values.isfinite()]
-
-
-def _or_zero(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
 
 
 def root_mean_square(values: Tensor) -> float:
