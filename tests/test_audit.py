@@ -242,7 +242,7 @@ def test_the_text_says_what_its_bounds_are_corrected_for() -> None:
     assert "(99.9% confidence, corrected for 50 comparisons on these samples)" in chose
     trained = str(measured([1.0, 2.0, 3.0], high, compared=math.inf))
     assert "at most" not in trained
-    assert trained.endswith("trained on these samples, so nothing follows for others")
+    assert "used in training" in trained.splitlines()[-1]
 
 
 @pytest.mark.parametrize("last", [{}, {"v": torch.zeros(1)}])

@@ -235,7 +235,7 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
         if several:
             held = f"{self._share(self)} meet every constraint ({self.violated:,} violated)"
             lines.append(f"  all: {held}" + (f"; {self._upper(self.violation_rate_upper)}" if known else ""))
-        return "\n".join(lines if known else [*lines, "  trained on these samples, so nothing follows for others"])
+        return "\n".join(lines if known else [*lines, "  used in training, all or in part: nothing follows for others"])
 
     def _share(self, part: "ConstraintAudit | Audit") -> str:
         """The share that is satisfied, and of which samples if some have no value."""

@@ -376,12 +376,15 @@ def test_a_file_that_is_shown_otherwise_is_not_well(tmp_path: Path) -> None:
     assert "shown otherwise" in problem
     source = make(tmp_path / "a.dcm", DEEP, BitsStored=12, HighBit=11, WindowCenter="1500", WindowWidth="2000")
     file_marker().mark_file(source, tmp_path / "b.dcm")
-    dataset = pydicom.dcmread(tmp_path / "b.dcm")
-    dataset.WindowWidth = "1900"
-    dataset.save_as(tmp_path / "b.dcm")
-    forged(source, tmp_path / "b.dcm")
-    (problem,) = verify_files(MARKER, source, tmp_path / "b.dcm").problems
-    assert "shown otherwise" in problem
+    for name, value in (("WindowWidth", "1900"), ("PhotometricInterpretation", "MONOCHROME1")):
+        dataset = pydicom.dcmread(tmp_path / "b.dcm")
+        dataset[name].value, before = value, dataset[name].value
+        dataset.save_as(tmp_path / "b.dcm")
+        forged(source, tmp_path / "b.dcm")
+        (problem,) = verify_files(MARKER, source, tmp_path / "b.dcm").problems
+        assert "shown otherwise" in problem
+        dataset[name].value = before
+        dataset.save_as(tmp_path / "b.dcm")
 
 
 def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Path, Path], tmp_path: Path) -> None:

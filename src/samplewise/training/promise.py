@@ -16,7 +16,7 @@ from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, Source, source_of
-from samplewise.unseen import check, check_share
+from samplewise.unseen import check, check_share, percentage
 
 GAIN = 8.0  # by how much the logarithm of tau moves for a share that is short by all of itself
 STEP = math.log(2)  # by how much it moves at most in an audit
@@ -73,8 +73,8 @@ class Promised:
     def message(self) -> str:
         """The outcome in one or two sentences."""
         found = self.audit
-        shown = f"at least {self.share_at_least:.2%} of fresh samples meet every constraint"
-        ground = f"{100 * found.confidence:.10g}% confidence, {found.samples:,} samples never used before"
+        shown = f"at least {percentage(self.share_at_least, math.floor, 2)} of fresh samples meet every constraint"
+        ground = f"{100 * found.confidence:.10g}% confidence, {found.counted:,} samples never used before"
         if self.kept:
             return f"Kept: {shown}, {self.share:.2%} were promised ({ground})."
         text = f"Not kept: {self.share:.2%} were asked for, but only this can be promised: {shown} ({ground})."
@@ -128,15 +128,16 @@ def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: f
         lowest = min(rule.first, method.taus[name]) if tune.satisfied < aim else 0.0
         taus[name] = max(lowest, min(method.taus[name] * math.exp(moved), rule.highest(SPAN)))
         gap = _reach(part.excess, aim) - _reach(train[name].excess, aim)
-        lost = max(0.0, gap) if math.isfinite(gap) else 0.0  # a sample without a value is infinitely within
+        lost = max(0.0, gap) if math.isfinite(gap) else 0.0  # no sample may have a value
         margin = (method.margins[name] + lost) / 2
         margins[name] = min(margin, part.constraint.reach)
     method.steer_(taus, margins)
 
 
 def _reach(excess: Tensor, share: float) -> float:
-    """What so many of the samples are within."""
-    return float(excess.kthvalue(max(1, math.ceil(share * len(excess)))).values)
+    """The excess that this share of the samples with a value stays within; -inf if there is none."""
+    there = excess[excess > -math.inf]
+    return float(there.kthvalue(max(1, math.ceil(share * len(there)))).values) if len(there) else -math.inf
 
 
 class Spread(Source):

@@ -240,7 +240,8 @@ def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> 
         ]
         padding = (min(ends), max(ends))
     image = ImageFile(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding_range=padding)
-    image = replace(image, window=display_window(dataset, image))
+    inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
+    image = replace(image, window=display_window(dataset, image), inverted=inverted)
     outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
     if (outside & ~image.padding(pixels)).any():
         raise DataError(

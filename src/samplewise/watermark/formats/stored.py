@@ -177,6 +177,8 @@ class ImageFile(StoredImage):
     kept: Any
     """What the format needs to write everything else again."""
     alpha: Pixels | None = None
+    inverted: bool = field(default=False, kw_only=True)
+    """Whether low values are shown bright, as in MONOCHROME1."""
     sha256: str = field(default="", kw_only=True)
     """Of the file as it was read."""
 
@@ -248,12 +250,13 @@ class ImageFile(StoredImage):
 
 
 def shown_alike(one: ImageFile, other: ImageFile) -> bool:
-    """Whether the same pixels would be seen alike in two files: of the same window, padding and transparency."""
+    """Whether the same pixels would be seen alike in two files: of the same window, polarity, padding and transparency."""
     if one.alpha is None or other.alpha is None:
         transparent = one.alpha is other.alpha
     else:
         transparent = np.array_equal(one.alpha, other.alpha)
-    return transparent and (one.window, one.padding_range) == (other.window, other.padding_range)
+    first, second = ((each.window, each.inverted, each.padding_range) for each in (one, other))
+    return transparent and first == second
 
 
 def _same(one: ImageFile, other: ImageFile) -> bool:
