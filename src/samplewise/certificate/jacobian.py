@@ -125,12 +125,11 @@ class Jacobian:
         """The same over the ``chosen`` samples ``(N,)`` alone, read once and kept if they fit."""
         if isinstance(self.feed.source, InMemory):
             return self
-        kept, room = [], HELD
+        kept, whole = [], int(chosen.sum())
         for few, batch in self._batches(chosen):
-            leaves = pytree.tree_leaves(batch)
-            room -= sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, Tensor))
-            if room < 0:
-                return self
+            leaves = [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor)]
+            if sum(leaf.numel() * leaf.element_size() for leaf in leaves) * whole > HELD * len(few):
+                return self  # by its first batch, as a rule: so that no memory is taken in vain
             kept.append((few, batch))
         return replace(self, held=kept)
 
