@@ -16,10 +16,8 @@ DAMPING = 1e-3  # of Newton's first step on a subproblem, relative to the curvat
 LEAST = 1e-12  # damping
 STUCK = 1e6  # damping at which the model says nothing about the subproblem
 FLAT = 1e-12  # relative curvature below which there is none
-EPS = float(np.finfo(np.float64).eps)
 PIECES = 100  # changes of the active constraints and bounds within one model
 HALVINGS = 20
-TINY = 1e-100
 RESTARTS = 2
 MEMORY = 50
 OUTSIDE = 200  # points outside the functions' domain in one round before it is given up
@@ -63,8 +61,8 @@ class Search:
         if not np.isfinite(self.lowest):
             raise BottomlessError
 
-    def at(self, x: Array) -> tuple[Point, float]:
-        """The functions at ``x`` and the subproblem's value, infinite where that or its gradient is not finite."""
+    def at(self, x: Array) -> tuple[Point, float, Array]:
+        """The functions at ``x`` and the subproblem's value, infinite where it is none, and gradient."""
         at = self.program.at(x)
         value, gradient = self.subproblem.value(at), self.subproblem.gradient(at)
         if value < BOTTOM or (value < self.lowest and np.abs(x).max() > self.far):
@@ -73,10 +71,10 @@ class Search:
             self.outside += 1
             if self.outside > OUTSIDE:
                 raise BottomlessError
-            return at, np.inf
+            return at, np.inf, np.zeros_like(gradient)
         if value < self.lowest:
             self.best, self.lowest = at, value
-        return at, value
+        return at, value, gradient
 
     def accuracy(self, at: Point) -> float:
         return self.program.projected(at.x, self.subproblem.gradient(at))
@@ -88,9 +86,8 @@ def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> None:
     The damping is relative to the curvature seen for each variable (More, 1978), so the variables' units do not matter.
     """
     program, value, damping = search.program, search.lowest, DAMPING
-    seen = np.zeros_like(at.x)
+    seen, gradient = np.zeros_like(at.x), search.subproblem.gradient(at)
     for _ in range(max_inner):
-        gradient = search.subproblem.gradient(at)
         if program.projected(at.x, gradient) <= epsilon:
             return
         model = Model(search.subproblem, at)
@@ -98,7 +95,7 @@ def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> None:
         # A variable without curvature may move by its own size.
         weights = np.where(seen > FLAT * seen.max(), seen, np.abs(gradient) / (1.0 + np.abs(at.x)))
         weights = np.maximum(weights, FLAT * weights.max())
-        ratio = -1.0
+        ratio = 0.0
         while ratio <= 1e-4:
             if damping > STUCK:
                 return
@@ -107,12 +104,12 @@ def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> None:
             except np.linalg.LinAlgError:  # not convex
                 damping = max(4.0 * damping, DAMPING)
                 continue
-            trial, lower = search.at(at.x + step)
             promised = -model.change(step)
-            ratio = (value - lower) / promised if promised > 0 else -1.0
-            damping *= 0.1 if ratio > 0.75 else 1.0 if ratio > 0.25 else 8.0
-            damping = max(damping, LEAST)
-        at, value = trial, lower
+            if promised > 0:
+                trial, lower, slope = search.at(at.x + step)
+                ratio = (value - lower) / promised
+            damping = max(LEAST, damping * (0.1 if ratio > 0.75 else 1.0 if ratio > 0.25 else 8.0))
+        at, value, gradient = trial, lower, slope
 
 
 class Model:
@@ -179,7 +176,7 @@ class Model:
 
         if slope(1.0) <= 1e-8 * abs(slope(0.0)):
             return 1.0
-        return float(optimize.brentq(slope, 0.0, 1.0, xtol=TINY, rtol=1e-8)) if slope(0.0) < 0 else 0.0
+        return float(optimize.brentq(slope, 0.0, 1.0, xtol=1e-100, rtol=1e-8)) if slope(0.0) < 0 else 0.0
 
 
 def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
@@ -189,11 +186,9 @@ def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> P
     program = search.program
 
     def merit(x: Array) -> tuple[float, Array]:
-        at, value = search.at(x)
-        if not np.isfinite(value):
-            # Outside the functions' domain: high enough that the line search turns back, not so high as to stop it.
-            return search.lowest + 10.0 * (1.0 + abs(search.lowest)), np.zeros_like(x)
-        return value, search.subproblem.gradient(at)
+        _, value, gradient = search.at(x)
+        # Outside the functions' domain: high enough that the line search turns back, not so high as to stop it.
+        return value if np.isfinite(value) else search.lowest + 10.0 * (1.0 + abs(search.lowest)), gradient
 
     bounds = optimize.Bounds(program.lower, program.upper)
     options: Any = {"maxiter": max_inner, "maxfun": 2 * max_inner, "maxls": 50, "ftol": 0.0, "gtol": epsilon}
