@@ -153,6 +153,12 @@ def test_few_passes_find_less_and_say_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "not looked at" in str(few.curvature)
 
 
+def test_certificates_are_equal_by_what_they_hold() -> None:
+    one, same, other = (certify(Problem(evaluate, CONSTRAINTS), network(seed), samples()) for seed in (0, 0, 1))
+    assert one == same != other
+    assert len({one, same}) == 1
+
+
 def test_feasibility_is_the_audits() -> None:
     problem, model, data = Problem(evaluate, CONSTRAINTS), network(), samples()
     certificate = certify(problem, model, data, method_of("quadratic"), batch_size=7)

@@ -513,6 +513,12 @@ def test_bad_input_is_one_clear_error(arguments: dict[str, Any], error: type[Exc
         minimize(call.pop("f"), call.pop("x0"), **call)
 
 
+def test_results_are_equal_by_what_they_hold() -> None:
+    one, same, other = (minimize(square, x0, constraints=[lambda x: x - 1.0]) for x0 in ([0.0, 0.0], [0.0, 0.0], [3.0]))
+    assert one == same != other
+    assert len({one, same}) == 1
+
+
 @pytest.mark.parametrize("method", [PenaltyRounds, LagrangianRounds])
 @pytest.mark.parametrize(
     ("arguments", "match"),

@@ -60,6 +60,8 @@ def _same(first: Any, second: Any) -> bool:
         return bool(((first == second) | (first.isnan() & second.isnan())).all())
     if isinstance(first, Mapping) and isinstance(second, Mapping) and not isinstance(first, ByContent):
         return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_same, first, second))
     return bool(first == second or (first != first and second != second))
 
 

@@ -17,7 +17,7 @@ from samplewise.columns import evaluate_all
 from samplewise.constraints import Fared
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.gradients import gradient_of, judged, trainable, twice_differentiable
-from samplewise.masks import at_bound
+from samplewise.masks import ByContent, at_bound
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
@@ -38,8 +38,8 @@ class Cost(NamedTuple):
     relaxed: ``lambda_ij / (N scale)``."""
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, eq=False)
+class Certificate(ByContent):
     """Residuals of the KKT conditions (Definition 1) of problem (3), and E-LICQ (Definition 3), at a model's weights.
 
     The objective is the mean ``1/N sum_j f_j`` and the Lagrangian ``1/N sum_j (f_j + sum_i lambda_ij g_ij)``, so that

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from samplewise.certificate.jacobian import of_shape
 from samplewise.constraints import Constraint, Fared
+from samplewise.masks import ByContent
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Licq:
         return {**asdict(self), "holds": self.holds}
 
 
-@dataclass(frozen=True)
-class ConstraintCertificate(Fared):
+@dataclass(frozen=True, eq=False)
+class ConstraintCertificate(ByContent, Fared):
     """The part of one constraint. Feasibility is by the true bound, in the measure's units.
 
     Where the constraint asks for a share, the bounds of as many samples as it allows are left out of the problem.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, NotFiniteError, finite_number, whole_number
+from samplewise.masks import ByContent
 from samplewise.minimize.loop import LagrangianRounds, Loop, MinimizeRound, MinimizeStatus, PenaltyRounds, Rounds
 from samplewise.minimize.program import Function, Kkt, Multipliers, Program
 
@@ -17,8 +18,8 @@ __all__ += ["Kkt", "Multipliers"]
 UNREADABLE = (TypeError, ValueError, RuntimeError, OverflowError)  # what torch raises for what is no tensor
 
 
-@dataclass(frozen=True)
-class MinimizeResult:
+@dataclass(frozen=True, eq=False)
+class MinimizeResult(ByContent):
     """What :func:`minimize` returns."""
 
     x: Tensor

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.gradients import gradient_of
+from samplewise.masks import ByContent
 
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
@@ -22,8 +23,8 @@ CHUNK = 256  # gradients computed at once
 NEAR = 0.1  # how far from a point, relative to its size, is near it
 
 
-@dataclass(frozen=True)
-class Multipliers:
+@dataclass(frozen=True, eq=False)
+class Multipliers(ByContent):
     """One number for each constraint at the end point, in the functions' own units (Definition 1)."""
 
     constraints: tuple[Tensor, ...]

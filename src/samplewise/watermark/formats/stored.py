@@ -250,7 +250,7 @@ class ImageFile(StoredImage):
 
 
 def shown_alike(one: ImageFile, other: ImageFile) -> bool:
-    """Whether the same pixels would be seen alike in two files: of the same window, polarity, padding and transparency."""
+    """Whether the same pixels would be seen alike in two files: window, polarity, padding and transparency."""
     if one.alpha is None or other.alpha is None:
         transparent = one.alpha is other.alpha
     else:
