@@ -3,6 +3,7 @@
 What hypothesis draws is fixed too, so that a failure comes again; ``pytest --hypothesis-profile=explore`` draws anew.
 """
 
+import gc
 import multiprocessing
 import os
 import random
@@ -15,11 +16,19 @@ import torch
 
 import forked  # noqa: F401 - says what is imported before the forks
 
+gc.disable()  # while a million objects are imported, which stay
 torch.set_num_threads(1)
 os.fsync = lambda fd: None  # what a power failure leaves cannot be tested, and a disk takes its time
 hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("samplewise", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("samplewise")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is there before the first test is not looked through again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

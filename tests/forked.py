@@ -3,6 +3,7 @@
 What they do is a function of a module, which they find by its name.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,7 @@ def _do(told: Path, work: Callable[..., object], arguments: tuple[object, ...]) 
         stream.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it, and hand that on
     torch.set_num_threads(1)
+    gc.freeze()  # what was imported before the fork stays
     os.fsync = lambda fd: None
     _end_with(work, arguments)
 

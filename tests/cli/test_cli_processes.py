@@ -95,8 +95,8 @@ def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
 
 
 def test_exit_codes(tmp_path: Path) -> None:
-    arguments = ("mnist", "--data", ".", "--rows", "all", "--out", "out")
-    started = [sys.executable, "-W", "error", "-m", "samplewise.cli", *arguments]
+    started = [sys.executable, "-W", "error", "-m", "samplewise.cli", "mnist"]
+    started += ["--data", ".", "--rows", "all", "--out", "out"]
     ran = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     opening, line = ran.stderr.splitlines()
@@ -104,8 +104,9 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert "(plain or .gz) not found" in line
 
     (tmp_path / "file").write_text("in the way")
-    arguments = (*MNIST, "--rows", "all", "--out", "file/out")
-    code, out, err = Forked(in_folder, tmp_path, *arguments, told=tmp_path / "told").finish()
+    code, out, err = Forked(
+        in_folder, tmp_path, *MNIST, "--rows", "all", "--out", "file/out", told=tmp_path / "told"
+    ).finish()
     assert (code, out) == (1, "")
     (line,) = err.splitlines()  # what is loaded already is not waited for
     assert "cannot write file/out: a part of its path is a file" in line
