@@ -41,6 +41,7 @@ def inverse_tau(optimizer: Optimizer, method: Method) -> LambdaLR:
         >>> method = SequentialPenalty([AtMost("error", 1.0)], schedule=Geometric(10.0, growth=2.0))
         >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         >>> scheduler = inverse_tau(optimizer, method)
+        >>> _ = method(torch.ones(4), error=torch.full((4,), 2.0))  # a round's batch
         >>> optimizer.step(); _ = method.step(); scheduler.step(); scheduler.get_last_lr()
         [0.05]
     """

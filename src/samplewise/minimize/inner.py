@@ -17,6 +17,7 @@ LEAST = 1e-12  # damping
 STUCK = 1e6  # damping at which the model says nothing about the subproblem
 FLAT = 1e-12  # relative curvature below which there is none
 PIECES = 100  # changes of the active constraints and bounds within one model
+GAIN = 1e-6  # of what a step promises: less is not worth another piece
 HALVINGS = 20
 RESTARTS = 2
 MEMORY = 50
@@ -160,7 +161,7 @@ class Model:
             else:
                 break
             gained, step, change = change - lower, there, lower
-            if gained <= 1e-6 * -change:
+            if gained <= GAIN * -change:
                 break
         return step
 
