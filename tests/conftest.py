@@ -8,11 +8,14 @@ import multiprocessing
 import os
 import random
 from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import forked  # noqa: F401 - says what is imported before the forks
 
@@ -48,3 +51,15 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         return plain("forkserver" if method == "spawn" else method)
 
     monkeypatch.setattr(multiprocessing, "get_context", get_context)
+
+
+@pytest.fixture
+def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are laid out and drawn once, but not turned into pixels: each kind has a test of its files elsewhere."""
+
+    def savefig(self: Figure, file: Path, **options: Any) -> None:
+        if options["format"] == "png":
+            self.draw_without_rendering()
+        file.write_text("drawn")
+
+    monkeypatch.setattr(Figure, "savefig", savefig)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise.stopping import GradientRule, inverse_tau
     from samplewise.training import Promise, Promised, Solution, Status, fit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # fmt: off
 __all__ = [

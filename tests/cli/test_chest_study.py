@@ -83,6 +83,7 @@ def killed(*arguments: str) -> int:
     return main(arguments)
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_comparison_that_was_killed_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short = (*MARK, "--recipe", str(folder / "short.toml"), "--seed", "1")
     store = str(folder / "store")

@@ -39,7 +39,7 @@ def wait_for(condition: object, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_workers", "quick_figures")
 def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +81,7 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     wait_for(lambda: all(gone(pid) for pid in workers))
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_workers", "quick_figures")
 def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = ("--row", "penalty:10:1.1,rate=1e30", "--row", "fixed:10", "--jobs", "1", "--epochs", "2")
     assert main([*MNIST, *rows, "--out", str(tmp_path)]) == 1

@@ -11,7 +11,7 @@ from samplewise.cli import main
 COMMON = ("mnist", "--data", "digits", "--row", "fixed:10", "--jobs", "1", "--threads", "1")
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_workers", "quick_figures")
 def test_a_recipe_sets_what_options_do_not(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text('theta = 0.03\ncode = 4\nwarm_epochs = 1\nlatent = "relu"\nepochs = 9\n')

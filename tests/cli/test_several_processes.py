@@ -21,7 +21,7 @@ WATERMARK = 'network = "swift"\nsize = 32\nbits = 4\nmessage_rounds = 1\nrounds 
 CPU = ("--accelerator", "cpu")
 
 
-@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.usefixtures("forked_workers", "quick_figures")
 def test_rows_that_leave_the_decoder_alone_train_on_two_devices(tmp_path: Path) -> None:
     rows = ("--row", "penalty:10:1.1", "--row", "classification")
     started = [sys.executable, "-m", "samplewise.cli", *MNIST, *rows, "--devices", "2", *CPU]

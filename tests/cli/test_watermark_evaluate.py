@@ -106,6 +106,7 @@ def test_runs_of_one_name_are_told_apart(place: Path, tmp_path: Path) -> None:
     assert len({run.label for run in read_trained(folders)}) == 3
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_baseline_keeps_the_columns_of_a_floor_that_is_asked_for(place: Path, tmp_path: Path) -> None:
     baseline = tmp_path / "baseline"
     shutil.copytree(place / "one", baseline)
@@ -123,6 +124,7 @@ def test_a_baseline_keeps_the_columns_of_a_floor_that_is_asked_for(place: Path, 
         assert report["floor"] == (float(expected) if expected else None)
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_images_that_were_trained_on_or_selected_the_network_are_told_apart(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_lattice_is_judged_by_the_files_of_the_tool(
     assert "too flat" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_names_cannot_move_the_cursor(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strange = tmp_path / "\x1b[31mred\u202eder"
     shutil.copytree(place / "one", strange)
@@ -221,6 +224,7 @@ def test_names_cannot_move_the_cursor(place: Path, tmp_path: Path, capsys: pytes
     assert not {"\x1b", "\u202e"} & set(shown.out + shown.err)
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_kept_images_of_an_earlier_evaluation_are_gone(place: Path, tmp_path: Path) -> None:
     options = (place / "one", "--data", place / "store", "--out", tmp_path / "out", "--attacks", "none")
     assert main(*options, "--keep-images") == 0
@@ -231,6 +235,7 @@ def test_kept_images_of_an_earlier_evaluation_are_gone(place: Path, tmp_path: Pa
     assert json.loads((tmp_path / "out/report.json").read_text())["runs"][0]["marked_images"] is None
 
 
+@pytest.mark.usefixtures("quick_figures")
 def test_a_folder_is_split_as_in_training(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     options = ("--data", place / "pictures", "--out", out, "--attacks", "none", "--psnr", 10, "--keep-images")
