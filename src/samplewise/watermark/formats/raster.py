@@ -92,7 +92,8 @@ class RasterFormat(Format):
         alpha = values[..., -1].copy() if image.mode in ("LA", "RGBA") else None
         pixels = values if alpha is None else values[..., 0 if image.mode == "LA" else slice(3)].copy()
         lossy = self.was_lossy(image, content)
-        inverted = kept.get("tags", {}).get(PHOTOMETRIC) == 0
+        tags = kept.get("tags")
+        inverted = tags is not None and tags.get(PHOTOMETRIC) == 0
         bits = 8 * pixels.itemsize
         return ImageFile(pixels, bits, path, self, lossy, (*notes, *note), kept, alpha, inverted=inverted)
 
