@@ -11,6 +11,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,30 +23,32 @@ from samplewise.studies.mnist.settings import StudySettings
 from samplewise.studies.mnist.study import Job, run_jobs
 
 
-def random_images() -> tuple[ImageData, None]:
+def random_images(samples: int) -> tuple[ImageData, None]:
     generator = torch.Generator().manual_seed(0)
 
     def part(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         images = torch.randint(256, (samples, 28, 28), generator=generator, dtype=torch.uint8)
         return images, torch.randint(10, (samples,), generator=generator)
 
-    return ImageData.from_bytes("random", part(60_000), part(10_000)), None
+    return ImageData.from_bytes("random", part(samples), part(samples // 6)), None
 
 
-def way(settings: StudySettings, jobs: list[Job], processes: int, threads: int) -> Callable[[int], float]:
+def way(settings: StudySettings, jobs: list[Job], samples: int, processes: int, threads: int) -> Callable[[int], float]:
     def work(turn: int) -> None:
+        load = partial(random_images, samples)
         with tempfile.TemporaryDirectory() as folder:
-            run_jobs(jobs, settings, Path(folder), random_images, processes=processes, threads=threads)
+            run_jobs(jobs, settings, Path(folder), load, processes=processes, threads=threads)
 
     return timed(work)
 
 
 def main() -> None:
-    chosen = begin(options(__doc__, epochs=8, repeats=3))
+    chosen = begin(options(__doc__, samples=60_000, epochs=8, repeats=3))
     cores = os.cpu_count() or 1
-    settings = StudySettings.of(random_images()[0], epochs=chosen.epochs, warm_epochs=0)
+    settings = StudySettings.of(random_images(chosen.samples)[0], epochs=chosen.epochs, warm_epochs=0)
     jobs = [Job(parse_row("penalty:100:1.01"), seed) for seed in range(cores)]
-    arms = {"side_by_side": way(settings, jobs, cores, 1), "all_threads": way(settings, jobs, 1, cores)}
+    each = partial(way, settings, jobs, chosen.samples)
+    arms = {"side_by_side": each(cores, 1), "all_threads": each(1, cores)}
     seconds = take_turns(arms, chosen.repeats)
     epochs = chosen.epochs * len(jobs)
     result = {
