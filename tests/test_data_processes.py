@@ -1,5 +1,6 @@
 """Work in other processes: real ones, some of which are killed."""
 
+import multiprocessing
 import os
 import signal
 from functools import partial
@@ -41,6 +42,15 @@ def test_results_come_in_order_and_few_items_are_under_way(tmp_path: Path) -> No
     assert [item for _, _, item in found] == list(range(40))
     assert {threads for _, threads, _ in found} == {1}
     assert os.getpid() not in {process for process, _, _ in found}
+
+
+def test_an_interrupt_ends_no_process_that_is_still_starting(tmp_path: Path) -> None:
+    with side_by_side(1, partial(kept, tmp_path)) as pool:
+        result = pool.submit(threads_and_item, 7)
+        for process in multiprocessing.active_children():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
+        assert result.result()[2] == 7
 
 
 def test_a_process_that_is_killed_is_told_with_how_much_was_done(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class Workers(Generic[Kept]):
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Have ``function(kept, *arguments)`` called in one of the processes."""
-        return self.pool.submit(_call, function, *arguments)
+        with _interrupts_held():  # the first work that is submitted starts the processes
+            return self.pool.submit(_call, function, *arguments)
 
     def map(self, function: Callable[[Kept, Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """``function(kept, item)`` of each item, in order; only a few items are under way at any moment.
@@ -91,6 +92,19 @@ def side_by_side(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment, and for good in processes that start meanwhile: it ends none halfway through."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _kept: Any = None
