@@ -56,8 +56,11 @@ def children(pid: int | None) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    path = Path(f"/proc/{pid}/stat")
-    return not path.exists() or path.read_text().rpartition(")")[2].split()[0] == "Z"
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # FileNotFoundError, or ProcessLookupError if it ends while it is read
+        return True
+    return state == "Z"
 
 
 @pytest.fixture(scope="module")

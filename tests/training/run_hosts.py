@@ -58,7 +58,8 @@ def main(folder: Path, pause: float) -> None:
         "epochs": solution.history.column("epoch"),
     }
     if fabric.global_rank == 0:
-        (folder / "found.json").write_text(json.dumps(found))
+        (folder / "found.partial").write_text(json.dumps(found))
+        (folder / "found.partial").replace(folder / "found.json")  # which is waited for, and read at once
     fabric.barrier()
 
 

@@ -82,5 +82,5 @@ def test_damaged_files_are_marked_or_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDS)
-def test_five_thousand_damaged_files_are_marked_or_refused(name: str, tmp_path: Path) -> None:
-    assert survives(name, -(-5_000 // len(SEEDS)), tmp_path) > 0
+def test_ten_thousand_damaged_files_are_marked_or_refused(name: str, tmp_path: Path) -> None:
+    assert survives(name, -(-10_000 // len(SEEDS)), tmp_path) > 0
