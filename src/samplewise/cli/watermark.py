@@ -155,7 +155,7 @@ def train(
     ended = {"status": solution.status.name, "selected": solution.selected.to_dict()}
     emit(
         {**ended, "bit_error": error, "run": str(out)},
-        f"{solution.status.message}; {solution.selected.reason}; bit error there after the last: {error:.2%}",
+        f"{solution.status.message}; {solution.selected.reason}; bit error there: {error:.2%}",
         f"The network is in {out}; judge it with samplewise watermark evaluate {out} --data {data}",
         as_json=as_json,
     )
