@@ -1,12 +1,12 @@
 # On a fresh machine with Python 3.11, `make demo` and `make test` each do everything: environment, install, run.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e
+INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ./samplewise -e ./floormark -e
 
 .PHONY: demo test test-slow lint format docs bench front clean
 
 demo: .venv/installed-demo
-	$(BIN)/samplewise demo --out demo
+	$(BIN)/studies demo --out demo
 
 # Reports are looked at in a real browser if there is one (apt-get install chromium); what was skipped is said at the end.
 # One process for each core and one thread in each: PyTorch's own threads gain nothing on small tensors.
@@ -62,9 +62,9 @@ endif
 front: .venv/installed-bench
 	$(BIN)/python benchmarks/front.py --mnist $(MNIST) --fashion $(FASHION) --data $(XRAYS)/images
 
-.venv/installed-%: pyproject.toml constraints.txt
+.venv/installed-%: samplewise/pyproject.toml floormark/pyproject.toml studies/pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
-	$(INSTALL) ".[$*]"
+	$(INSTALL) "./studies$(if $(filter demo,$*),,[$*])"
 	touch $@
 
 clean:

@@ -9,7 +9,7 @@ import numpy as np
 from common import Pixels
 from numpy.typing import NDArray
 
-from samplewise.watermark.noise import parse_attack
+from studies.watermark.noise import parse_attack
 
 VALUES, CLINIC, GEOMETRY, TOGETHER = "values", "X-rays' own", "geometry", "together"
 DEEP = 12

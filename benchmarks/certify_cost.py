@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from samplewise import Constant, Linear, Problem, SequentialPenalty
-from samplewise.certificate import certify
+from samplewise.optimality import certify
 
 
 class Drawn(Dataset[tuple[Tensor, Tensor]]):

@@ -26,9 +26,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
-from samplewise.disk import write_json, write_text
-from samplewise.provenance import provenance
-from samplewise.studies.mnist.digit_network import DigitNetwork
+from samplewise.storage.disk import write_json, write_text
+from samplewise.storage.provenance import provenance
+from studies.mnist.digit_network import DigitNetwork
 
 __all__ = ["DigitNetwork"]  # for the others to import; all the rest is defined here
 

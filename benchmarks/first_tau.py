@@ -14,16 +14,16 @@ from common import begin, keep, options, table
 from torch.utils.data import DataLoader, TensorDataset
 
 import samplewise as sw
-from samplewise.data import ImageData, digits, load_folder
-from samplewise.data.pictures.decode import decode
+from studies.data import ImageData, digits, load_folder
+from studies.pictures.decode import decode
 from samplewise.methods.balance import BATCHES
-from samplewise.studies.mnist.digit_network import study_problem
-from samplewise.studies.mnist.rows import parse_row
-from samplewise.studies.mnist.settings import StudySettings
-from samplewise.studies.mnist.study import warm_start
-from samplewise.watermark.pipeline import Pipeline
-from samplewise.watermark.recipe import SWIFT
-from samplewise.watermark.training import make_network
+from studies.mnist.digit_network import study_problem
+from studies.mnist.rows import parse_row
+from studies.mnist.settings import StudySettings
+from studies.mnist.study import warm_start
+from studies.watermark.pipeline import Pipeline
+from studies.watermark.recipe import SWIFT
+from studies.watermark.training import make_network
 
 
 def found(problem: sw.Problem, model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any) -> float:

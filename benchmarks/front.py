@@ -21,10 +21,10 @@ from front_parts.arms import COMPARED, NAMES, TRIED, run_once
 from front_parts.page import PILOTS, RULE, Runs, draw, section, shipped, tried
 from front_parts.tasks import Parts, Task, fashion, mnist, regression, watermark
 
-from samplewise.data.processes import side_by_side
-from samplewise.disk import write_json
+from floormark.processes import side_by_side
+from samplewise.storage.disk import write_json
 from samplewise.errors import NotFiniteError
-from samplewise.provenance import provenance
+from samplewise.storage.provenance import provenance
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ import samplewise as sw
 from samplewise.measures import psnr
 from samplewise.training.plan import MicroBatch
 from samplewise.training.step import Stepper
-from samplewise.watermark.networks.hidden import Discriminator, Hidden, channels_last
-from samplewise.watermark.pipeline import Adversary, MarkedBatch
+from studies.watermark.networks.hidden import Discriminator, Hidden, channels_last
+from studies.watermark.pipeline import Adversary, MarkedBatch
 
 BITS = 200
 FLOOR = 40.0

@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from common import begin, keep, options, ratios, take_turns, timed
 
-from samplewise.data import ImageData
-from samplewise.studies.mnist.rows import parse_row
-from samplewise.studies.mnist.settings import StudySettings
-from samplewise.studies.mnist.study import Job, run_jobs
+from studies.data import ImageData
+from studies.mnist.rows import parse_row
+from studies.mnist.settings import StudySettings
+from studies.mnist.study import Job, run_jobs
 
 
 def random_images(samples: int) -> tuple[ImageData, None]:

@@ -22,7 +22,7 @@ from common import ROOT, begin, keep, options, quartiles, ratios, table, take_tu
 from numpy.typing import NDArray
 from scipy import optimize
 
-from samplewise.minimize import LagrangianRounds, PenaltyRounds, minimize
+from samplewise.minimization import LagrangianRounds, PenaltyRounds, minimize
 
 sys.path.insert(0, str(ROOT / "tests"))
 

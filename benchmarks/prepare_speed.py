@@ -23,7 +23,7 @@ import numpy as np
 from common import begin, enlarged, keep, options, peak_megabytes, quartiles, ratios, table, take_turns
 from PIL import Image
 
-from samplewise.data.pictures import Listing, find, prepare
+from studies.pictures import Listing, find, prepare
 
 PUBLISHED = 112_120  # images of ChestX-ray8, of 1024 x 1024 pixels
 LARGE = 1024

@@ -10,10 +10,10 @@ import torch
 from common import DigitNetwork, begin, keep, options, table
 
 from samplewise import Geometric, Linear, Penalty, Quadratic, SequentialPenalty, audit, fit
-from samplewise.certificate import certify
-from samplewise.data import digits
+from samplewise.optimality import certify
+from studies.data import digits
 from samplewise.stopping import GradientRule, inverse_tau
-from samplewise.studies.mnist.digit_network import CONSTRAINT, study_problem
+from studies.mnist.digit_network import CONSTRAINT, study_problem
 
 THETA, BATCH, RATE = 0.02, 32, 1e-3
 # The rule leaves fewer rounds in the same epochs, so each raises tau more, up to the same seven times the first.

@@ -15,7 +15,7 @@ import numpy as np
 from common import ROOT, begin, keep, options
 from numpy.typing import NDArray
 
-from samplewise.theory import iteration_bound, smoothness
+from studies.theory import iteration_bound, smoothness
 
 SAMPLES, WIDTH, WANTED, BOUND = 8, 10, 2.0, 1.0
 TAUS = (1.0, 10.0, 100.0)

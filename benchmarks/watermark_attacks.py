@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from workfile import Record, records, work_through
 
 from samplewise.errors import RefusedError
-from samplewise.watermark import Watermarker
+from floormark import Watermarker
 
 LENGTH = 12
 OURS = "samplewise"

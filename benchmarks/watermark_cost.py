@@ -33,11 +33,11 @@ from common import (
 )
 from PIL import Image
 
-from samplewise.watermark import Watermarker
-from samplewise.watermark.folder import extract_file
-from samplewise.watermark.formats.stored import MAX_BYTES, MAX_PIXELS
-from samplewise.watermark.marking import FileMarker
-from samplewise.watermark.payload import Payload
+from floormark import Watermarker
+from floormark.files.folder import extract_file
+from floormark.imageio.stored import MAX_BYTES, MAX_PIXELS
+from floormark.files.marking import FileMarker
+from floormark.payload import Payload
 
 TEXT = "patient 4711"
 FLOOR = 45.0

@@ -30,14 +30,14 @@ from scipy.ndimage import gaussian_filter
 from workfile import COMMIT, Record, records, work_through
 
 from samplewise.errors import RefusedError
-from samplewise.watermark import Watermarker
-from samplewise.watermark.networks.lattice import pilot_tile
-from samplewise.watermark.noise import parse_attack
-from samplewise.watermark.payload import Key
-from samplewise.watermark.schemes import Sight, Woven
-from samplewise.watermark.strength import Drawing, Strongest
-from samplewise.watermark.tools import LEVELS
-from samplewise.watermark.watermarker import STRONGEST, as_stored
+from floormark import Watermarker
+from floormark.network import pilot_tile
+from studies.watermark.noise import parse_attack
+from floormark.payload import Key
+from floormark.tiling import Sight, Woven
+from floormark.strength import Drawing, Strongest
+from studies.watermark.conversion import LEVELS
+from floormark.api import STRONGEST, as_stored
 
 FLOOR = 45.0
 COPIED = 38.0

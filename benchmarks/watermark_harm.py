@@ -16,8 +16,8 @@ from PIL import Image
 
 import samplewise as sw
 from samplewise.errors import RefusedError
-from samplewise.watermark.formats import StoredImage, read
-from samplewise.watermark.shown import shown_grey, shown_range
+from floormark.imageio import StoredImage, read
+from floormark.display_range import shown_grey, shown_range
 
 mpl.use("agg")
 from matplotlib import pyplot as plt

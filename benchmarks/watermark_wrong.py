@@ -21,8 +21,8 @@ from scipy.stats import beta
 from workfile import Record, records, work_through
 
 from samplewise.errors import RefusedError
-from samplewise.watermark import Watermarker
-from samplewise.watermark.payload import Key
+from floormark import Watermarker
+from floormark.payload import Key
 
 KEYS = {"none": None, "own": Key(b"of the owner of the images"), "other": Key(b"of somebody else altogether")}
 MOVES = [kind for kind in KINDS.values() if kind.group in (GEOMETRY, TOGETHER)]

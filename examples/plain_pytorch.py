@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import samplewise as sw
-from samplewise.data import digits
+from studies.data import digits
 
 EPOCHS = 60
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import samplewise as sw
-from samplewise.data import digits
+from studies.data import digits
 from samplewise.integrations.lightning import Audits, Rounds
 
 EPOCHS = 40

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from samplewise.checkpoint import load_state, save_state
+from samplewise.storage.checkpoint import load_state, save_state
 from samplewise.cli import main
 
 SECONDS = 900  # of a machine that is busy with other work

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
-from samplewise.data import load_folder
-from samplewise.data.pictures.decode import decode
-from samplewise.disk import atomic
+from studies.data import load_folder
+from studies.pictures.decode import decode
+from samplewise.storage.disk import atomic
 from samplewise.measures import mse
 from samplewise.samples import mix
-from samplewise.studies.mnist.digit_network import DigitNetwork, study_problem
-from samplewise.watermark.pipeline import Pipeline
-from samplewise.watermark.recipe import SWIFT
-from samplewise.watermark.training import make_network
+from studies.mnist.digit_network import DigitNetwork, study_problem
+from studies.watermark.pipeline import Pipeline
+from studies.watermark.recipe import SWIFT
+from studies.watermark.training import make_network
 
 Parts = Mapping[str, TensorDataset]
 PARTS = ("train", "validation", "calibration", "test")
@@ -310,7 +310,7 @@ def xray_parts(folder: Path, size: int, task: Task, seed: int) -> Parts:
 
 
 def watermark(folder: Path) -> Task:
-    """Ours as :data:`samplewise.watermark.recipe.SWIFT` trains it, in 10 rounds of 50 steps, of which 3 are warm."""
+    """Ours as :data:`studies.watermark.recipe.SWIFT` trains it, in 10 rounds of 50 steps, of which 3 are warm."""
     recipe = replace(SWIFT, size=64, bits=32, floor=FLOOR)
     pipeline = Pipeline(recipe, make_network(recipe))
 

@@ -1,0 +1,170 @@
+"""What holds for one marked image: measured on the stored integers of the two files, for people and machines."""
+
+import dataclasses
+import hashlib
+import math
+import re
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from samplewise.storage.records import read_json
+from samplewise.storage.disk import open_regular, write_json
+from samplewise.errors import DataError, did_you_mean
+from floormark.fidelity import Fidelity
+from floormark.imageio import naming
+from floormark.strength import HIGHEST_FLOOR, LOWEST_FLOOR
+
+FORMAT = "samplewise-watermark-certificate-2"
+ALGORITHM = "ed25519"
+MAX_FILE = 1 << 20  # bytes; a certificate has about one thousand
+MAX_COUNT, MAX_TEXT = 1 << 32, 200
+"""What no number and no text of a certificate exceeds."""
+SHOWN = 60  # characters of a wrong entry that an error repeats
+HASH = re.compile(r"[0-9a-f]{64}")
+PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
+Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
+
+
+def sha256(path: Path | str) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def certificate_path(image: Path) -> Path:
+    """Where the certificate of an image lies: beside it."""
+    return image.with_name(f"{image.name}.json")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who vouches for the other entries of a certificate; :mod:`floormark.signing` makes and checks it."""
+
+    algorithm: str
+    public_key: str
+    """32 bytes, in hexadecimal digits."""
+    value: str
+    """64 bytes, in hexadecimal digits."""
+
+    def __post_init__(self) -> None:
+        if self.algorithm != ALGORITHM:
+            raise DataError(f"expected a signature of the algorithm {ALGORITHM}, got {self.algorithm!r}")
+        if not HASH.fullmatch(self.public_key) or not re.fullmatch("[0-9a-f]{128}", self.value):
+            raise DataError("expected a public key of 64 hexadecimal digits and a signature of 128")
+
+
+@dataclass(frozen=True)
+class ImageCertificate:
+    """The facts about one marked image, for the archive. No name of a file or of a patient is among them."""
+
+    original_sha256: str
+    result_sha256: str
+    model: str
+    """Which network marked it."""
+    floor: float
+    """The PSNR that was asked for, in dB."""
+    bits: int
+    """Length of the message."""
+    bit_errors: int
+    """How many of them are wrong when read from the result."""
+    fidelity: Fidelity
+    protected: str | None = None
+    """Which region was not to be touched: a rectangle ``x,y,w,h``, or the SHA-256 of a mask."""
+    signature: Signature | None = None
+
+    def __post_init__(self) -> None:
+        for digest in (self.original_sha256, self.result_sha256):
+            if not HASH.fullmatch(digest):
+                raise DataError(f"expected a SHA-256 of 64 hexadecimal digits, got {digest!r}")
+        if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
+            raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
+        if not 0 <= self.bit_errors <= self.bits:
+            raise DataError(f"expected 0 to {self.bits} bit errors, got {self.bit_errors}")
+        if self.protected is not None and not (PLACE.fullmatch(self.protected) or HASH.fullmatch(self.protected)):
+            raise DataError(f"expected x,y,w,h or a SHA-256 as the protected region, got {self.protected!r}")
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the floor is reached and nothing protected was touched."""
+        return self.fidelity.reaches(self.floor) and self.fidelity.protected_unchanged
+
+    def entries(self) -> dict[str, Any]:
+        """What is written, by name."""
+        return {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
+
+    def write(self, path: Path | str) -> None:
+        """Write strict JSON, whole or not at all."""
+        write_json(Path(path), self.entries())
+
+    @staticmethod
+    def read(path: Path | str) -> "ImageCertificate":
+        """Read what :meth:`write` wrote; whether a signature is valid is not looked at.
+
+        Raises:
+            DataError: the file is torn, foreign, or has unknown, missing or impossible entries.
+        """
+        return read_entries(path)[0]
+
+
+def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
+    """A certificate, and the entries of its file just as they are, which is what a signature is about.
+
+    The file has all entries of its format, each within what it can be. Whether they are true, only images tell.
+    """
+    entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_FILE)
+    values = dict(entries)
+    if values.pop("format", None) != FORMAT:
+        raise DataError(
+            f"{path}: is not a certificate of a marked image of this version of the library ({FORMAT}): mark it again"
+        )
+    told = values.pop("satisfied", None)
+    with naming(Path(path)):
+        values["fidelity"] = _checked(_build(Fidelity, values.get("fidelity")))
+        if values.get("signature") is not None:
+            values["signature"] = _build(Signature, values["signature"])
+        certificate = _build(ImageCertificate, values)
+        if told is not certificate.satisfied:
+            raise DataError(f"expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
+    return certificate, entries
+
+
+def _checked(fidelity: Fidelity) -> Fidelity:
+    """What was measured as :func:`~floormark.fidelity.fidelity` measures it: all of it, of one image."""
+    measured = (fidelity.shown_psnr, fidelity.patch_psnr, fidelity.worst_patch)
+    if any((one is None) != (fidelity.psnr is None) for one in measured):
+        raise DataError("expected psnr, shown_psnr, patch_psnr and worst_patch to agree on whether a pixel changed")
+    if fidelity.worst_patch is not None and not PLACE.fullmatch(fidelity.worst_patch):
+        raise DataError(f"expected x,y,w,h as the worst patch, got {fidelity.worst_patch!r}")
+    if (fidelity.shown or 0) <= 0 or fidelity.largest_change is None or fidelity.largest_change < 0:
+        raise DataError("expected a width of what is shown above 0, and a largest change of at least 0")
+    if fidelity.ssim is not None and not -1 <= fidelity.ssim <= 1 + 1e-9:
+        raise DataError(f"expected an SSIM of -1 to 1, got {fidelity.ssim}")
+    return fidelity
+
+
+def _build(kind: type[Kind], values: Any) -> Kind:
+    """The dataclass from exactly the entries it has, each of its type: others may have written the file."""
+    if not isinstance(values, dict):
+        raise DataError(f"expected the entries of {kind.__name__.lower()}, got {type(values).__name__}")
+    hints = typing.get_type_hints(kind)
+    if unknown := [name for name in values if name not in hints]:
+        raise DataError(f"unknown entry {unknown[0][:SHOWN]!r}.{did_you_mean(unknown[0], list(hints))}")
+    # Also those with a default: who takes an entry out must not lower what is compared.
+    if missing := [name for name in hints if name not in values]:
+        raise DataError(f"expected the entries {', '.join(missing)}, got none")
+    for name, entry in values.items():
+        hint = hints[name]
+        kinds = typing.get_args(hint) or (hint,)
+        if type(entry) not in kinds or (isinstance(entry, float) and not math.isfinite(entry)):
+            expected = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
+            got = type(entry).__name__ if isinstance(entry, dict | list) else repr(entry)[:SHOWN]
+            raise DataError(f"expected {name} to be a finite {expected}, got {got}")
+        if (type(entry) is int and entry > MAX_COUNT) or (type(entry) is str and len(entry) > MAX_TEXT):
+            raise DataError(f"expected {name} to be a number or a text of usual size, got a longer one")
+    return kind(**values)

@@ -1,0 +1,99 @@
+"""What is shown of a stored image, and how much may change in each of its patches."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from floormark.imageio import StoredImage, bands
+from floormark.patches import PATCH, above_image, calmness
+
+TAIL = 0.5
+"""Percent of the values at either end that the range in use leaves out: marking moves the extremes, hardly these."""
+LEAST_SPAN = 32
+"""Levels of the narrowest range. Below, the rounding to whole levels would be most of what the network sees."""
+BAND = 1 << 20
+"""Values that are turned into floating point at once."""
+
+
+def used_range(image: StoredImage) -> tuple[float, float]:
+    """The lowest value and the width of all of an 8-bit range, but of what is used of a deeper one.
+
+    Scanners store 12 bits in 16, or less: seen whole, such an image would be flat and black.
+    """
+    if image.bits <= 8:
+        return image.lowest, image.peak
+    counts = _counts(image, padding=False)
+    if not counts.any():
+        counts = _counts(image, padding=True)
+    # The percentiles as NumPy has them, between two values along a straight line, without a copy of a large image.
+    below = counts.cumsum()
+    places = (below[-1] - 1) * np.array([TAIL, 100.0 - TAIL]) / 100.0
+    before = np.floor(places)
+    first, second = (
+        image.lowest + below.searchsorted(np.minimum(at, below[-1] - 1), "right") for at in (before, before + 1)
+    )
+    low, high = first + (second - first) * (places - before)
+    return float(low), float(max(high - low, LEAST_SPAN))
+
+
+def _counts(image: StoredImage, *, padding: bool) -> NDArray[np.int64]:
+    """How many pixels have each value, from the lowest, with padding or without."""
+    counts = np.zeros(image.peak + 1, np.int64)
+    for rows in bands(image.pixels, BAND):
+        pixels = image.pixels[rows]
+        counted = pixels if padding else pixels[~image.padding(pixels)]
+        # Only padding can lie outside.
+        places = np.clip(counted.ravel().astype(np.int64) - image.lowest, 0, image.peak)
+        counts += np.bincount(places, minlength=len(counts))
+    return counts
+
+
+def shown_range(image: StoredImage) -> tuple[float, float]:
+    """The lowest value and the width of what is shown: the display window of a DICOM file, or the range in use."""
+    if image.window is None:
+        return used_range(image)
+    return image.window.low, image.window.high - image.window.low
+
+
+def shown_grey(pixels: NDArray[Any], shown: tuple[float, float]) -> NDArray[np.float32]:
+    """Pixels ``(h, w)`` or ``(h, w, 3)`` of a shown range as grey in [0, 1], ``(h, w)``."""
+    lowest, span = shown
+    grey = pixels.astype(np.float32) if pixels.ndim == 2 else pixels.mean(2, dtype=np.float32)
+    grey -= np.float32(lowest)
+    grey /= np.float32(span)
+    return np.clip(grey, 0.0, 1.0, out=grey)
+
+
+def relative_floors(image: StoredImage) -> NDArray[np.float64]:
+    """How many dB the floor of each patch of an image lies above that of the image, ``(rows, columns)``."""
+    lowest, span = shown_range(image)
+    channels = image.pixels[0, 0].size
+    calm = []
+    for rows in bands(image.pixels, BAND, unit=PATCH):
+        # The sum of the colours, not their mean: stored values and their squares are whole numbers, and so exact.
+        pixels = image.pixels[rows]
+        grey = pixels.astype(np.float64) if pixels.ndim == 2 else pixels.sum(2, dtype=np.float64)
+        np.clip(grey, channels * lowest, channels * (lowest + span), out=grey)
+        calm.append(calmness(torch.from_numpy(grey)[None, None], channels * span))
+    found: NDArray[np.float64] = above_image(torch.cat(calm, dim=2))[0, 0].numpy()
+    return found
+
+
+def patch_squares(difference: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The sum of the squares in each patch of differences ``(H, W)`` or ``(H, W, C)``, ``(rows, columns)``."""
+    squares = difference.astype(np.int64) if difference.ndim == 2 else None
+    if squares is None:
+        squares = np.square(difference.astype(np.int64)).sum(2)
+    else:
+        squares *= squares
+    down = np.add.reduceat(squares, np.arange(0, squares.shape[0], PATCH), axis=0)
+    sums: NDArray[np.int64] = np.add.reduceat(down, np.arange(0, squares.shape[1], PATCH), axis=1)
+    return sums
+
+
+def patch_sizes(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """How many values each patch of an image has, ``(rows, columns)``: fewer at the edges."""
+    height, width = (np.minimum(PATCH, length - np.arange(0, length, PATCH)) for length in shape[:2])
+    return np.outer(height, width) * (shape[2] if len(shape) == 3 else 1)

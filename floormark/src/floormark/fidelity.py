@@ -1,0 +1,154 @@
+"""How much marking changed an image: measured on the stored integers, in all it may hold and in what is shown of it."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from samplewise import measures
+from samplewise.errors import DataError
+from floormark.imageio import StoredImage, bands
+from floormark.patches import PATCH
+from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
+
+BAND, SSIM_BAND = 1 << 20, 1 << 17  # values that are compared at once
+SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How much marking changed the stored values of an image."""
+
+    peak: int
+    """The width of their range, ``2**BitsStored - 1``."""
+    psnr: float | None
+    """In dB, over all values and against :attr:`peak`; None if no pixel changed."""
+    ssim: float | None
+    """None if the image is smaller than the window of the measure."""
+    max_difference: int
+    changed_share: float
+    """Of the pixels, in [0, 1]."""
+    protected_pixels: int
+    """How many were not to be touched."""
+    protected_unchanged: bool
+    shown: float | None = None
+    """The width of the range that is shown: the display window of a DICOM file, or what is used of many bits."""
+    shown_psnr: float | None = None
+    """In dB, over all values and against :attr:`shown`; None if no pixel changed."""
+    largest_change: float | None = None
+    """:attr:`max_difference` in the unit of the modality."""
+    unit: str = ""
+    """Such as HU."""
+    patch_psnr: float | None = None
+    """The floor that every patch keeps: the least, over all, of its PSNR less what its floor is above the image's."""
+    worst_patch: str | None = None
+    """Where that patch is: ``x,y,width,height``."""
+
+    def __post_init__(self) -> None:
+        if self.peak < 1 or min(self.max_difference, self.protected_pixels) < 0 or not 0 <= self.changed_share <= 1:
+            raise DataError("expected a peak above 0, counts of at least 0 and a share of at most 1")
+        if (self.psnr is None) != (self.max_difference == 0) or (self.changed_share == 0) != (self.max_difference == 0):
+            raise DataError("expected psnr, max_difference and changed_share to agree on whether a pixel changed")
+
+    @property
+    def floors(self) -> tuple[float, ...]:
+        """What a floor must not be above: the PSNR of the image, in what is shown of it, and of the worst patch."""
+        return tuple(one for one in (self.psnr, self.shown_psnr, self.patch_psnr) if one is not None)
+
+    def reaches(self, floor: float) -> bool:
+        """Whether image and patches keep a floor in dB."""
+        return all(one >= floor for one in self.floors)
+
+
+def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None) -> Fidelity:
+    """Compare an image with the integers it has become; ``protected`` is True where nothing may change."""
+    pixels, peak = original.pixels, original.peak
+    same = pixels.shape == marked.shape and pixels.dtype == marked.dtype
+    if not same or pixels.dtype.kind not in "iu" or pixels.ndim not in (2, 3) or not pixels.size:
+        raise DataError(
+            f"expected two images (H, W) or (H, W, C) of one integer type, got {pixels.shape} {pixels.dtype} and "
+            f"{marked.shape} {marked.dtype}"
+        )
+    largest, changed, kept, untouched = 0, 0, 0, True
+    patches = []
+    for rows in bands(pixels, BAND, unit=PATCH):
+        difference = np.abs(marked[rows].astype(np.int32) - pixels[rows])
+        patches.append(patch_squares(difference))
+        largest = max(largest, int(difference.max()))
+        touched = difference > 0 if difference.ndim == 2 else difference.max(axis=2) > 0
+        changed += int(touched.sum())
+        if protected is not None:
+            kept += int(protected[rows].sum())
+            untouched &= not touched[protected[rows]].any()
+    squares = np.concatenate(patches)
+    total = int(squares.sum())
+    span = shown_range(original)[1]
+    window = original.window
+    worst, where = _worst_patch(original, squares, span) if total else (None, None)
+    return Fidelity(
+        peak=peak,
+        psnr=10.0 * math.log10(peak**2 * pixels.size / total) if total else None,
+        ssim=ssim(original, marked),
+        max_difference=largest,
+        changed_share=changed / (pixels.shape[0] * pixels.shape[1]),
+        protected_pixels=kept,
+        protected_unchanged=untouched,
+        shown=float(span),
+        shown_psnr=10.0 * math.log10(span**2 * pixels.size / total) if total else None,
+        largest_change=float(largest * (1.0 if window is None else window.step)),
+        unit="" if window is None else window.unit,
+        patch_psnr=worst,
+        worst_patch=where,
+    )
+
+
+def _worst_patch(original: StoredImage, squares: NDArray[np.int64], span: float) -> tuple[float, str]:
+    """The floor that the patch nearest to its own keeps, and where it is."""
+    mean = np.maximum(squares, 1e-9) / patch_sizes(original.pixels.shape) / span**2
+    reached = -10.0 * np.log10(mean) - relative_floors(original)
+    row, column = np.unravel_index(int(reached.argmin()), reached.shape)
+    height, width = original.pixels.shape[:2]
+    top, left = PATCH * int(row), PATCH * int(column)
+    return float(reached.min()), f"{left},{top},{min(PATCH, width - left)},{min(PATCH, height - top)}"
+
+
+def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
+    """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time.
+
+    In float64, since the variance of what is bright and flat is a difference of two numbers that are nearly equal; of
+    the images' sum and difference, which have four moments where the images themselves have five.
+    """
+    size, peak = measures.SSIM_WINDOW, original.peak
+    if min(marked.shape[:2]) < size:
+        return None
+    window = torch.exp(-((torch.arange(size, dtype=torch.float64) - size // 2) / SSIM_SIGMA).square() / 2)
+    window /= window.sum()
+    # The borders are mirrored, in bands: of a large image a second copy of each would be much.
+    down, across = (np.pad(np.arange(length), size // 2, mode="reflect") for length in marked.shape[:2])
+    images = [np.atleast_3d(image) for image in (original.pixels, marked)]
+    total = 0.0
+    for rows in bands(np.broadcast_to(images[0][:1], (len(down), *images[0].shape[1:])), SSIM_BAND, overlap=size - 1):
+        first, second = (
+            torch.from_numpy((image[down[rows]][:, across] - float(original.lowest)) / peak) for image in images
+        )
+        both, apart = first + second, first - second
+        moments = torch.stack([both, apart, both * both, apart * apart])
+        for dimension in (1, 2):
+            length = moments.shape[dimension] - size + 1
+            smooth = moments.narrow(dimension, 0, length) * window[0]
+            for place in range(1, size):
+                smooth.add_(moments.narrow(dimension, place, length), alpha=float(window[place]))
+            moments = smooth
+        mean, error, square, error_square = moments
+        low, high = 2 * 0.01**2, 2 * 0.03**2  # as everybody takes them; twice, as all is of a sum
+        alike = torch.ones_like(mean)
+        for ours, lost, constant in (
+            (mean * mean, error * error, low),
+            (square - mean * mean, error_square - error * error, high),
+        ):
+            alike *= (ours - lost + constant) / (ours + lost + constant)
+        total += float(alike.mean()) * len(mean)
+    return total / len(marked)

@@ -1,0 +1,221 @@
+"""A whole folder of images marked: several processes, killed at any moment, gone on with, in flat memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from floormark.processes import side_by_side
+from samplewise.storage.records import SettingsFile
+from samplewise.storage.disk import alone, clear_partial
+from samplewise.errors import ConfigurationError, DataError, RefusedError
+from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
+from floormark.imageio import SUFFIXES, looks_like_image, naming, read, suffix_format
+from floormark.files.marking import FileMarker
+from floormark.files.messages import Messages
+from floormark.payload import Extracted
+from floormark.api import Watermarker
+
+if TYPE_CHECKING:
+    from floormark.signing import Signer
+
+
+@dataclass(frozen=True)
+class FolderSettings:
+    """What a folder of marked images was made with."""
+
+    model: str
+    message_and_key: str
+    """Of the SHA-256 of the bits that are hidden: another message, table or template of them, or key gives another."""
+    floor: float
+    protect: str
+    lossy: bool
+    signed_by: str = ""
+    """Fingerprint of the key that signs the certificates."""
+    max_difference: float | None = None
+    replace: bool = False
+
+
+FOLDER_FILE = SettingsFile(".samplewise-watermark.json", "samplewise-marked-1", FolderSettings, "marked images")
+
+
+class Status(Enum):
+    """What became of one file."""
+
+    WRITTEN = "written"
+    DONE = "done before"
+    REFUSED = "refused"
+    BAD = "bad input"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One file to be marked."""
+
+    name: str
+    """Relative to the folder."""
+    source: Path
+    target: Path
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """What became of one file, and why."""
+
+    name: str
+    status: Status
+    reason: str = ""
+    certificate: ImageCertificate | None = None
+    """Of a file that was written."""
+    notes: tuple[str, ...] = ()
+
+
+def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The image files in a folder and below, in order, and what is left alone: links, hidden and other files.
+
+    Links are not followed: they may lead out of the folder, or round in circles.
+    """
+    found: list[Path] = []
+    left: list[Path] = []
+
+    def stop(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    for base, folders, files in os.walk(folder, onerror=stop):
+        apart = [name for name in folders if name.startswith(".") or Path(base, name).is_symlink()]
+        folders[:] = sorted(set(folders) - set(apart))
+        for path in (Path(base, name) for name in sorted(files + apart)):
+            other = path.is_symlink() or path.name.startswith(".") or path.name == "DICOMDIR"
+            (left if other or not looks_like_image(path) else found).append(path)
+    if not found:
+        raise DataError(f"{folder}: expected image files ({', '.join(SUFFIXES)}), got none")
+    return found, left
+
+
+def marked_name(name: Path, *, lossy: bool) -> Path:
+    """What a marked image is called in another folder: the same, but JPEG becomes PNG unless ``lossy``."""
+    written = suffix_format(name)
+    return name if lossy or written is None or written.exact else name.with_suffix(".png")
+
+
+def tasks(source: Path, files: list[Path], target: Path, *, lossy: bool = False) -> list[Task]:
+    """Where each file of ``source`` goes below ``target``: to its :func:`marked_name`."""
+    inner, outer = source.resolve(), target.resolve()
+    if inner == outer or inner in outer.parents or outer in inner.parents:
+        raise ConfigurationError(f"expected two folders apart, got {source} and {target}: one lies in the other")
+    found: dict[Path, Task] = {}
+    for path in files:
+        name = path.relative_to(source)
+        goal = marked_name(name, lossy=lossy)
+        if goal in found:
+            raise ConfigurationError(f"{source}: {found[goal].name} and {name} would both become {goal}: rename one")
+        found[goal] = Task(str(name), path, target / goal)
+    return list(found.values())
+
+
+def mark_folder(
+    marker: FileMarker, found: list[Task], out: Path, *, workers: int, resume: bool
+) -> Iterator[FileResult]:
+    """Mark files one by one and say what became of each, in order; with one worker in this process.
+
+    The folder ``out`` is new or empty, or with ``resume`` one that the same call was at work on: files that are there,
+    with the certificate that they were made of these images, are done.
+    """
+    if isinstance(marker.message, Messages):
+        marker.message.check_files([task.name for task in found])
+    protect = marker.protect.identity if marker.protect is not None else ""
+    settings = FolderSettings(
+        marker.marker.model,
+        marker.message_and_key,
+        marker.floor,
+        protect,
+        marker.lossy,
+        max_difference=None if marker.max_difference is None else float(marker.max_difference),
+        replace=marker.replace,
+    )
+    if marker.signer is not None:
+        settings = replace(settings, signed_by=marker.signer.public.fingerprint)
+    folders = {out, *(task.target.parent for task in found)}
+    _check_links(out, folders)
+    if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:
+        settings = replace(settings, model=marker.marker.formerly)  # begun by an earlier version
+    FOLDER_FILE.open(out, settings, resume=resume)
+    with alone(out, "folder"):
+        for folder in folders:  # of a run that was killed
+            clear_partial(folder)
+        marker = replace(marker, force=False)
+        if workers == 1:
+            yield from (_mark(marker, task) for task in found)
+            return
+        # One thread each: the processes share the cores between them.
+        with side_by_side(workers, partial(replace, marker), threads=1) as pool:
+            yield from pool.map(_mark, found)
+
+
+def _check_links(out: Path, folders: set[Path]) -> None:
+    """Refuse folders behind links: what is written there would lie elsewhere."""
+    below = {part for folder in folders for part in (folder, *folder.parents) if out in part.parents}
+    if links := sorted(part for part in below if part.is_symlink()):
+        raise ConfigurationError(
+            f"{links[0]}: is a link, which may lead out of {out}: remove it, or choose another folder"
+        )
+
+
+def extract_file(marker: Watermarker, path: Path) -> Extracted:
+    """What one file says."""
+    image = read(path)
+    with naming(path):
+        return marker.extract(image)
+
+
+def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[Extracted | DataError]:
+    """What each file says, or why it cannot be read, in order; with one worker in this process."""
+    if workers == 1:
+        yield from (_extract(marker, path) for path in paths)
+        return
+    with side_by_side(workers, partial(_same, marker), threads=1) as pool:
+        yield from pool.map(_extract, paths)
+
+
+def _same(marker: Watermarker) -> Watermarker:
+    return marker
+
+
+def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:
+    try:
+        return extract_file(marker, path)
+    except DataError as error:
+        return DataError(str(error))
+
+
+def _mark(marker: FileMarker, task: Task) -> FileResult:
+    """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
+    try:
+        if os.path.lexists(task.target):
+            _check_done(task, marker.signer)
+            return FileResult(task.name, Status.DONE)
+        certificate, notes = marker.mark_file(task.source, task.target, name=task.name)
+        return FileResult(task.name, Status.WRITTEN, "", certificate, notes)
+    except RefusedError as error:
+        return FileResult(task.name, Status.REFUSED, str(error))
+    except (DataError, ConfigurationError) as error:
+        return FileResult(task.name, Status.BAD, str(error))
+
+
+def _check_done(task: Task, signer: Signer | None) -> None:
+    """What is there was made of this image, or else it is in the way: damaged, or of another image."""
+    told, entries = read_entries(certificate_path(task.target))
+    wrong = ""
+    if signer is not None and not signer.signed(entries, told.signature):
+        wrong = "but its certificate is not signed by this key: remove it, and it is made again"
+    elif told.original_sha256 != sha256(task.source):
+        wrong = "made of another image: choose another folder, or remove it"
+    elif told.result_sha256 != sha256(task.target):
+        wrong = "but not as its certificate says, perhaps cut off: remove it, and it is made again"
+    if wrong:
+        raise ConfigurationError(f"{task.source}: {task.target} is there already, {wrong}")

@@ -1,0 +1,251 @@
+"""DICOM files, by pydicom: stored values, padding, and a derived instance as the standard asks for."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import warnings
+import zlib
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from samplewise.errors import DataError, needed_for
+from floormark.imageio import streams
+from floormark.imageio.stored import Format, ImageFile, Pixels, check_size, one_line
+from floormark.imageio.window import display_window
+
+if TYPE_CHECKING:
+    from pydicom import FileDataset
+
+
+DESCRIPTION = "Invisible watermark embedded by samplewise"
+DEFLATED = "1.2.840.10008.1.2.1.99"
+MAX_INFLATED, MAX_RATIO = 1 << 26, 20
+"""Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
+BLOCK = 1 << 20  # bytes that are inflated at once
+LOSSY_SYNTAXES = (
+    streams.JPEG_BASELINE,
+    streams.JPEG_EXTENDED,
+    streams.JPEG_LS_NEAR,
+    streams.JPEG_2000,  # which may have been lossless: the file does not say
+    streams.HIGH_THROUGHPUT[-1],
+)
+COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
+SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
+
+
+def _derive(dataset: FileDataset, *, lossy: bool) -> None:
+    """Make the dataset a derived instance with a UID of its own that names its source (PS3.3, C.7.6.1 and C.12.1)."""
+    from pydicom import Dataset
+    from pydicom.uid import generate_uid
+
+    purpose = Dataset()
+    purpose.CodeValue, purpose.CodingSchemeDesignator = "121322", "DCM"
+    purpose.CodeMeaning = "Source image for image processing operation"
+    source = Dataset()
+    source.ReferencedSOPClassUID = dataset.SOPClassUID
+    source.ReferencedSOPInstanceUID = dataset.SOPInstanceUID
+    source.PurposeOfReferenceCodeSequence = [purpose]
+    dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
+
+    kind = dataset.get("ImageType") or []
+    kind = [kind] if isinstance(kind, str) else list(kind)
+    dataset.ImageType = ["DERIVED", *(kind[1:] or ["SECONDARY"])]
+    before = dataset.get("DerivationDescription")
+    dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
+    if lossy:
+        dataset.LossyImageCompression = "01"
+    for tag in SIGNATURES:  # of other pixels
+        dataset.pop(tag, None)
+    now = datetime.datetime.now()
+    dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid(prefix=None)
+
+
+class DicomFormat(Format):
+    """DICOM with its preamble, one frame; pixels are the stored values, before any rescale or window.
+
+    Names of such files are often UIDs.
+    """
+
+    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
+        from pydicom import DataElement
+        from pydicom.encaps import encapsulate
+        from pydicom.filewriter import correct_ambiguous_vr
+        from pydicom.uid import ExplicitVRLittleEndian
+
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that were invalid before and are kept
+            dataset = _parsed(image.kept)
+            if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
+                list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
+                correct_ambiguous_vr(dataset, True)
+            _derive(dataset, lossy=image.lossy)
+            for tag in OFFSET_TABLES:
+                dataset.pop(tag, None)
+            if pixels.ndim == 3:
+                dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
+            for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
+                if name in dataset:
+                    dataset[name].value = int(value)
+            del dataset[PIXEL_DATA]
+            if syntax := streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID):
+                dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate([syntax(pixels, image.bits)]))
+                dataset[PIXEL_DATA].is_undefined_length = True
+            else:
+                stored = pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()
+                dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+                if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
+                    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+            dataset.save_as(file, enforce_file_format=True)
+        return file.getvalue()
+
+    def read(self, path: Path, content: bytes) -> ImageFile:
+        """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
+        with needed_for("reading DICOM", "watermark"):
+            import imagecodecs  # noqa: F401 - only to see whether they are there
+            import pydicom  # noqa: F401
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                _check_inflated(content)
+                dataset = _parsed(content)
+                _refuse(dataset)
+                each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
+                check_size(dataset.Columns, dataset.Rows, each, content)
+                return _image(path, content, dataset, _pixels(dataset))
+            except DataError:
+                raise
+            except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
+                raise DataError(f"torn or not a valid DICOM file ({type(error).__name__})") from error
+
+
+DICOM = DicomFormat("dicom", (".dcm", ".dicom"), rb".{128}DICM", any_name=True)
+
+
+def _parsed(content: bytes) -> FileDataset:
+    from pydicom import dcmread
+
+    return dcmread(io.BytesIO(content))
+
+
+def _check_inflated(content: bytes) -> None:
+    """Refuse a small file that grows without end when it is inflated, which pydicom would do at once."""
+    from pydicom.filereader import read_dataset, read_preamble
+
+    if DEFLATED.encode() not in content:
+        return  # then pydicom inflates nothing, however it reads the header
+    file = io.BytesIO(content)
+    read_preamble(file, force=False)
+    header = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag >> 16 != 2)
+    list(header)  # where a type makes no sense, pydicom would read the header otherwise: that is refused
+    if header.get("TransferSyntaxUID") != DEFLATED:
+        return
+    inflate, left, most = zlib.decompressobj(-zlib.MAX_WBITS), file.read(), max(MAX_INFLATED, MAX_RATIO * len(content))
+    size = 0
+    while left and not inflate.eof:
+        size += len(inflate.decompress(left, BLOCK))
+        left = inflate.unconsumed_tail
+        if size > most:
+            raise DataError(f"expected a deflated file of at most {most >> 20} MB when inflated, got more")
+
+
+def _refuse(dataset: FileDataset) -> None:
+    """Say no to what cannot be marked."""
+    if "PixelData" not in dataset:
+        raise DataError("expected a DICOM image, got one without pixel data")
+    for name in ("SOPClassUID", "SOPInstanceUID", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"):
+        if dataset.get(name) in (None, ""):
+            raise DataError(f"expected a DICOM image with {name}, got none")
+    frames, samples = int(dataset.get("NumberOfFrames") or 1), dataset.get("SamplesPerPixel", 1)
+    photometric, signed = dataset.get("PhotometricInterpretation"), dataset.get("PixelRepresentation", 0)
+    allocated, stored, high = dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit
+    if "TransferSyntaxUID" not in dataset.file_meta:
+        raise DataError("expected a DICOM file that names its transfer syntax")
+    grey = samples == 1 and photometric in ("MONOCHROME1", "MONOCHROME2")
+    colour = samples == 3 and photometric in COLOUR and not signed
+    expected = ""
+    if not dataset.file_meta.TransferSyntaxUID.is_little_endian:
+        expected = "a little endian DICOM file, got the retired big endian syntax: convert it, as with dcmconv +te"
+    elif frames != 1:
+        expected = f"one frame, got {frames}: split the file first"
+    elif (allocated, signed) not in ((8, 0), (16, 0), (16, 1)):
+        expected = f"8 or 16 bits, got {allocated} bits, {'' if signed else 'un'}signed"
+    elif not 2 <= stored <= allocated or high != stored - 1:
+        expected = f"2 to {allocated} bits stored from the lowest on, got {stored} up to bit {high}"
+    elif not grey and not colour:
+        expected = f"MONOCHROME1, MONOCHROME2 or colour, got {photometric} with {samples} samples: convert it"
+    if expected:
+        raise DataError(f"expected {expected}")
+
+
+def _pixels(dataset: FileDataset) -> Pixels:
+    from pydicom.pixels.utils import pixel_array
+
+    syntax = dataset.file_meta.TransferSyntaxUID
+    try:
+        if syntax.is_encapsulated:
+            _check_frame(dataset)
+        if (decoder := streams.decoder(syntax)) is not None:
+            pixels, _ = decoder.as_array(dataset)
+        else:
+            # Uncompressed, the words as they are: what lies above the stored bits would be lost, so it must be seen.
+            pixels = pixel_array(dataset, correct_unused_bits=syntax.is_encapsulated)
+    except Exception as error:  # of pydicom or of the decoder it calls
+        advice = "; if it is not torn, convert it first, as with gdcmconv --raw" if syntax.is_encapsulated else ""
+        raise DataError(f"{syntax.name} cannot be decoded: {one_line(error)}{advice}") from error
+    shape = (dataset.Rows, dataset.Columns) + ((3,) if dataset.SamplesPerPixel == 3 else ())
+    if pixels.shape != shape or pixels.itemsize * 8 != dataset.BitsAllocated:
+        raise DataError(f"expected pixels of shape {shape}, got {pixels.shape} of type {pixels.dtype}")
+    return np.array(pixels, pixels.dtype.newbyteorder("="), order="C")
+
+
+def _check_frame(dataset: FileDataset) -> None:
+    """Refuse what its decoder would only find out after it has filled the memory, or taken its time."""
+    from pydicom.encaps import generate_frames
+
+    for tag in OFFSET_TABLES:  # no need for them with one frame, and what is looked at here must be what is decoded
+        dataset.pop(tag, None)
+    frame, *more = islice(generate_frames(dataset.PixelData, number_of_frames=1), 2)
+    if more:
+        raise DataError("expected one frame, got several: split the file first")
+    if dataset.file_meta.TransferSyntaxUID == streams.JPEG_BASELINE:  # which Pillow decodes
+        found = streams.Shape.of(frame)
+        if (found.width, found.height) != (dataset.Columns, dataset.Rows):
+            raise DataError(
+                f"expected {dataset.Columns} x {dataset.Rows} pixels in its stream, got {found.width} x {found.height}"
+            )
+
+
+def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> ImageFile:
+    syntax, notes = dataset.file_meta.TransferSyntaxUID, []
+    lossy = str(syntax) in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
+    if syntax.is_encapsulated and syntax not in streams.ENCODERS:
+        notes.append(f"{syntax.name} will be written uncompressed")
+    if pixels.ndim == 3 and dataset.PhotometricInterpretation != "RGB":
+        notes.append(f"{dataset.PhotometricInterpretation} turned into RGB")
+    if any(tag in dataset for tag in SIGNATURES):
+        notes.append("digital signatures will not be kept, as they are of the original pixels")
+    first, last = dataset.get("PixelPaddingValue"), dataset.get("PixelPaddingRangeLimit")
+    padding = None
+    if first is not None and pixels.ndim == 2:
+        # As a stored value: files are seen that give it unsigned for signed pixels, or the other way round.
+        ends = [
+            int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
+        ]
+        padding = (min(ends), max(ends))
+    image = ImageFile(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding_range=padding)
+    inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
+    image = replace(image, window=display_window(dataset, image), inverted=inverted)
+    outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
+    if (outside & ~image.padding(pixels)).any():
+        raise DataError(
+            f"expected {dataset.BitsStored} bits a pixel, got the value {pixels[outside][0]}, as with an overlay in "
+            "the unused bits: remove it first"
+        )
+    return image

@@ -1,0 +1,273 @@
+"""What every format gives: the stored integers of one image, and a way to write others in their place."""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samplewise.storage.disk import atomic
+from samplewise.errors import ConfigurationError, DataError, RefusedError
+
+MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
+"""More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
+ALWAYS = 1 << 25
+"""Bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits."""
+MAX_RATIO = 10
+"""Bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less."""
+BAND = 1 << 20
+"""Values that are looked at at once."""
+MAX_SCANS = 64
+"""Of a JPEG image, each as slow as decoding all of it; encoders write ten."""
+OBJECT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
+Pixels = NDArray[Any]  # uint8, uint16 or int16
+
+
+def one_line(error: Exception) -> str:
+    """What a library says of a file, short enough for one line."""
+    text = OBJECT.sub("", " ".join(str(error).partition("Traceback")[0].split()))
+    return text[:200] or type(error).__name__
+
+
+def check_size(width: int, height: int, each: int, content: bytes) -> None:
+    """Refuse, before anything is decoded, pixels of ``each`` bytes that are too many, by themselves or for the file."""
+    if not 0 < width * height <= MAX_PIXELS:
+        raise DataError(f"expected 1 to {MAX_PIXELS:,} pixels, got {width} x {height}")
+    if width * height * each > MAX_BYTES:
+        got = f"{width * height * each >> 20} MB: {width} x {height}, {each} bytes each"
+        raise DataError(f"expected at most {MAX_BYTES >> 20} MB of pixels, got {got}; cut the image into pieces")
+    if width * height * each > max(ALWAYS, MAX_RATIO * len(content)):
+        raise DataError(
+            f"expected a file of at least {width * height * each // MAX_RATIO:,} bytes for {width} x {height} "
+            f"pixels, got {len(content):,}: so small a file may be a trap; if not, convert it to TIFF"
+        )
+
+
+def bands(image: Pixels, values: int, *, unit: int = 1, overlap: int = 0) -> list[slice]:
+    """Rows of about so many values, a multiple of ``unit``: of a large image at once, results would fill the memory.
+
+    Each but the first begins with the last ``overlap`` rows of the one before.
+    """
+    step = max(1, values // (unit * image[0].size)) * unit
+    return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Say in an error which file it is about."""
+    try:
+        yield
+    except (RefusedError, DataError, ConfigurationError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def check_scans(jpeg: bytes) -> None:
+    """Refuse a JPEG image that is drawn over and over."""
+    if (scans := jpeg.count(b"\xff\xda")) > MAX_SCANS:
+        raise DataError(f"expected at most {MAX_SCANS} scans in a JPEG image, got {scans}: convert it first")
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a viewer shows from black to white, unless its user chooses something else."""
+
+    low: float
+    """The first stored value that is not black; of MONOCHROME1, not white."""
+    high: float
+    """The last one that is not white, at least one more; both within what the bits of the image can hold."""
+    unit: str = ""
+    """Of what the values stand for, such as HU; empty if that is not known."""
+    step: float = 1.0
+    """How many units one stored value is from the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredImage:
+    """The integers of one image as they are stored: neither scaled nor windowed."""
+
+    pixels: Pixels
+    """Shape ``(H, W)`` or ``(H, W, 3)``; uint8, uint16, or int16 for signed DICOM. Not to be written to."""
+    bits: int
+    """Bits that are stored for each value."""
+    padding_range: tuple[int, int] | None = field(default=None, kw_only=True)
+    """The first and the last value that stand for "no image here", if there are such values."""
+    window: Window | None = field(default=None, kw_only=True)
+    """Of its usual display, if the file says so or its kind has one."""
+
+    def __post_init__(self) -> None:
+        pixels = self.pixels.view()
+        pixels.flags.writeable = False
+        object.__setattr__(self, "pixels", pixels)
+
+    def with_pixels(self, pixels: Pixels) -> Self:
+        """The same image with other pixels."""
+        return replace(self, pixels=pixels)
+
+    @property
+    def peak(self) -> int:
+        """The width of the range of values, for the PSNR."""
+        return (1 << self.bits) - 1
+
+    @property
+    def lowest(self) -> int:
+        """The smallest value a pixel can take; the largest is ``lowest + peak``."""
+        return -(1 << (self.bits - 1)) if self.pixels.dtype.kind == "i" else 0
+
+    def padding(self, pixels: Pixels) -> NDArray[np.bool_]:
+        """Where ``pixels`` hold no image but padding, same shape."""
+        if self.padding_range is None:
+            return np.zeros(pixels.shape, np.bool_)
+        first, last = self.padding_range
+        return (pixels >= first) & (pixels <= last)
+
+    def nearest(self, values: NDArray[np.floating[Any]]) -> Pixels:
+        """The pixels nearest to ``values``, same shape, that this image can hold.
+
+        Rounded and clipped; padding stays, and a pixel that would become padding keeps its value.
+        """
+        rounded = np.clip(np.rint(values), self.lowest, self.lowest + self.peak).astype(self.pixels.dtype)
+        return np.where(self.padding(self.pixels) | self.padding(rounded), self.pixels, rounded)
+
+
+@dataclass(frozen=True)
+class Format(ABC):
+    """One kind of image file: all that reading, writing and finding such files takes."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    """The first is the usual one."""
+    begins: bytes
+    """Expression that the first bytes of every such file match."""
+    exact: bool = field(default=True, kw_only=True)
+    """Whether what is written holds every pixel as it is."""
+    any_name: bool = field(default=False, kw_only=True)
+    """Whether such files go by any name, so that only their first bytes tell."""
+
+    def matches(self, content: bytes) -> bool:
+        """Whether a file that begins with ``content`` is of this kind."""
+        return re.match(self.begins, content, re.DOTALL) is not None
+
+    @abstractmethod
+    def read(self, path: Path, content: bytes) -> ImageFile:
+        """Decode a file; whatever is wrong with it is a :class:`DataError`, without the file's name."""
+
+    @abstractmethod
+    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
+        """The whole file of this format with ``pixels`` and all else that it can keep of ``image``."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFile(StoredImage):
+    """One image file, without its alpha channel, which stays as it is."""
+
+    path: Path
+    format: Format
+    lossy: bool
+    """Whether the file, or one it was made from, was compressed with loss."""
+    notes: tuple[str, ...]
+    """What a user should know: conversions, and what will not be kept."""
+    kept: Any
+    """What the format needs to write everything else again."""
+    alpha: Pixels | None = None
+    inverted: bool = field(default=False, kw_only=True)
+    """Whether low values are shown bright, as in MONOCHROME1."""
+    sha256: str = field(default="", kw_only=True)
+    """Of the file as it was read."""
+
+    @contextmanager
+    def writing(
+        self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False
+    ) -> Iterator[ImageFile]:
+        """Write ``pixels`` with everything else of this file; whole, checked by reading it back, or not at all.
+
+        What was read back from the disk is given before it takes its name: if the block fails, nothing is kept.
+
+        Args:
+            path: the file. Its suffix chooses the format, among those that can hold the image.
+            pixels: of the same shape and type as :attr:`pixels`.
+            force: replace a file that is there.
+            lossy: allow a format that changes the pixels (JPEG).
+
+        Raises:
+            ConfigurationError: the pixels do not fit, the file is there already, or the format does not fit.
+            DataError: what is kept of a strange file cannot be written such that it reads back.
+            OutputError: the disk does not take it.
+        """
+        from floormark.imageio import read, target_format  # it imports this module
+
+        path = Path(path)
+        self._check(pixels)
+        target = target_format(self, path, lossy=lossy)
+        check_free(path, force=force)
+        try:
+            content = target.encode(self, pixels)
+        except Exception as error:  # what was kept of a strange file may be more than the libraries can write
+            raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
+        with atomic(path) as temporary:
+            temporary.write_bytes(content)
+            del content  # of a large image, memory that reading it back takes
+            try:
+                found = read(temporary)
+                whole = found.format is target and (not target.exact or _same(found, self.with_pixels(pixels)))
+            except DataError:
+                whole = False
+            if not whole:
+                raise DataError(f"{self.path}: does not read back as it is written to {path}; nothing was kept")
+            check_free(path, force=force)  # somebody may have taken the name meanwhile
+            yield found
+
+    def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
+        """Do as :meth:`writing` says at once."""
+        with self.writing(path, pixels, force=force, lossy=lossy):
+            pass
+
+    def _check(self, pixels: Pixels) -> None:
+        own = self.pixels
+        if pixels.shape != own.shape or pixels.dtype != own.dtype:
+            raise ConfigurationError(
+                f"expected pixels of shape {own.shape} and type {own.dtype} for {self.path.name}, "
+                f"got {pixels.shape} and {pixels.dtype}"
+            )
+        for rows in bands(own, BAND):
+            before, after = own[rows], pixels[rows]
+            outside = ((after < self.lowest) | (after > self.lowest + self.peak)) & (after != before)
+            if outside.any():
+                raise ConfigurationError(
+                    f"expected pixels from {self.lowest} to {self.lowest + self.peak} for {self.path.name}, "
+                    f"got {after[outside][0]}"
+                )
+            padding = self.padding(before)
+            if (padding != self.padding(after)).any() or (after[padding] != before[padding]).any():
+                raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
+
+
+def shown_alike(one: ImageFile, other: ImageFile) -> bool:
+    """Whether the same pixels would be seen alike in two files: window, polarity, padding and transparency."""
+    if one.alpha is None or other.alpha is None:
+        transparent = one.alpha is other.alpha
+    else:
+        transparent = np.array_equal(one.alpha, other.alpha)
+    first, second = ((each.window, each.inverted, each.padding_range) for each in (one, other))
+    return transparent and first == second
+
+
+def _same(one: ImageFile, other: ImageFile) -> bool:
+    """Whether two files hold the same pixels, transparent ones included."""
+    same = one.pixels.dtype == other.pixels.dtype and np.array_equal(one.pixels, other.pixels)
+    return same and shown_alike(one, other)
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Refuse a name that is taken, or with ``force`` one that no file can take."""
+    if path.is_dir():
+        raise ConfigurationError(f"{path}: is a folder: give the name of a file, such as one in it")
+    if os.path.lexists(path) and not force:
+        raise ConfigurationError(f"{path}: is there already; choose another name or force")

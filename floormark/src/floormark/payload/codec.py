@@ -1,0 +1,216 @@
+"""The codec: payload to bits, and logits back to the payload, or to nothing."""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from samplewise.errors import ConfigurationError, DataError
+from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
+from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
+
+HEADER = 4  # bits: two of version, two of kind
+VERSION, TIED_VERSION = 0, 1
+TIED_CHECKSUM = 32
+"""Bits of the shortest checksum of a tied frame: they leave room for 16 bytes, and the search makes few tries."""
+WRONG_SHARE = 0.02  # of the bits: this many errors are corrected at least, whatever the payload's length
+
+Bits = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The frame for payloads of one length: header, payload, what ties it to its image, checksum, parity.
+
+    The length itself is stored nowhere: the layout whose checksum fits tells it.
+    """
+
+    length: int
+    """Bytes of the payload."""
+    checksum: int
+    """Bits of the checksum."""
+    code: BchCode
+
+    @property
+    def false_positive_rate(self) -> float:
+        """The probability that uniform random bits pass as a frame of this layout; an upper bound.
+
+        The soft decoder always finds a codeword, any one as likely as any other; the checksum fits for one in
+        ``2**checksum``. The hard decoder finds one only within t errors and adds that share.
+        """
+        within_reach = _ball(self.code.bits, self.code.correctable) / (1 << self.code.parity)
+        return (1.0 + within_reach) / (1 << self.checksum)
+
+
+def _ball(bits: int, radius: int) -> int:
+    """How many words differ from one in at most ``radius`` bits."""
+    return sum(math.comb(bits, wrong) for wrong in range(radius + 1))
+
+
+@functools.lru_cache(typed=True)  # 200.0 is not 200
+def layouts(bits: int, *, tie: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
+    """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
+
+    The checksum has by default at least 28 bits and those that count to L: as there are fewer than L/8 layouts to try,
+    the rate of false positives stays below 2^-30 for every L. At 200 bits that is 36, the longest that leaves room for
+    16 bytes, a UUID. With ``tie`` bits for the image beside, it has 32.
+    """
+    if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1:
+        raise ConfigurationError(f"expected a whole number of bits above 0, got {bits!r}")
+    if checksum is None:
+        checksum = TIED_CHECKSUM if tie else 28 + bits.bit_length()
+    least = checksum + tie
+    found: list[Layout] = []
+    while bits <= MAX_BITS:
+        length, correctable = len(found) + 1, 0
+        spare = bits - HEADER - 8 * length - least
+        while parity_bits(bits, correctable + 1) <= spare:
+            correctable += 1
+        if correctable < WRONG_SHARE * bits:
+            break
+        code = BchCode(bits, correctable)
+        # The checksum takes what the code's steps leave.
+        found.append(Layout(length, checksum + spare - code.parity, code))
+    if not found:
+        raise ConfigurationError(
+            f"expected a network of {58 + tie} to {MAX_BITS} bits to carry a payload with checksum and "
+            f"parity, got {bits} bits"
+        )
+    return tuple(found)
+
+
+class Codec:
+    """Payloads to ``bits`` bits and back.
+
+    Which code: at 200 bits and 8 bytes of payload there is room to correct 6 symbols by Reed-Solomon over GF(2^8), 7
+    over GF(2^6), or 12 bits by a binary BCH code. A network's errors are single bits in random places, of which the
+    last corrects the most, as a wrong bit costs the others a whole symbol. Where it fails, the magnitudes of the logits
+    are used too.
+
+    Decoding tries each payload length. What comes out was encoded with this key, except for a rate of
+    :attr:`false_positive_rate`.
+
+    Args:
+        bits: L, what the network hides.
+        key: masks, permutes and signs; see :class:`Key` for what that protects from. Without one anybody can read
+            and write.
+        tie: how many bits beside the payload say which image it belongs to; such frames are of another version.
+    """
+
+    def __init__(self, bits: int, key: Key | None = None, *, tie: int = 0) -> None:
+        self.bits = bits
+        self.key = key
+        self.tie = tie
+        self.version = TIED_VERSION if tie else VERSION
+        self.layouts = layouts(bits, tie=tie)
+
+    @property
+    def max_bytes(self) -> int:
+        """The longest payload."""
+        return self.layouts[-1].length
+
+    @property
+    def false_positive_rate(self) -> float:
+        """The probability that random bits read as a payload, with or without a key; an upper bound.
+
+        For bits that are uniform and independent of how sure the reader is of them. What a network reads from an
+        unmarked image need not be so; then it is the rate over keys, as mask and order are as good as random to the
+        network.
+
+        Example:
+            >>> print(f"{Codec(200).false_positive_rate:.1e}")
+            8.3e-11
+        """
+        return sum(layout.false_positive_rate for layout in self.layouts)
+
+    def correctable(self, length: int) -> int:
+        """How many wrong bits are always corrected in a payload of ``length`` bytes."""
+        return self._layout(length).code.correctable
+
+    def _layout(self, length: int) -> Layout:
+        if not 1 <= length <= self.max_bytes:
+            raise ConfigurationError(
+                f"expected a payload of 1 to {self.max_bytes} bytes, as {self.bits} bits can hold, got {length} "
+                "(text counts in UTF-8 bytes, bits with one more before them): shorten it, or hide an identifier and "
+                "keep the rest elsewhere"
+            )
+        return self.layouts[length - 1]
+
+    def encode(self, payload: Payload | str | bytes, tie: Sequence[int] = (), salt: str = "") -> Bits:
+        """The bits to hide, zeros and ones, shape ``(bits,)``; mask and order are others for each ``salt``.
+
+        ``tie`` are the bits of the image; zeros if not given.
+        """
+        payload = Payload.of(payload)
+        layout = self._layout(len(payload.content))
+        tie = tie or (0,) * self.tie
+        if len(tie) != self.tie:
+            raise ConfigurationError(f"expected {self.tie} bits that tie a payload to its image, got {len(tie)}")
+        header = self.version << 2 | payload.kind.value
+        said = np.unpackbits(np.frombuffer(bytes([header]) + payload.content, np.uint8))[8 - HEADER :]
+        body = np.concatenate([said, np.array(tie, np.uint8)])
+        frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
+        return (frame ^ mask(self.key, self.bits, salt))[permutation(self.key, self.bits, salt)]
+
+    def decode(self, logits: ArrayLike, salt: str = "") -> Extracted | None:
+        """The payload that was encoded, or None: no readable watermark.
+
+        Args:
+            logits: what the network read, shape ``(bits,)``. Above zero reads as 1; the larger, the surer.
+            salt: that it was encoded with.
+
+        Raises:
+            DataError: not finite or not ``bits`` logits, or a watermark whose format only a newer version knows.
+        """
+        values = np.asarray(logits, np.float64)
+        if values.shape != (self.bits,) or not np.isfinite(values).all():
+            raise DataError(f"expected {self.bits} finite logits to decode, got an array of shape {values.shape}")
+        frame = np.empty_like(values)
+        frame[permutation(self.key, self.bits, salt)] = values
+        frame *= 1.0 - 2.0 * mask(self.key, self.bits, salt)
+        read = (frame > 0).astype(np.uint8)
+        for layout, codeword in self._candidates(frame, read):
+            information = codeword[: layout.code.information]
+            said, tie, checksum = np.split(information, np.cumsum([HEADER + 8 * layout.length, self.tie]))
+            if np.array_equal(checksum, self._checksum(layout, np.concatenate([said, tie]))):
+                corrected = int(np.count_nonzero(codeword != read))
+                return Extracted(self._payload(said), corrected, self._chance(corrected), tie=tuple(tie.tolist()))
+        return None
+
+    def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
+        """A codeword for each layout: where no bit is wrong at once, then by counting errors, then by weighing them."""
+        for layout in self.layouts:
+            if np.array_equal(layout.code.encode(read[: layout.code.information]), read):
+                yield layout, read
+        for layout in self.layouts:
+            codeword = layout.code.decode(read)
+            if codeword is not None:
+                yield layout, codeword
+        for layout in self.layouts:
+            yield layout, nearest_codeword(layout.code.generator, frame)
+
+    def _chance(self, corrected: int) -> float:
+        """The probability that random bits read as some payload with at most so many errors; an upper bound."""
+        frames = sum(1 << (HEADER + 8 * layout.length + self.tie) for layout in self.layouts)
+        return min(_ball(self.bits, corrected) * frames / (1 << self.bits), self.false_positive_rate)
+
+    def _checksum(self, layout: Layout, body: Bits) -> Bits:
+        """Of all that is said; the number of bits is in it, so that no frame passes for another size or version."""
+        content = (
+            f"{self.bits} {layout.length} {f'{self.tie} ' if self.tie else ''}".encode() + np.packbits(body).tobytes()
+        )
+        return checksum_bits(self.key, content, layout.checksum)
+
+    def _payload(self, said: Bits) -> Payload:
+        header = int(np.packbits(said[:HEADER])[0]) >> (8 - HEADER)
+        version, kind = header >> 2, header & 3
+        content = np.packbits(said[HEADER:]).tobytes()
+        try:
+            if version == self.version:
+                return Payload(Kind(kind), content)
+        except ValueError:  # an unknown kind, or text that is none
+            pass
+        raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update samplewise")

@@ -1,0 +1,201 @@
+"""What a watermark says, the key that it is written with, and what was read of one."""
+
+import enum
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samplewise.storage.disk import open_regular
+from samplewise.errors import ConfigurationError
+
+MIN_BYTES = 16  # shorter ones can be found by trying
+MAX_BYTES = 4096  # a file above is not a key: most likely the wrong path
+ADVICE = "make one with: openssl rand -hex 32"
+
+
+class Kind(enum.Enum):
+    """What the bytes of a payload are; the value stands in the header."""
+
+    TEXT = 0
+    BYTES = 1
+    HEX = 2
+    BITS = 3
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What a watermark says: bytes, and how to show them."""
+
+    kind: Kind
+    content: bytes
+
+    def __post_init__(self) -> None:
+        if not self.content:
+            raise ConfigurationError("expected a payload of at least one byte, got an empty one")
+        if self.kind is Kind.TEXT:
+            try:
+                self.content.decode()
+            except UnicodeDecodeError as error:
+                raise ConfigurationError(f"expected text in UTF-8 as payload: {error.reason}") from error
+        if self.kind is Kind.BITS and self.content[0] == 0:
+            raise ConfigurationError("expected a one before the bits of a payload, got zeros: use from_bits")
+
+    @classmethod
+    def of(cls, message: "Payload | str | bytes") -> "Payload":
+        """Text, bytes, or what is a payload already."""
+        if isinstance(message, Payload):
+            return message
+        if isinstance(message, str):
+            return cls.from_text(message)
+        if not isinstance(message, bytes | bytearray):
+            raise ConfigurationError(f"expected text or bytes as payload, got {type(message).__name__}")
+        return cls(Kind.BYTES, bytes(message))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Text, stored as UTF-8."""
+        try:
+            return cls(Kind.TEXT, text.encode())
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"expected text that UTF-8 can hold: {error.reason}") from error
+
+    @classmethod
+    def from_hex(cls, digits: str) -> Self:
+        """Bytes written as hexadecimal digits, two for each."""
+        try:
+            return cls(Kind.HEX, bytes.fromhex(digits))
+        except ValueError as error:
+            raise ConfigurationError(f"expected pairs of hexadecimal digits as payload: {error}") from error
+
+    @classmethod
+    def from_bits(cls, digits: str) -> Self:
+        """Bits written as zeros and ones; a one before them tells where they begin."""
+        if not digits or set(digits) - {"0", "1"}:
+            raise ConfigurationError(f"expected zeros and ones as payload, got {digits!r}")
+        return cls(Kind.BITS, int("1" + digits, 2).to_bytes(len(digits) // 8 + 1))
+
+    @property
+    def value(self) -> str | bytes:
+        """The text, the bytes, the hexadecimal digits or the zeros and ones."""
+        if self.kind is Kind.TEXT:
+            return self.content.decode()
+        if self.kind is Kind.BITS:
+            return f"{int.from_bytes(self.content):b}"[1:]
+        return self.content if self.kind is Kind.BYTES else self.content.hex()
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What was read from an image: exactly what was embedded, or nothing."""
+
+    payload: Payload | None = None
+    """None: there is no watermark, or none that can be read (with this key)."""
+    corrected_errors: int = 0
+    """How many bits were read wrong and put right."""
+    chance: float = 1.0
+    """The probability that random bits read as some payload with so few corrections, in all tries; an upper bound."""
+    belongs: bool | None = None
+    """Whether the message was written into this image; False if into another, None if that cannot be said."""
+    tie: tuple[int, ...] = field(default=(), repr=False)
+    """The bits that tie the message to its image, as they were read."""
+
+    def __bool__(self) -> bool:
+        return self.payload is not None
+
+    @property
+    def message(self) -> str | bytes | None:
+        """The text, the bytes, the hexadecimal digits or the zeros and ones that were embedded."""
+        return None if self.payload is None else self.payload.value
+
+    @property
+    def confidence(self) -> float:
+        """The probability that an unmarked image would not have read as any message; 0 without a message."""
+        return 1.0 - self.chance
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, where bytes are hexadecimal digits."""
+        return {
+            "message": self.message.hex() if isinstance(self.message, bytes) else self.message,
+            "kind": self.payload.kind.name.lower() if self.payload else None,
+            "confidence": self.confidence,
+            "corrected_errors": self.corrected_errors,
+            "belongs": self.belongs,
+        }
+
+
+@dataclass(frozen=True)
+class Key:
+    """A secret that masks and permutes the bits of a payload and signs them.
+
+    Without it no message can be read, and none of one's own choice written, not even with the network. It is not
+    encryption in the strict sense: mask and order are one of 256, chosen by the image, so who knows the payloads of
+    very many images can work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A whole
+    watermark can be copied from one image to another; there :attr:`Extracted.belongs` says that it is not its own. Put
+    an identifier into the payload, not the secret itself.
+    """
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) < MIN_BYTES:  # neither the key nor its length is told
+            raise ConfigurationError(f"expected a key of at least {MIN_BYTES} bytes, got a shorter one; {ADVICE}")
+
+
+def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:
+    """The key from a file or from an environment variable; None if neither is named.
+
+    Line ends behind it are not part of the key. There is no way to give it on a command line, where every user of
+    the machine could read it.
+    """
+    if file is not None and variable is not None:
+        raise ConfigurationError("expected the key in a file or in an environment variable, got both: give one")
+    if file is not None:
+        where = f"the file {file}"
+        try:
+            with open_regular(file, handed_over=True) as opened:  # a pipe from a password manager is welcome
+                secret = opened.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ConfigurationError(f"the key file {file} cannot be read: {error.strerror or error}") from error
+    elif variable is not None:
+        where = f"the environment variable {variable}"
+        if variable not in os.environ:
+            raise ConfigurationError(f"{where} is not set: it should hold the key")
+        secret = os.fsencode(os.environ[variable])
+    else:
+        return None
+    if len(secret) > MAX_BYTES:
+        raise ConfigurationError(f"{where} holds more than {MAX_BYTES} bytes: expected a key; {ADVICE}")
+    secret = secret.rstrip(b"\r\n")
+    if len(secret) < MIN_BYTES:
+        raise ConfigurationError(f"{where} holds less than {MIN_BYTES} bytes: too short for a key; {ADVICE}")
+    return Key(secret)
+
+
+def derived(key: Key | None, purpose: str, size: int) -> bytes:
+    """Bytes for one purpose. Without a key they are public, but still unlike what an unmarked image reads as."""
+    secret = b"" if key is None else key.secret
+    master = hashlib.blake2b(secret, person=b"samplewise key 1").digest()
+    return hashlib.shake_256(master + purpose.encode()).digest(size)
+
+
+def mask(key: Key | None, bits: int, salt: str = "") -> NDArray[np.uint8]:
+    """Zeros and ones to add to a frame, ``(bits,)``; others for each salt."""
+    stream = np.frombuffer(derived(key, f"mask {bits}{salt}", -(-bits // 8)), np.uint8)
+    return np.unpackbits(stream)[:bits]
+
+
+def permutation(key: Key | None, bits: int, salt: str = "") -> NDArray[np.intp]:
+    """The order in which a frame's bits are hidden, ``(bits,)``; another for each salt."""
+    stream = np.frombuffer(derived(key, f"order {bits}{salt}", 8 * bits), "<u8")
+    return np.argsort(stream, kind="stable")
+
+
+def checksum_bits(key: Key | None, content: bytes, size: int) -> NDArray[np.uint8]:
+    """The first ``size`` bits of the keyed BLAKE2b of ``content``."""
+    digest = hashlib.blake2b(content, key=derived(key, "checksum", hashlib.blake2b.MAX_KEY_SIZE)).digest()
+    return np.unpackbits(np.frombuffer(digest, np.uint8))[:size]

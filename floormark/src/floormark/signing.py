@@ -1,0 +1,202 @@
+"""Certificates signed with Ed25519: who holds the private key made them, and nobody changed them since."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from samplewise.storage.disk import cannot_write, open_regular, strict_json
+from samplewise.errors import ConfigurationError
+from floormark.certificate import ALGORITHM, ImageCertificate, Signature
+
+MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
+MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes
+ADVICE = "make one with: samplewise watermark keygen NAME"
+FINGERPRINT = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """What tells whether a signature is by the private key that belongs to it."""
+
+    raw: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """The beginning of the key's SHA-256, for people to compare."""
+        return hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT]
+
+    @property
+    def pem(self) -> bytes:
+        """As OpenSSL reads it."""
+        key = Ed25519PublicKey.from_public_bytes(self.raw)
+        return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A private key, as plain bytes so that it can be handed to other processes; it is never shown."""
+
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> Signer:
+        """A new key, from the system's source of randomness."""
+        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @property
+    def public(self) -> PublicKey:
+        """The key to give to those who verify."""
+        return PublicKey(self._key.public_key().public_bytes_raw())
+
+    def sign(self, certificate: ImageCertificate) -> ImageCertificate:
+        """The certificate with a signature over all its other entries."""
+        value = self._key.sign(canonical(certificate.entries()))
+        return replace(certificate, signature=Signature(ALGORITHM, self.public.raw.hex(), value.hex()))
+
+    def signed(self, entries: Mapping[str, Any], signature: Signature | None) -> bool:
+        """Whether this key signed these entries of a file."""
+        return signature is not None and signed_by(entries, signature) == self.public
+
+    def pem(self, passphrase: bytes | None = None) -> bytes:
+        """PKCS #8, encrypted if there is a passphrase."""
+        hidden = (
+            serialization.NoEncryption() if passphrase is None else serialization.BestAvailableEncryption(passphrase)
+        )
+        return self._key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden)
+
+    @property
+    def _key(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+
+def canonical(entries: Mapping[str, Any]) -> bytes:
+    """The bytes that are signed: all entries but the signature, as JSON in ASCII with sorted names and no spaces."""
+    facts = {name: value for name, value in entries.items() if name != "signature"}
+    return json.dumps(strict_json(facts), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def signed_by(entries: Mapping[str, Any], signature: Signature) -> PublicKey | None:
+    """The key that signed these entries; None if the signature is not one of them by the key that it names.
+
+    ``entries`` are those of the file, not of a certificate made of them: a later version may know more of them.
+    """
+    key = PublicKey(bytes.fromhex(signature.public_key))
+    try:
+        Ed25519PublicKey.from_public_bytes(key.raw).verify(bytes.fromhex(signature.value), canonical(entries))
+    except InvalidSignature:
+        return None
+    return key
+
+
+def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> Path:
+    """Write the private key to ``path``, for its owner alone, and the public one to ``path.pub``, which is returned.
+
+    Raises:
+        ConfigurationError: one of the files is there; no key is ever replaced.
+        OutputError: they cannot be written.
+    """
+    if path.name in ("", ".."):
+        raise ConfigurationError(f"{path}: expected the name of a file for the key, got a folder: add a name")
+    beside = path.with_name(f"{path.name}.pub")
+    made: list[Path] = []
+    try:
+        for file, content, mode in ((path, signer.pem(passphrase), 0o600), (beside, signer.public.pem, 0o666)):
+            # Made with its mode, and only if it is new: there is no moment at which others could read it.
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
+                made.append(file)
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+    except BaseException as error:
+        for file in made:
+            file.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError):
+            raise ConfigurationError(
+                f"{error.filename}: is there already, and no key is replaced: choose another name"
+            ) from error
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from error
+        raise
+    return beside
+
+
+def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
+    """The private key in a PEM file, which nobody but its owner and group may read."""
+    content = _content(path, "private key")
+    if b"PUBLIC KEY" in content:
+        raise ConfigurationError(f"{path}: holds a public key: to sign, give the private one, without .pub")
+    try:
+        key = serialization.load_pem_private_key(content, passphrase)
+    except TypeError as error:
+        wrong = "is encrypted: give its passphrase" if passphrase is None else "is not encrypted: give no passphrase"
+        raise ConfigurationError(f"{path}: {wrong}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:  # whose words are long, and lead to another project
+        hidden = passphrase is not None and b"ENCRYPTED" in content
+        wrong = "the passphrase is wrong, or the file damaged" if hidden else f"expected PEM; {ADVICE}"
+        raise ConfigurationError(f"{path}: cannot be read as a private key: {wrong}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigurationError(f"{path}: expected an Ed25519 key, got {_kind(key)}; {ADVICE}")
+    mode = Path(path).stat().st_mode
+    # A pipe has no such mode, and Windows keeps its rights elsewhere.
+    if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o007:
+        raise ConfigurationError(f"{path}: every user of this machine can reach this private key: chmod 600 {path}")
+    return Signer(key.private_bytes_raw())
+
+
+def read_public_key(path: Path | str) -> PublicKey:
+    """The public key in a PEM file."""
+    content = _content(path, "public key")
+    if b"PRIVATE KEY" in content:
+        raise ConfigurationError(f"{path}: holds a private key, which is for signing: to verify, give its .pub")
+    try:
+        key = serialization.load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(
+            f"{path}: cannot be read as a public key: expected PEM, as keygen writes it"
+        ) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigurationError(f"{path}: expected an Ed25519 key, got {_kind(key)}")
+    return PublicKey(key.public_bytes_raw())
+
+
+def read_passphrase(file: Path | str | None = None, *, variable: str | None = None) -> bytes:
+    """The passphrase of a private key from a file or an environment variable; line ends behind it are no part of it."""
+    if (file is None) == (variable is None):
+        raise ConfigurationError("expected the passphrase in a file or in an environment variable: give one of the two")
+    if file is not None:
+        where, found = f"the file {file}", _content(file, "passphrase")
+    else:
+        assert variable is not None
+        where, found = f"the environment variable {variable}", os.fsencode(os.environ.get(variable, ""))
+    found = found.rstrip(b"\r\n")
+    if not 0 < len(found) <= MAX_PASSPHRASE:
+        got = "a longer one" if found else "none"
+        raise ConfigurationError(f"{where}: expected a passphrase of 1 to {MAX_PASSPHRASE} bytes, got {got}")
+    return found
+
+
+def _content(path: Path | str, what: str) -> bytes:
+    try:
+        with open_regular(path, handed_over=True) as file:
+            content = file.read(MAX_KEY + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: the {what} cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_KEY:
+        raise ConfigurationError(f"{path}: expected a {what}, got more than {MAX_KEY} bytes")
+    return content
+
+
+def _kind(key: object) -> str:
+    """Such as RSA, from the name of its class."""
+    return type(key).__name__.removesuffix("PrivateKey").removesuffix("PublicKey").lstrip("_")

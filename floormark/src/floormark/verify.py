@@ -1,0 +1,185 @@
+"""A marked file measured against its original, and compared with the certificate beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from samplewise.errors import DataError, finite_number
+from floormark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
+from floormark.fidelity import Fidelity, fidelity
+from floormark.imageio import ImageFile, naming, read, shown_alike
+from floormark.files.marking import Region
+from floormark.payload import Extracted
+from floormark.signing import PublicKey, signed_by
+from floormark.api import Watermarker
+
+SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
+"""How far a certificate may be from what another processor finds: it rounds otherwise."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What two files show, recomputed from nothing but them.
+
+    Of the certificate nothing is taken over but its floor, which may only raise the one that was asked for, and which
+    region and network to look at; what it says of them and nobody measured is named in :attr:`unmeasured`.
+    """
+
+    original_sha256: str
+    result_sha256: str
+    model: str
+    floor: float | None
+    """In dB, the higher of that asked for and that certified; None if there is neither."""
+    bits: int
+    fidelity: Fidelity
+    extracted: Extracted
+    certificate: ImageCertificate | None
+    """That beside the marked file."""
+    signed_by: str | None = None
+    """Fingerprint of the key whose signature the certificate has; None without a valid one."""
+    trusted: bool = False
+    """Whether that is the key that was asked for: anybody can sign with a key of one's own."""
+    unmeasured: tuple[str, ...] = ()
+    """What the certificate says of a mask that was not given, in words."""
+    problems: tuple[str, ...] = ()
+    """What is not as it should be, in words; empty if all is well."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "satisfied": not self.problems,
+            "problems": list(self.problems),
+            **self.extracted.to_dict(),
+            **{name: value for name, value in asdict(self).items() if name not in ("extracted", "problems")},
+        }
+
+
+def verify_files(
+    marker: Watermarker,
+    original: Path,
+    marked: Path,
+    *,
+    floor: float | None = None,
+    protect: Region | None = None,
+    public_key: PublicKey | None = None,
+) -> Verification:
+    """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it.
+
+    That there is none is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate, both
+    in all that is shown and in every patch; in ``protect``, or the rectangle that the certificate names, no pixel may
+    have changed; and by ``public_key`` the certificate must be signed.
+
+    Raises:
+        DataError: a file cannot be read, or the two are not the same kind of image.
+    """
+    before, after = read(original), read(marked)
+    if _kind(before) != _kind(after):
+        raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
+    beside = certificate_path(marked)
+    told, entries = read_entries(beside) if os.path.lexists(beside) else (None, {})
+    signer = None if told is None or told.signature is None else signed_by(entries, told.signature)
+    if told is not None:
+        named = [one for one in (marker, *marker.before) if told.model in (one.model, one.formerly)]
+        for one in named[:1]:  # it reads the file, be it one of an earlier version, and no other does
+            marker = Watermarker(one.network, model=one.model, key=one.codec.key)
+            told = replace(told, model=one.model)
+    floors = [] if told is None else [told.floor]
+    if floor is not None:
+        floors.append(finite_number(floor, "the PSNR floor"))
+    certified = None
+    if told is not None and told.protected is not None and PLACE.fullmatch(told.protected):
+        with naming(beside):
+            certified = Region.parse(told.protected).mask(before.pixels.shape[:2])
+    protected = certified if protect is None else protect.mask(before.pixels.shape[:2])
+    with naming(marked):
+        extracted = marker.extract(after)
+    found = Verification(
+        original_sha256=before.sha256,
+        result_sha256=after.sha256,
+        model=marker.model,
+        floor=max(floors, default=None),
+        bits=marker.network.bits,
+        fidelity=fidelity(before, after.pixels, protected=protected),
+        extracted=extracted,
+        certificate=told,
+        signed_by=None if signer is None else signer.fingerprint,
+        trusted=signer is not None and signer == public_key,
+    )
+    problems = _problems(found)
+    if not shown_alike(before, after):
+        problems.append("shown otherwise than the original: its window, polarity, padding or transparency is another")
+    if told is not None and told.protected is not None:
+        if protected is None:  # of a mask, a certificate has the hash only
+            claimed, height, width = told.fidelity.protected_pixels, *before.pixels.shape[:2]
+            found = replace(found, unmeasured=(f"{claimed:,} protected pixels of a mask are unchanged",))
+            same = round((1.0 - found.fidelity.changed_share) * height * width)
+            if not 0 < claimed <= same:
+                problems.append(f"the certificate says protected_pixels {claimed}, found {same} that did not change")
+        # Compared as drawn: a rectangle may be given as a mask.
+        elif Region("", protected).place != (told.protected if certified is None else Region("", certified).place):
+            problems.append(f"the certificate is about another protected region, {told.protected}")
+    problems += [*_disagreements(found), *_unsigned(found, public_key)]
+    return replace(found, problems=tuple(problems))
+
+
+def _kind(image: ImageFile) -> str:
+    height, width = image.pixels.shape[:2]
+    colour = "colour" if image.pixels.ndim == 3 else "grey"
+    return f"{width} x {height}, {colour}, {image.bits} bits{' signed' if image.lowest else ''}"
+
+
+def _problems(found: Verification) -> list[str]:
+    """What is wrong with the files, whatever their certificate says."""
+    measured = found.fidelity
+    problems = []
+    if found.floor is not None and not measured.reaches(found.floor):
+        problems.append(f"PSNR of {min(measured.floors):.3f} dB, below the floor of {found.floor:g}")
+    if not measured.protected_unchanged:
+        problems.append("pixels changed in the protected region")
+    if not found.extracted:
+        problems.append("no readable watermark with this network and key")
+    if found.extracted.belongs is False:
+        problems.append("the message belongs to another image and was copied")
+    if found.certificate is None:
+        problems.append("no certificate beside the image, so nothing says what should hold for it")
+    return problems
+
+
+def _disagreements(found: Verification) -> list[str]:
+    """Where the certificate says something else than the files, or of itself that it does not hold."""
+    told = found.certificate
+    if told is None:
+        return []
+    said = {name: getattr(told, name) for name in ("original_sha256", "result_sha256", "model", "bits", "bit_errors")}
+    said |= asdict(told.fidelity)
+    seen = {**vars(found), **asdict(found.fidelity), "bit_errors": found.extracted.corrected_errors}
+    if not found.extracted:
+        del said["bit_errors"]
+    if found.unmeasured:
+        del said["protected_pixels"], said["protected_unchanged"]
+    wrong = [] if told.satisfied else ["the certificate says of itself that it is not satisfied"]
+    return wrong + [
+        f"the certificate says {name} {value}, found {seen[name]}"
+        for name, value in said.items()
+        if not _agree(value, seen[name], SLACK.get(name, 0))
+    ]
+
+
+def _unsigned(found: Verification, expected: PublicKey | None) -> list[str]:
+    """What is wrong with the signature of a certificate, if there is one."""
+    told = found.certificate
+    if told is None:
+        return []
+    if told.signature is not None and found.signed_by is None:
+        return ["the signature does not fit the certificate: an entry was changed, or it is of another certificate"]
+    if expected is None or found.trusted:
+        return []
+    got = "no signature" if found.signed_by is None else f"one by {found.signed_by}"
+    return [f"expected a certificate signed by the key {expected.fingerprint}, got {got}"]
+
+
+def _agree(said: Any, seen: Any, slack: float) -> bool:
+    return bool(said == seen or (slack and None not in (said, seen) and abs(said - seen) <= slack))

@@ -1,0 +1,75 @@
+"""Work in other processes: real ones, some of which are killed."""
+
+import multiprocessing
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from studies.data import ImageData, digits
+from floormark.processes import QUEUED, side_by_side
+from samplewise.errors import ProcessLostError
+from studies.mnist import study
+from studies.mnist.rows import parse_row
+from studies.mnist.settings import StudySettings, open_run
+
+
+def kept(folder: Path) -> Path:
+    return folder
+
+
+def threads_and_item(folder: Path, item: int) -> tuple[int, int, int]:
+    (folder / str(item)).touch()
+    return os.getpid(), torch.get_num_threads(), item
+
+
+def die_at(folder: Path, item: int, last: int = 5) -> int:
+    if item == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_results_come_in_order_and_few_items_are_under_way(tmp_path: Path) -> None:
+    with side_by_side(2, partial(kept, tmp_path), threads=1) as pool:
+        results = pool.map(threads_and_item, range(40))
+        first = next(results)
+        assert len(list(tmp_path.iterdir())) <= 2 * QUEUED + 1  # no more was handed out
+        found = [first, *results]
+    assert [item for _, _, item in found] == list(range(40))
+    assert {threads for _, threads, _ in found} == {1}
+    assert os.getpid() not in {process for process, _, _ in found}
+
+
+def test_an_interrupt_ends_no_process_that_is_still_starting(tmp_path: Path) -> None:
+    with side_by_side(1, partial(kept, tmp_path)) as pool:
+        result = pool.submit(threads_and_item, 7)
+        for process in multiprocessing.active_children():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGINT)
+        assert result.result()[2] == 7
+
+
+def test_a_process_that_is_killed_is_told_with_how_much_was_done(tmp_path: Path) -> None:
+    with side_by_side(1, partial(kept, tmp_path)) as pool:
+        results = pool.map(die_at, range(20))
+        assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(ProcessLostError, match=r"ended from outside.* when 5 of 20 were done: use fewer processes"):
+            next(results)
+
+
+def die_while_loading() -> tuple[ImageData, None]:
+    """As for want of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return digits(), None
+
+
+def test_rows_that_did_not_fail_are_not_called_so_when_a_process_is_lost(tmp_path: Path) -> None:
+    settings = StudySettings.of(digits(), theta=0.05, code=4, epochs=1, warm_epochs=0)
+    open_run(tmp_path / "out", settings, resume=False)
+    todo = [study.Job(parse_row(name), 0) for name in ("fixed:10", "fixed:100")]
+    with pytest.raises(study.JobFailedError, match=r"ended from outside.* when 0 of 2 rows were complete\. Run again"):
+        study.run_jobs(todo, settings, tmp_path / "out", die_while_loading, threads=1)

@@ -1,0 +1,194 @@
+"""Marks that are found wherever an image went, and that know which image they are of."""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from natural_images import natural_image
+from samplewise.errors import DataError
+from floormark import Key, Payload, Watermarker, schemes
+from floormark.imageio import StoredImage
+from studies.watermark.noise import parse_attack
+from floormark.payload import Codec, Extracted
+from floormark.tiling import SALTS, Sight, Woven
+from floormark.api import Embedded
+
+KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
+MESSAGE, FLOOR = "patient 4711", 40.0
+Pixels = NDArray[Any]
+periods = importlib.import_module("floormark.registration.periods")  # the package has the function by that name
+
+
+def textured(seed: int, side: int = 512) -> Pixels:
+    """Without a black corner, in which nothing can be read."""
+    return natural_image(height=3 * side // 2, width=3 * side // 2, seed=seed)[-side:, -side:]
+
+
+@dataclass(frozen=True)
+class Case:
+    marker: Watermarker
+    image: Pixels
+    marked: Embedded
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    marker, image = Watermarker.load(key=KEY), textured(0)
+    return Case(marker, image, marker.embed(image, MESSAGE, psnr=FLOOR))
+
+
+def moved(spec: str) -> Callable[[Pixels], Pixels]:
+    return lambda image: np.asarray(parse_attack(spec)(image, np.random.default_rng(1)))
+
+
+MOVES: dict[str, Callable[[Pixels], Pixels]] = {
+    "as written": lambda image: image,
+    **{
+        spec: moved(spec)
+        for spec in ("scale(0.6)", "scale(1.3)", "cut(0.7)", "trim(33)", "turn(3)", "turn(45)", "flip", "border(0.05)")
+    },
+    "quarter": lambda image: np.rot90(image),
+    "half": lambda image: np.rot90(image, 2),
+    "upside down": lambda image: image[::-1],
+    "transposed": lambda image: image.T,
+    "inverted": lambda image: 255 - image,
+    "inverted, turned and scaled": lambda image: moved("scale(0.8)")(np.rot90(255 - image, 3)),
+    "cut and scaled": lambda image: moved("scale(0.9)")(moved("cut(0.8)")(image)),
+    "JPEG": moved("jpeg(70)"),
+    "in colour": lambda image: np.stack([image] * 3, axis=2),
+    "with 16 bits": lambda image: image.astype(np.uint16) * 257,
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_the_message_is_read_wherever_the_image_went(case: Case, move: str) -> None:
+    found = case.marker.extract(np.ascontiguousarray(MOVES[move](case.marked.image)))
+    assert found.message == MESSAGE
+    assert found.belongs is True
+    assert 0.0 < found.chance < 1e-6
+
+
+@pytest.mark.parametrize("move", ["as written", "turn(3)", "quarter", "cut(0.7)", "inverted"])
+def test_nothing_is_read_from_what_is_not_marked(case: Case, move: str) -> None:
+    found = case.marker.extract(np.ascontiguousarray(MOVES[move](case.image)))
+    assert (found.message, found.belongs, found.chance) == (None, None, 1.0)
+
+
+@pytest.mark.parametrize("move", ["as written", "turn(3)"])
+def test_nothing_is_read_without_the_key(case: Case, move: str) -> None:
+    image = MOVES[move](case.marked.image)
+    for key in (None, OTHER):
+        assert Watermarker(case.marker.network, key=key).extract(image).message is None
+
+
+@pytest.mark.parametrize("move", ["as written", "flip", "scale(0.7)"])
+def test_a_mark_that_was_copied_is_said_to_be_of_another_image(case: Case, move: str) -> None:
+    residual = case.marked.image.astype(np.int64) - case.image
+    apply = MOVES.get(move) or moved(move)
+    for seed in (1, 2):
+        forged = np.clip(textured(seed) + residual, 0, 255).astype(np.uint8)
+        found = case.marker.extract(np.ascontiguousarray(apply(forged)))
+        assert found.message in (MESSAGE, None)
+        assert found.belongs is not True
+    assert found.message == MESSAGE
+    assert found.belongs is False
+
+
+def test_the_chance_counts_every_try_of_every_reader(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = case.marker.before
+    images = {
+        "unmoved": case.marked.image,
+        "turned": np.ascontiguousarray(np.rot90(case.marked.image)),
+        "of the first version": first.embed(case.image, MESSAGE, psnr=FLOOR).image,
+    }
+    decode, decoded = Codec.decode, list[float]()
+
+    def counted(codec: Codec, *arguments: Any) -> Extracted | None:
+        found = decode(codec, *arguments)
+        decoded.append(1.0 if found is None else found.chance)
+        return found
+
+    monkeypatch.setattr(Codec, "decode", counted)
+    for name, image in images.items():
+        decoded.clear()
+        found = case.marker.extract(image)
+        assert found.message == MESSAGE, name
+        assert found.chance == pytest.approx(7 * min(decoded)), name  # three pilots, three places, the first version
+    # What is not marked is tried at all of them, if everything looks likely enough.
+    monkeypatch.setattr(schemes, "LIKELY_PILOT", -10.0)
+    monkeypatch.setattr(schemes, "LEAST_PILOT", -10.0)
+    monkeypatch.setattr(periods, "LEAST", -10.0)
+    decoded.clear()
+    assert not case.marker.extract(case.image)
+    assert decoded == [1.0] * 7
+
+
+def test_what_is_written_in_the_place_of_a_message_keeps_pilot_and_floor(case: Case) -> None:
+    before = case.marked.image
+    found = case.marker.embed(before, "another", psnr=FLOOR, replace=True)
+    assert found.certificate.satisfied
+    mse = np.mean((found.image.astype(np.float64) - before) ** 2)
+    assert 10 * math.log10(255**2 / mse) >= FLOOR
+    scheme = case.marker.scheme
+    looks = [scheme.look(StoredImage(image, 8)) for image in (before, found.image)]
+    assert looks[0].salt == looks[1].salt
+    for move in ("as written", "turn(3)", "flip"):
+        read = case.marker.extract(np.ascontiguousarray(MOVES[move](found.image)))
+        assert (read.message, read.belongs) == ("another", True)
+
+
+def test_pilots_differ_from_image_to_image_and_from_key_to_key(case: Case) -> None:
+    scheme, payload = case.marker.scheme, Payload.of(MESSAGE)
+    assert isinstance(scheme, Woven)
+    assert len(set(scheme.seeds)) == SALTS
+    assert not set(scheme.seeds) & set(Woven(scheme.network, OTHER).seeds)
+    drawn = [scheme.draw(StoredImage(textured(seed, 128), 8), payload, FLOOR).bits for seed in range(6)]
+    again = scheme.draw(StoredImage(textured(0, 128), 8), payload, FLOOR).bits
+    np.testing.assert_array_equal(again, drawn[0])
+    apart = [np.count_nonzero(drawn[0] != other) for other in drawn[1:]]
+    assert all(80 < number < 175 for number in apart)  # one message, 255 other bits
+
+
+def test_bits_that_are_hard_to_read_are_drawn_more_strongly(case: Case) -> None:
+    scheme = case.marker.scheme
+    assert isinstance(scheme, Woven)
+    look = scheme.look(StoredImage(case.marked.image, 8))
+    assert look.logits is not None
+    margins = np.abs(look.logits)
+    assert margins.min() > 0.2 * np.median(margins)
+
+
+@pytest.mark.parametrize(
+    ("shape", "factor", "scale"), [((64, 80), 1, 1.0), ((512, 700), 1, 2.0), ((4100, 2100), 2, 8.2)]
+)
+def test_what_is_seen_of_an_image(shape: tuple[int, int], factor: int, scale: float) -> None:
+    sight = Sight.of(StoredImage(np.full(shape, 51, np.uint8), 8))
+    assert sight.factor == factor
+    assert sight.scale == pytest.approx(scale, abs=0.01)
+    assert sight.picture.shape == (shape[0] // factor, shape[1] // factor)
+    np.testing.assert_allclose(sight.picture, 51, rtol=1e-5)
+    seen, inside, origin = sight.seen
+    assert origin.tolist() == [0, 0]
+    assert not any(length % 8 for length in seen.shape)
+    # As large as what the network draws into, and up to a cell more at the far edges.
+    for length, side in zip(seen.shape, shape, strict=True):
+        assert 0 <= length - side / sight.scale < 8.01
+    np.testing.assert_allclose(seen, 51, rtol=1e-4)
+    assert inside[: int(shape[0] / sight.scale) - 1, : int(shape[1] / sight.scale) - 1].all()
+
+
+def test_images_that_are_too_oblong_are_refused_before_memory_is_taken(case: Case) -> None:
+    image = StoredImage(np.broadcast_to(np.uint8(7), (64, 1 << 20)), 8)
+    for call in (
+        lambda: case.marker.extract(image),
+        lambda: case.marker.scheme.search(image),
+        lambda: case.marker.mark(image, "x", psnr=40.0),
+    ):
+        with pytest.raises(DataError, match="less oblong than 1048576 x 64: cut it into pieces"):
+            call()

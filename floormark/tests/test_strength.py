@@ -1,0 +1,160 @@
+"""The strongest marking that keeps every floor, on the stored integers."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from natural_images import natural_image
+from floormark.fidelity import fidelity
+from floormark.imageio import StoredImage, Window
+from floormark.strength import Drawing, Strongest, checked_floor, enlarged, highest_floor
+
+BITS = np.zeros(1, np.uint8)
+
+
+def drawing(residual: NDArray[Any], scale: float = 1.0) -> Drawing:
+    return Drawing(BITS, residual.astype(np.float32), scale)
+
+
+def measured_psnr(before: NDArray[Any], after: NDArray[Any], peak: float) -> float:
+    mse = float(np.mean((before.astype(np.float64) - after.astype(np.float64)) ** 2))
+    return 10.0 * math.log10(peak**2 / mse) if mse else math.inf
+
+
+def stored(kind: str, height: int, width: int, seed: int) -> StoredImage:
+    """Of noise, a picture, a part of whose values is used, shown or padding, or of one value."""
+    random = np.random.default_rng(seed)
+    shape = natural_image(height=height, width=width, seed=seed)
+    return {
+        "noise": lambda: StoredImage(random.integers(0, 256, (height, width), np.uint8), 8),
+        "grey": lambda: StoredImage(shape, 8),
+        "colour": lambda: StoredImage(natural_image(3, height=height, width=width, seed=seed), 8),
+        "deep": lambda: StoredImage(1000 + shape.astype(np.uint16) * 9, 16),
+        "window": lambda: StoredImage(shape.astype(np.int16) * 16 - 2048, 12, window=Window(-500.0, 300.0, "HU")),
+        "padding": lambda: StoredImage(shape, 8, padding_range=(0, 20)),
+        "flat": lambda: StoredImage(np.full((height, width), seed % 256, np.uint8), 8),
+    }[kind]()
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["noise", "grey", "colour", "deep", "window", "padding", "flat"]),
+    st.integers(33, 130),
+    st.integers(33, 130),
+    st.integers(0, 999),
+    st.floats(25.0, 60.0),
+    st.floats(0.001, 0.3),
+    st.sampled_from([1.0, 1.7]),
+    st.sampled_from([None, 1.0, 3.0]),
+    st.booleans(),
+)
+def test_floors_regions_and_the_largest_difference_are_kept(
+    kind: str,
+    height: int,
+    width: int,
+    seed: int,
+    floor: float,
+    size: float,
+    scale: float,
+    largest: float | None,
+    protected: bool,
+) -> None:
+    image, random = stored(kind, height, width, seed), np.random.default_rng(seed)
+    span = image.peak * size * 10.0 ** random.uniform(-2.0, 0.0, (math.ceil(height / scale), 1))  # not everywhere alike
+    residual = span * random.standard_normal((len(span), math.ceil(width / scale)))
+    mask = random.random((height, width)) < 0.3 if protected else None
+    pixels = Strongest(image, drawing(residual, scale), 8.0, mask, largest).pixels(floor)
+    found = fidelity(image, pixels, protected=mask)
+    assert found.reaches(floor)
+    assert found.protected_unchanged
+    assert found.max_difference <= (largest or math.inf)
+    padding = image.padding(image.pixels)
+    np.testing.assert_array_equal(pixels[padding], image.pixels[padding])
+    np.testing.assert_array_equal(image.padding(pixels), padding)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([np.uint8, np.uint16]), st.floats(25.0, 60.0), st.floats(0.001, 0.2))
+@settings(max_examples=40)
+def test_the_strongest_residual_keeps_the_floor_and_nearly_uses_it(
+    seed: int, dtype: type[np.uint8 | np.uint16], floor: float, size: float
+) -> None:
+    random = np.random.default_rng(seed)
+    peak = np.iinfo(dtype).max
+    image = StoredImage(random.integers(0, peak + 1, (96, 64), dtype), np.iinfo(dtype).bits)
+    residual = size * peak * random.standard_normal((96, 64))
+    pixels = Strongest(image, drawing(residual), 1e6).pixels(floor)
+    used = fidelity(image, pixels).shown
+    assert used is not None
+    # All patches are alike, and one of 6,144 values more changed by one level moves the PSNR by less than 0.1 dB.
+    assert floor <= measured_psnr(image.pixels, pixels, used) < floor + 1.0
+    weak = Strongest(image, drawing(residual), 0.5).pixels(25.0)
+    assert np.abs(weak.astype(np.int64) - image.pixels).max() <= 0.5 * np.abs(residual).max() + 0.5
+
+
+def test_a_calm_patch_gets_less_and_the_others_what_is_left() -> None:
+    random = np.random.default_rng(0)
+    pixels = random.integers(60, 190, (96, 160), np.uint8)
+    pixels[:, :32] = 127
+    residual = random.standard_normal(pixels.shape)
+    change = Strongest(StoredImage(pixels, 8), drawing(residual), 1e3).pixels(40.0).astype(np.float64) - pixels
+    calm, lively = np.square(change[:, :32]).mean(), np.square(change[:, 96:]).mean()
+    # Its floor is 18 dB above that of a mean patch, itself 3 below; theirs is not above the whole image's.
+    assert calm <= 255.0**2 * 10.0 ** (-(40.0 + 15.0) / 10.0)
+    assert 40.0 <= measured_psnr(pixels, pixels + change, 255) < 40.2
+    assert lively > 10.0 * calm
+
+
+def test_a_mark_as_coarse_as_the_patches_is_not_given_up() -> None:
+    """In a very large image a pixel of the network is a whole patch, whose values all round to the next at once."""
+    random, patches = np.random.default_rng(3), 40
+    coarse = natural_image(height=2 * patches, width=2 * patches, seed=3)
+    smooth = ndimage.zoom(coarse.astype(np.float64), 16, order=3)
+    image = StoredImage((smooth + random.normal(0.0, 1.5, smooth.shape)).round().clip(0, 255).astype(np.uint8), 8)
+    marked = Strongest(image, drawing(random.normal(size=(patches, patches)), 32.0), limit=100.0).pixels(50.0)
+    assert (marked != image.pixels).mean() > 0.2
+    assert min(fidelity(image, marked).floors) >= 50.0
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-9])
+def test_nothing_to_add_changes_nothing(size: float) -> None:
+    pixels = natural_image(height=80, width=90)
+    found = Strongest(StoredImage(pixels, 8), drawing(np.full(pixels.shape, size)), 8.0).pixels(40.0)
+    np.testing.assert_array_equal(found, pixels)
+
+
+def test_bands_of_rows_are_enlarged_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
+    whole = enlarged(values, 2.5, slice(0, 100), 75)
+    parts = [enlarged(values, 2.5, slice(top, top + 32 if top < 96 else 100), 75) for top in range(0, 100, 32)]
+    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-4)
+    image, one = StoredImage(natural_image(height=100, width=75), 8), drawing(20 * values, 2.5)
+    at_once = Strongest(image, one, 8.0).pixels(38.0)
+    monkeypatch.setattr("floormark.strength.BAND", 32 * 75)
+    monkeypatch.setattr("floormark.strength.KEPT", 0)  # made anew for each look
+    banded = Strongest(image, one, 8.0).pixels(38.0)
+    assert np.mean(banded != at_once) < 0.001  # another order of sums may round otherwise
+
+
+@given(st.floats(25.0, 100.0), st.floats(20.0, 110.0))
+def test_the_highest_floor_is_found_to_the_step(below: float, limit: float) -> None:
+    found = highest_floor(lambda floor: floor <= limit, below)
+    if limit < 25.0:
+        assert found is None
+    else:
+        assert found is not None
+        assert max(25.0, min(limit, below) - 0.5) <= found <= limit
+        assert found == 25.0 or found < below
+        assert checked_floor(found) == found
+
+
+@given(st.floats(26.0, 80.0))
+def test_a_highest_floor_is_found_also_where_low_ones_do_not_work(limit: float) -> None:
+    found = highest_floor(lambda floor: limit - 2.0 <= floor <= limit, 90.0)
+    assert found is not None
+    assert limit - 0.5 <= found <= limit

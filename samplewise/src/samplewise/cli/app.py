@@ -1,0 +1,83 @@
+"""The command ``samplewise`` and its subcommands; those of a few lines are here."""
+
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samplewise.cli import chest, mnist, report, watermark
+from studies.commands.options import JsonFlag
+from samplewise.cli.outcome import begin, emit, note
+
+app = typer.Typer(
+    name="samplewise",
+    help="Train PyTorch models under requirements that must hold for every sample.",
+    epilog="Example: samplewise demo",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich reads :100: as an emoji
+)
+
+
+@app.callback()
+def common(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, for bug reports.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Options of every command; ``--debug`` is read where errors are reported."""
+    if version:
+        print(f"samplewise {metadata.version('samplewise')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(epilog="Example: samplewise demo --out demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the table, the figures and report.html.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, the first weights and the order of samples.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many to run, from --seed on; each takes a minute.")] = 1,
+    as_json: JsonFlag = False,
+) -> None:
+    """Keep a named share of unseen digits in one run, beside a search over fixed weights, in about a minute."""
+    begin("demo: loading PyTorch and the digits")
+    from studies.demo.command import run_demo
+
+    table, text = run_demo(out, seed=seed, seeds=seeds, note=note)
+    emit(table, text, as_json=as_json)
+
+
+app.command(epilog=mnist.EPILOG)(mnist.mnist)
+app.command(
+    epilog="\b\nExample: samplewise report runs/one --out report.html\n"
+    "Compare: samplewise report runs/one runs/two --out compared.html"
+)(report.report)
+
+
+@app.command(epilog="Example: samplewise env --json")
+def env(as_json: JsonFlag = False) -> None:
+    """Print versions and hardware, for bug reports."""
+    begin("env: asking PyTorch for its versions and devices")
+    import torch
+
+    from samplewise.storage.provenance import commit, provenance
+
+    found = provenance()
+    accelerators = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    accelerators += ["mps"] if torch.backends.mps.is_available() else []
+    facts = {name: found[name] for name in ("versions", "machine", "threads")}
+    machine = found["machine"]
+    text = [
+        *(f"{name}: {version}" for name, version in found["versions"].items()),
+        f"commit: {commit() or 'unknown (not a checkout)'}",
+        f"machine: {machine['system']} {machine['processor']}, {machine['cores']} cores, {found['threads']} threads",
+        f"accelerators: {', '.join(accelerators) or 'none'}",
+    ]
+    emit({**facts, "commit": commit(), "accelerators": accelerators}, "\n".join(text), as_json=as_json)
+
+
+app.add_typer(chest.app)
+app.add_typer(watermark.app)

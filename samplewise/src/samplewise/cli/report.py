@@ -1,0 +1,95 @@
+"""``samplewise report``: a page about one run or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from studies.commands.options import JsonFlag
+from samplewise.cli.outcome import begin, emit
+from samplewise.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from samplewise.report.run import RunReport
+
+
+def read_reports(folders: Sequence[Path]) -> list[RunReport]:
+    """All runs in the folders; where there are several folders, each run's name begins with its folder's.
+
+    Raises:
+        DataError: a folder is no run, or its files cannot be read.
+    """
+    found = [_read(folder) for folder in folders]
+    if len(found) == 1:
+        return list(found[0])
+    return [
+        replace(run, name=name if len(runs) == 1 else f"{name}: {run.name}")
+        for name, runs in zip(_short_names(folders), found, strict=True)
+        for run in runs
+    ]
+
+
+def _read(folder: Path) -> Sequence[RunReport]:
+    from samplewise.report.fits import read_fit
+    from studies.chest.for_report import read_classifier_training
+    from studies.mnist.for_report import read_study
+    from studies.watermark.run_reports import read_evaluation, read_training
+
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder; give the folder of a run")
+    # Each knows a kind of run, or gives None: a new kind of run adds its reader here.
+    for reader in (read_study, read_training, read_evaluation, read_classifier_training, read_fit):
+        if (runs := reader(folder)) is not None:
+            return runs
+    raise DataError(
+        f"{folder}: holds no run that a report can be made of; give one that fit, mnist, watermark train, watermark "
+        "evaluate or chest classifier wrote"
+    )
+
+
+def _short_names(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell the folders apart."""
+    parts = [folder.resolve().parts[1:] for folder in folders]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(set(parts)):
+            break
+    return names
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of fit, of mnist, of watermark train or evaluate, or of chest classifier.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page; the run's name if not given.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make one self-contained HTML page: what was asked, what holds, how it went, which samples fail."""
+    begin(f"report: reading {', '.join(map(str, runs))}")
+    from samplewise.report.page import write_page
+    from samplewise.report.words import comparison, verdict
+
+    if out.is_dir():
+        raise ConfigurationError(f"expected --out as a file, got the folder {out}: give {out / 'report.html'}")
+    found = read_reports(runs)
+    write_page(out, found, title=title)
+    results = [
+        {
+            "name": run.name,
+            "folder": run.folder,
+            "verdict": verdict(run),
+            "splits": [{**asdict(s), "trained_on": s.trained_on, "at_least": s.at_least} for s in run.splits],
+        }
+        for run in found
+    ]
+    text = verdict(found[0]) if len(found) == 1 else comparison(found)
+    emit({"page": str(out), "runs": results}, text, f"The report is in {out}", as_json=as_json)

@@ -1,0 +1,115 @@
+"""Whether a point is a minimum: the least curvature of the Lagrangian along directions that the constraints allow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samplewise.optimality.jacobian import Jacobian, side_by_side
+from samplewise.optimality.gradients import curve_along, suppress_but_memory, trainable
+
+FLAT = 1e-3
+"""A curvature counts as negative below minus this share of the largest."""
+STEPS = 20
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """The second-order condition, as far as it was looked at."""
+
+    samples: int = 0
+    """On how many samples, drawn at random; 0 if it was not looked at."""
+    smallest: float | None = None
+    """Least curvature found along directions in which no active constraint changes; None if there is no such one."""
+    largest: float | None = None
+    why_not: str = ""
+    """Why it was not looked at."""
+
+    @property
+    def negative(self) -> bool | None:
+        """Whether the Lagrangian bends down along such a direction, so that this is no minimum; None if not known."""
+        if not self.samples:
+            return None
+        if self.smallest is None or self.largest is None:
+            return False
+        return self.smallest < -FLAT * max(abs(self.smallest), abs(self.largest))
+
+    def __str__(self) -> str:
+        if not self.samples:
+            return f"not looked at: {self.why_not}"
+        if self.smallest is None:
+            return "the active constraints leave no direction"
+        verdict = "a maximum or a saddle" if self.negative else "no negative one found"
+        return f"{verdict}, {self.smallest:.3g} to {self.largest:.3g} on {self.samples:,} samples"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "negative": self.negative}
+
+
+def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples: int) -> Curvature:
+    """A Lanczos run in the null space of the gradients ``active``, ``(K, n)``, of the active constraints.
+
+    ``product`` is the Hessian of the Lagrangian on so many samples, times a vector ``(n,)``. The extremes of a Lanczos
+    run are curvatures along directions it has met: they lie within the true ones, so a negative one is there for sure.
+    An eigenvalue solver would go on until it has converged, which for a network takes far longer than the sign needs.
+    """
+    parameters = active.shape[1]
+    lengths = active.norm(dim=1, keepdim=True)
+    unit = (active / lengths.clamp_min(torch.finfo(active.dtype).tiny)).double()
+    vectors, singular, _ = torch.linalg.svd(unit.T, full_matrices=False)
+    basis = vectors[:, singular > 1e-6]
+
+    def within(vector: Tensor) -> Tensor:
+        return vector.sub(basis @ (basis.T @ vector))
+
+    left = parameters - basis.shape[1]
+    if left <= 0:
+        return Curvature(samples)
+    vector = within(torch.randn(parameters, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    met: list[Tensor] = []
+    tridiagonal = torch.zeros(STEPS, STEPS, dtype=torch.float64)
+    for step in range(min(STEPS, left)):
+        length = vector.norm()
+        if step:
+            if length <= 1e-9 * tridiagonal.abs().max():
+                break  # all that the start has a part in is met
+            tridiagonal[step, step - 1] = tridiagonal[step - 1, step] = length
+        met.append(vector / length)
+        vector = within(product(met[-1]))
+        tridiagonal[step, step] = vector @ met[-1]
+        for _ in range(2):  # once more, against rounding
+            for other in met:
+                vector = vector - (vector @ other) * other
+    found = torch.linalg.eigvalsh(tridiagonal[: len(met), : len(met)])
+    return Curvature(samples, float(found[0]), float(found[-1]))
+
+
+def curvature_at(
+    jacobian: Jacobian, rows: Tensor, total: int, drawn: Tensor, multipliers: Mapping[str, Tensor]
+) -> Curvature:
+    """The least curvature of the Lagrangian on the samples ``drawn``, if ``rows`` are all the active gradients."""
+    if len(rows) < total:
+        return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
+    weights = list(trainable(jacobian.model).values())
+    pieces = drawn.split(jacobian.batch_size)
+    batches = list(jacobian.read(pieces))  # once for all products
+    prices = side_by_side(multipliers)
+
+    def product(direction: Tensor) -> Tensor:
+        total = torch.zeros(len(direction), dtype=torch.float64)
+        for few, batch in zip(pieces, batches, strict=True):
+            with torch.enable_grad():
+                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+                loss = evaluation.objective.sum()
+                if multipliers:
+                    g = jacobian.priced(evaluation.measures)
+                    loss = loss + (g * prices[few].to(g)).sum()
+                total += curve_along(loss / len(drawn), weights, direction)
+        return total
+
+    found = Curvature(why_not="the model cannot be differentiated twice")
+    with suppress_but_memory(RuntimeError):
+        found = least_curvature(product, rows, len(drawn))
+    return found

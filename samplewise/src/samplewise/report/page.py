@@ -1,0 +1,190 @@
+"""One self-contained HTML page about one run or several, made from their :class:`RunReport` alone."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samplewise.storage import disk
+from samplewise.errors import DataError, needed_for, printable
+from samplewise.storage.provenance import provenance
+from samplewise.report import words
+from samplewise.report.charts import Look, curve_charts, run_charts
+from samplewise.report.run import Audited, Gallery, RunReport
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+LARGEST = 5_000_000  # bytes of a page
+PICTURES = 1_300_000  # bytes of all pictures together
+SMALL = 64  # pixels; pictures up to this width are magnified
+
+
+def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
+    """Write the page, whole or not at all; see :func:`make_page`."""
+    page = make_page(runs, title=title).encode("utf-8")
+    if len(page) > LARGEST:
+        raise DataError(f"the page of {len(runs)} runs would have {len(page) / 1e6:.1f} MB: report on fewer runs")
+    with disk.atomic(path) as temporary:
+        temporary.write_bytes(page)
+
+
+def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
+    """The page as text. It needs no network; its charts need a browser of 2024 or later.
+
+    Args:
+        runs: one or several.
+        title: of the page; the run's name if not given.
+    """
+    if not runs:
+        raise DataError("expected at least one run to report on")
+    environment = _environment()
+    look = Look(runs)
+    each = _pictures_each(runs)
+    views = [_view(place, run, look, each) for place, run in enumerate(runs)]
+    curves = curve_charts(runs, look)
+    of_runs = [chart for view in views for kind in view["charts"].values() for chart in kind]
+    made = provenance()
+    return environment.get_template("page.html").render(
+        title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
+        views=views,
+        curves=curves,
+        swatches=_swatches(runs, look),
+        columns=_columns(runs, look),
+        comparison=words.comparison(runs),
+        asked=runs[0] if words.same_problem(runs) else None,
+        charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
+        made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
+        plotly=_packed_plotly(),
+    )
+
+
+def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, Any]:
+    """A run as the template shows it."""
+    made = {name: value for name, value in run.provenance.items() if name != "command"}
+    return {
+        "run": run,
+        "verdict": words.verdict(run),
+        "holds": _holds(run),
+        "charts": run_charts(run, place, look),
+        "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
+        "settings": words.flat(run.settings),
+        "promise": words.facts(run.promise.facts) if run.promise else (),
+        "certificate": words.facts(run.certificate.facts) if run.certificate else (),
+        "provenance": [*words.flat(made), ("folder", run.folder)],
+    }
+
+
+def _holds(run: RunReport) -> bool:
+    """Whether what was asked for is there: the promised share, or every constraint on every data set."""
+    if run.promise is not None:
+        return run.promise.kept
+    return bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values())
+
+
+def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
+    """The legend: what can be shown and hidden, with its colour and its dash."""
+    places = range(len(runs)) if look.several else range(0)
+    return {
+        "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": look.colour(i, "")} for i in places],
+        "Data": [
+            {
+                "kind": "split",
+                "key": split,
+                "name": split,
+                "dash": look.dash(split),
+                "colour": "" if look.several else look.colour(0, split),
+                "hidden": split in look.hidden,
+            }
+            for split in look.splits
+        ],
+    }
+
+
+def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
+    """What a table of several runs compares: data sets, the measures without a bound that all runs have, and at which
+    confidence, if that is the same for all.
+    """
+    found = [split for run in runs for split in run.splits]
+    bounded = {requirement.measure for run in runs for requirement in run.requirements}
+    common = set.intersection(*(set(split.means) for split in found)) if found else set()
+    confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
+    one = confidences.pop() if len(confidences) == 1 else None
+    return {
+        "splits": look.audited,
+        "means": sorted(common - bounded),
+        "objective": words.objective(runs),
+        "confidence": one,
+    }
+
+
+def _split(run: RunReport, name: str) -> Audited | None:
+    return next((split for split in run.splits if split.name == name), None)
+
+
+def _gallery(gallery: Gallery, pictures: int) -> dict[str, Any]:
+    shown = gallery.pictures[:pictures]
+    return {
+        "title": gallery.title,
+        "large": any(image.shape[1] > SMALL for picture in shown for image in picture.images.values()),
+        "pictures": [
+            (picture.caption, {name: _data_uri(image) for name, image in picture.images.items()}) for picture in shown
+        ],
+    }
+
+
+def _data_uri(image: Any) -> str:
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def _pictures_each(runs: Sequence[RunReport]) -> int:
+    """How many pictures of each gallery fit, by their size before compression at worst."""
+    galleries = [gallery.pictures for run in runs for gallery in run.galleries]
+    most = max(map(len, galleries), default=0)
+    for each in range(most, 1, -1):
+        kept = [image for pictures in galleries for picture in pictures[:each] for image in picture.images.values()]
+        if sum(4 * image.size / 3 + 100 for image in kept) <= PICTURES:
+            return each
+    return min(most, 1)
+
+
+@cache
+def _packed_plotly() -> str:
+    """plotly.js, compressed to two fifths of its size; the page unpacks it."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)).decode()
+
+
+def _environment() -> Environment:
+    with needed_for("a report", "report"):
+        import PIL  # noqa: F401 - only whether they are there
+        import plotly  # noqa: F401
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    # Every text of a run is escaped: what its files hold is not trusted.
+    environment = Environment(
+        loader=PackageLoader("samplewise.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    shown = (words.share, words.at_least, words.percent, words.count, words.number, words.corrected)
+    environment.filters.update({each.__name__: each for each in shown})
+    environment.globals.update(split_of=_split)
+    return environment
+
+
+def _harmless(value: Any) -> Any:
+    """Texts as :func:`samplewise.errors.printable` has them; our own style, script and charts are marked as safe."""
+    return printable(value) if type(value) is str else value

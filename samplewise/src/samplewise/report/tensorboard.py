@@ -1,0 +1,63 @@
+"""A run's numbers and pictures for TensorBoard, in the run's own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from samplewise.audits.audit import Audit
+from samplewise.errors import MissingPackageError, install
+from samplewise.samples import Data, in_order, source_of
+from samplewise.training.watch import OnAudit
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Draw: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
+"""Draws a batch by the model as it is: images ``(C, H, W)`` by name, in [0, 1]."""
+DRAWN = 8  # samples of each data set: the first, so that one sees the same ones change
+
+
+@contextmanager
+def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
+    """Have what ``fabric`` trains inside also written to ``tensorboard`` in the run's folder; nothing if it is None."""
+    if folder is None:
+        yield
+        return
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    try:
+        logger = TensorBoardLogger(root_dir=folder, name="tensorboard", version="")
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"TensorBoard's files need tensorboard; {install('tensorboard')}") from error
+    fabric.loggers.append(logger)
+    try:
+        yield
+    finally:
+        fabric.loggers.remove(logger)
+        logger.finalize("ended")
+
+
+def pictures(fabric: Fabric, splits: Mapping[str, Data], draw: Draw) -> OnAudit | None:
+    """What ``fit`` calls to have the first samples of each data set drawn by its loggers; None where it has none."""
+    loggers: list[Any] = fabric.loggers
+
+    def show(model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
+        for split, data in splits.items():
+            few = range(min(DRAWN, source_of(data).source.length))
+            ((batch, _),) = in_order(data, batch_size=DRAWN, device=fabric.device, rows=few)
+            for name, image in draw(model, batch).items():  # in every process, since the model may be spread
+                for logger in loggers:
+                    logger.experiment.add_image(f"{split}/{name}", image.detach().float().cpu(), epoch)
+
+    return show if loggers else None
+
+
+def in_lines(*lines: Tensor) -> Tensor:
+    """Batches of images ``(B, C, H, W)`` as one image: the images of a batch side by side, batch below batch."""
+    return torch.cat([torch.cat(list(line), dim=-1) for line in lines], dim=-2)

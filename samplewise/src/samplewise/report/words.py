@@ -1,0 +1,124 @@
+"""Numbers and verdicts in words."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from samplewise.report.run import Audited, Finding, RunReport
+from samplewise.audits.binomial import percentage
+
+
+def share(value: float) -> str:
+    """A share in percent, with as many digits as keep it apart from none and all."""
+    return percentage(value)
+
+
+def at_least(value: float) -> str:
+    """A share that is a lower bound: never rounded up."""
+    return percentage(value, math.floor)
+
+
+def percent(value: float) -> str:
+    """A share that was chosen, with the digits that it was given.
+
+    Example:
+        >>> percent(0.95), percent(0.999)
+        ('95%', '99.9%')
+    """
+    return f"{100 * value:.10g}%"
+
+
+def count(value: int) -> str:
+    """An integer with separators."""
+    return f"{value:,}"
+
+
+def number(value: float | None) -> str:
+    """A number to five digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.5g}"  # noqa: RUF001 - a dash, not a minus
+
+
+def verdict(run: RunReport) -> str:
+    """What holds: what came of a promise or, in one sentence, training and unseen data with the exact bound."""
+    if not run.requirements:
+        return "Nothing was required of the samples."
+    if run.promise is not None:
+        return run.promise.sentence
+    if not run.splits:
+        return "No audit has been made yet: the curves show what was seen while training."
+    bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")
+    said = " and ".join(_held(split) for split in run.splits)
+    said, bound = said[0].upper() + said[1:], bound + _asked(run.splits[0].constraints)
+    unseen = run.unseen
+    if unseen is None:
+        return f"{said} meet {bound}; no unseen data was audited, so this says nothing of other samples."
+    return (
+        f"{said} meet {bound}: at {percent(unseen.confidence)} confidence, at least {at_least(unseen.at_least)} of all "
+        f"samples like those of {unseen.name} do{corrected(unseen)}."
+    )
+
+
+def corrected(split: Audited) -> str:
+    """What an exact bound on a data set that chose the model is corrected for; nothing of another."""
+    return f" (corrected: best of {split.compared:,.10g} epochs on these data)" if split.compared > 1 else ""
+
+
+def comparison(runs: Sequence[RunReport]) -> str:
+    """Which of several runs meets the bounds most often, on each data set, in one sentence."""
+    if not same_problem(runs):
+        return "The runs were asked different things, so their shares do not compare: see each of them."
+    names = dict.fromkeys(split.name for run in runs for split in run.splits)
+    said = []
+    for name in names:
+        found = [(run, split) for run in runs for split in run.splits if split.name == name]
+        run, best = max(found, key=lambda pair: (pair[1].satisfied, -pair[1].objective))
+        # Without the exact bound: being the best of several makes a share look better than it is.
+        said.append(f"on {name} by {run.name} ({share(best.satisfied)} of {count(best.samples)} samples)")
+    return f"The bounds are met most often {' and '.join(said)}." if said else "No audit has been made yet."
+
+
+def objective(runs: Sequence[RunReport]) -> str:
+    """What the objective of all runs is, if it is the same."""
+    kinds = {run.objective for run in runs}
+    return kinds.pop() if len(kinds) == 1 else "objective"
+
+
+def same_problem(runs: Sequence[RunReport]) -> bool:
+    """Whether all runs were asked the same."""
+    return len({(run.problem, *((each.name, each.formula) for each in run.requirements)) for run in runs}) == 1
+
+
+def _asked(constraints: Mapping[str, Finding]) -> str:
+    """The shares that were asked for, if not every sample of each constraint."""
+    asked = {name: percent(part.share) for name, part in constraints.items() if part.share < 1}
+    one = len(constraints) == 1
+    return f" ({', '.join(each if one else f'{name} {each}' for name, each in asked.items())} asked)" if asked else ""
+
+
+def _held(split: Audited) -> str:
+    kind = "training samples" if split.trained_on else f"samples of {split.name}"
+    samples = count(split.samples)
+    return f"all {samples} {kind}" if split.satisfied == 1.0 else f"{share(split.satisfied)} of the {samples} {kind}"
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Nested settings as lines of name and text."""
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            yield from flat(item, f"{prefix}{name}.")
+        elif isinstance(item, list | tuple):
+            yield f"{prefix}{name}", ", ".join(map(str, item))
+        else:
+            yield f"{prefix}{name}", "none" if item is None else str(item)
+
+
+def facts(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Nested findings as lines for people: names with spaces, numbers to five digits."""
+    for name, item in value.items():
+        label = prefix + name.replace("_", " ")
+        if isinstance(item, Mapping):
+            yield from facts(item, f"{label}: ")
+        elif isinstance(item, bool):
+            yield label, "yes" if item else "no"
+        else:
+            yield label, number(item) if isinstance(item, float | None) else str(item)

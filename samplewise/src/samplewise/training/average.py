@@ -1,0 +1,63 @@
+"""The exponential average of a model's weights, which a run audits and ships in the place of the last ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from samplewise.storage.sharding import held_like, local, share_out_
+
+STATISTICS = ("running_mean", "running_var")  # of batch norm, by the names that PyTorch gives them
+
+
+class Average:
+    """``a <- d a + (1 - d) w`` after step k, where ``d = min(decay, (1 + k) / (10 + k))`` and w are the weights.
+
+    The rising d forgets the weights that a run begins with: in few steps 0.999 would keep most of them. Every process
+    has the same weights and so the same average, without a word to the others.
+
+    Batch norm's running statistics are averaged like weights. They come as near to those of the averaged weights as
+    running statistics do, at no cost; a pass over the data before each audit would find them exactly, while those of
+    the last steps are of other weights (a test compares the three). Other buffers are copied, where PyTorch's
+    AveragedModel would make NaN of a mask of infinities and round whole numbers down.
+
+    Args:
+        model: the average begins with its weights; it is left alone.
+        decay: d once the run is long, between 0 and 1.
+        copied: a copy of the model, where one cannot be made any more.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, copied: nn.Module | None = None) -> None:
+        self.decay, self.steps = decay, 0
+        self.model = copy.deepcopy(model) if copied is None else copied
+        if copied is not None:
+            copied.load_state_dict(model.state_dict())
+
+    def update_(self, model: nn.Module) -> None:
+        """Take in the weights after a step."""
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        (averaged, copied), (weights, others) = _parts(self.model), _parts(model)
+        get_ema_multi_avg_fn(decay)(averaged, weights, self.steps)
+        for mine, its in zip(copied, others, strict=True):
+            mine.copy_(its)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": dict(self.model.state_dict()), "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(held_like(state["model"], self.model.state_dict()))
+        self.steps = state["steps"]
+
+
+def _parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """What is averaged of a model, and what is copied, as this process holds it."""
+    share_out_(model)
+    averaged: list[Tensor] = [local(weight.detach()) for weight in model.parameters()]
+    copied: list[Tensor] = []
+    for name, buffer in model.named_buffers():
+        (averaged if name.rpartition(".")[2] in STATISTICS else copied).append(buffer)
+    return averaged, copied

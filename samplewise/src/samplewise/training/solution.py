@@ -1,0 +1,186 @@
+"""Whole runs: the paper's outer loop around any PyTorch optimiser (section III)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from samplewise.audits.audit import Audit
+from samplewise.optimality.feasibility import Conflict
+from samplewise.history import History, Streaks
+from samplewise.methods import Method
+from samplewise.problem import Problem
+from samplewise.samples import Data
+from samplewise.stopping import GradientRule
+from samplewise.training.folder import open_folder
+from samplewise.training.loop import Training
+from samplewise.training.position import Selection, Status
+from samplewise.training.promise import Promise, Promised, prove
+from samplewise.training.request import Request
+from samplewise.training.step import Auxiliary, Stepper, single_device
+from samplewise.training.watch import OnAudit, Watch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@contextlib.contextmanager
+def _goes_on(checkpoint: str | Path) -> Iterator[None]:
+    """Have Ctrl-C say that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"{checkpoint} holds the run up to its last checkpoint: the same call goes on from there")
+        raise
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a run found."""
+
+    model: nn.Module
+    """The model that was given to ``fit``, always, with the weights of the selected epoch: the averaged ones if
+    ``average`` was given. Those of the last step are in the run's newest checkpoint, from which a longer run goes on.
+    """
+    method: Method
+    """The method that was given, as it was when that model was selected; a certificate of the model needs it."""
+    status: Status
+    """How the run ended and whether the selected model is what was asked for: of a promise, whether it is kept."""
+    selected: Selection
+    """Which epoch was selected, and why."""
+    history: History
+    audits: dict[str, Audit]
+    """The audits of that model by data set. The bounds of the one that selects are corrected for all audits of the run;
+    data that share samples with the training data have none, nor has a promise's ``tune_on``."""
+    streaks: Streaks
+    """Which samples of the deciding data set stayed violated, audit after audit."""
+    promise: Promised | None = None
+    """What came of the promise, if one was asked for."""
+    conflict: Conflict | None = None
+    """Where the target was not met: which training samples are at odds; None where it was not looked for."""
+
+
+def fit(
+    problem: Problem,
+    model: nn.Module,
+    train_data: Data,
+    *,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    steps_per_epoch: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    warmup_epochs: int = 0,
+    round_rule: GradientRule | None = None,
+    scheduler: LRScheduler | tuple[LRScheduler, str] | None = None,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    average: float | None = None,
+    promise: Promise | None = None,
+    auxiliary: Auxiliary | None = None,
+    audit_on: Mapping[str, Data] | None = None,
+    audit_every: int = 1,
+    target: float | None = None,
+    stop_at_target: bool = False,
+    patience: int | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_steps: int | None = None,
+    fabric: Fabric | None = None,
+    on_audit: OnAudit | None = None,
+    progress: bool | None = None,
+) -> Solution:
+    """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
+
+    At its end model and method are those of the selected epoch, and everything in the solution is about that model;
+    optimizer and scheduler are where the last step left them.
+
+    With a checkpoint folder the run can be killed at any moment; the same call goes on from the last checkpoint and
+    ends with bit-identical weights (on a CPU). PyTorch's randomness in training is a function of ``seed`` and the
+    position in the run; so are NumPy's and Python's in loading the data.
+
+    Args:
+        problem: what to minimise and what must hold.
+        model: trained in place; in the end it has the weights of the selected epoch.
+        train_data: a data set, in a new order each epoch, or a DataLoader, whose batch size, order, collation and
+            workers are taken over. Also a stream (``IterableDataset``, or a DataLoader of one), for methods without a
+            state for each sample, in one process and with ``audit_on``.
+        method: over the problem's constraints; in the end it is as it was in the selected epoch.
+        optimizer: over the model's parameters.
+        epochs: passes over the data under the method.
+        steps_per_epoch: of a stream, steps in an epoch in the place of a pass, where it has no end or a long way to it.
+        batch_size: samples in a step, over all devices and micro-batches together.
+        seed: of the order of samples and of everything random in model and data.
+        warmup_epochs: epochs before those, on the objective alone.
+        round_rule: end a round when the gradient is small enough, as the paper's theory asks, not after each epoch.
+        scheduler: a learning-rate schedule of PyTorch over ``optimizer``, stepped after each epoch; after each step
+            if given as ``(scheduler, "step")``. ``ReduceLROnPlateau`` is stepped after each audit, warm-up aside, with
+            the selection loss of the data set that selects: while that misses the target fewer violated samples are
+            progress, from then on a lower objective is, as for a validation loss.
+        clip_norm: the gradient's norm is cut to this.
+        accumulate: backward passes (micro-batches) in a step.
+        average: audit, select and ship an exponential average of the weights, of which this share, such as 0.999, stays
+            at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and those of an epoch
+            are a good start. Batch norm's statistics are averaged too.
+        promise: a share of unseen samples that must meet all constraints. Its ``tune_on`` is audited as the first of
+            the data sets, under that name, and steers tau, from the schedule's first one on, and the margins; its
+            ``prove_on`` then says whether it is kept.
+        auxiliary: a step before each backward pass, such as a discriminator's.
+        audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
+            after the last epoch only, if not given. Audits of the first one select the best model.
+        audit_every: epochs between audits of ``audit_on``; the last epoch is always audited, so as many as there are
+            leave only that one.
+        target: share of the first one's samples that must meet all constraints for an epoch to count as feasible; if
+            not given each constraint must hold for its own ``share``; 0 if the best objective alone decides.
+        stop_at_target: end the run at the first audit that meets the target.
+        patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
+        checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
+        checkpoint_steps: steps between further checkpoints within an epoch.
+        fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
+            DDP and with weights shared out by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
+        on_audit: called after each audit, in every process, with the model in evaluation mode, the epoch, and the
+            audits by data set.
+        progress: show a progress bar; on a terminal only if not given.
+
+    Returns:
+        The selected model, its audits, the status and the history. In the history ``running/...`` is
+        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name;
+        ``forecast/...`` says how far tau has to go, ``gradient/...`` how noisy a batch is.
+    """
+    request = Request(**locals())  # every argument by its name
+    fabric = fabric or single_device()
+    watch = Watch(fabric, progress)
+    training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm, average), watch)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watch.logging())
+        training.try_out()
+        if checkpoint is not None:
+            training.open(stack.enter_context(open_folder(Path(checkpoint), request, fabric.device)))
+            stack.enter_context(_goes_on(checkpoint))
+        stack.enter_context(watch.bar(request.last_epoch, training.position.epoch))
+        status = training.loop()
+        selected, outcome = training.position.best, None
+        assert selected is not None, "the last epoch is always audited"
+        if promise is not None:
+            outcome = prove(promise, problem, training.stepper.raw_model, method, batch_size=request.size)
+            status = Status.KEPT if outcome.kept else Status.NOT_KEPT
+            if training.folder is not None:
+                training.folder.keep(outcome, request, training.position.epoch)
+    return Solution(
+        model,
+        method,
+        status,
+        selected,
+        training.history,
+        training.audits,
+        training.streaks,
+        promise=outcome,
+        conflict=training.conflict,
+    )

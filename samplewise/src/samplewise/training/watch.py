@@ -1,0 +1,94 @@
+"""A run for whoever watches it: a progress bar, and numbers and distributions through Fabric's loggers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import nn
+
+from samplewise.storage import distributed
+from samplewise.audits.audit import Audit
+from samplewise.forecast import in_words
+from samplewise.masks import present
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+OnAudit: TypeAlias = Callable[[nn.Module, int, Mapping[str, Audit]], object]
+"""Gets the model in evaluation mode, the epoch, and its audits by data set."""
+
+
+class Watch:
+    """What goes out while a run goes on, from the first of its processes."""
+
+    def __init__(self, fabric: Fabric, progress: bool | None) -> None:
+        first = distributed.rank() == 0
+        self.loggers: list[Any] = list(fabric.loggers) if first else []
+        self.shown = first and (sys.stderr.isatty() if progress is None else progress)
+        self._bar: Any = None
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[None]:
+        """At its end, however it comes, the loggers write what they hold."""
+        try:
+            yield
+        except BaseException:
+            self._finalize("failed")
+            raise
+        self._finalize("success")
+
+    def _finalize(self, status: str) -> None:
+        for logger in self.loggers:
+            try:
+                logger.save()  # some only close on finalize
+                logger.finalize(status)
+            except Exception as error:  # a run, or the error that ended it, is not lost for a logger's sake
+                warnings.warn(f"{type(logger).__name__} could not write what it holds: {error!r}", stacklevel=2)
+
+    @contextlib.contextmanager
+    def bar(self, epochs: int, done: int) -> Iterator[None]:
+        """Show on standard error how far a run of ``epochs`` is, ``done`` of them behind it, if that is wanted."""
+        if not self.shown:
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        note = TextColumn("{task.fields[note]}")
+        with Progress(*columns, note, console=Console(stderr=True), refresh_per_second=4) as self._bar:
+            self._epochs = self._bar.add_task("epochs", total=epochs, completed=done, note="")
+            self._steps = self._bar.add_task("steps", total=None, note="")
+            yield
+
+    def start_epoch(self, steps: int | None, done: int) -> None:
+        if self._bar is not None:
+            self._bar.reset(self._steps, total=steps, completed=done)
+
+    def step(self) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._steps)
+
+    def end_epoch(self, row: Mapping[str, Any], constraints: list[str]) -> None:
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        for logger in self.loggers:
+            logger.log_metrics(numbers, step=row["epoch"])
+        if self._bar is not None:
+            shares = ", ".join(f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in constraints) or "-"
+            note = f"objective {row['running/objective']:.4g}, satisfied: {shares}"
+            self._bar.update(self._epochs, advance=1, note=note)
+            self._bar.update(self._steps, note="; ".join(filter(None, (in_words(name, row) for name in constraints))))
+
+    def audited(self, audits: Mapping[str, Audit], epoch: int) -> None:
+        """The distribution of each measure, to the loggers that can show it."""
+        shows = [each.experiment.add_histogram for each in self.loggers if hasattr(each.experiment, "add_histogram")]
+        for show in shows:
+            for split, found in audits.items():
+                for name, values in found.measures.items():
+                    # Not the name of the mean: TensorBoard takes a name for one kind of data only.
+                    if len(there := present(values)):
+                        show(f"{split}/{name}/distribution", there, epoch)

@@ -1,0 +1,71 @@
+"""A small real problem that the tests of whole runs share: classify, and reconstruct within a bound."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import samplewise as sw
+from samplewise.storage.checkpoint import load_state
+
+BOUND = 0.6
+
+
+class Network(nn.Module):
+    """Classifies and reconstructs ten numbers from a code of four; dropout makes resuming hard."""
+
+    def __init__(self, *, dropout: float = 0.2, norm: bool = False) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(10) if norm else nn.Identity()
+        self.encoder = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 4))
+        self.classifier = nn.Linear(4, 2)
+        self.decoder = nn.Linear(4, 10)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        code = self.encoder(self.norm(x))
+        return self.classifier(code), self.decoder(code)
+
+
+def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    x, y = batch
+    logits, decoded = model(x)
+    return functional.cross_entropy(logits, y, reduction="none"), {
+        "reconstruction": (decoded - x).square().mean(1),
+        "accuracy": (logits.argmax(1) == y).float(),
+    }
+
+
+def make_problem() -> sw.Problem:
+    return sw.Problem(evaluate, [sw.AtMost("reconstruction", BOUND)])
+
+
+def make_data(samples: int = 200, seed: int = 0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, 10, generator=generator)
+    return TensorDataset(x, (x[:, 0] + x[:, 1] > 0).long())
+
+
+def make_model(*, dropout: float = 0.2, norm: bool = False, seed: int = 0) -> Network:
+    torch.manual_seed(seed)
+    return Network(dropout=dropout, norm=norm)
+
+
+def make_method(kind: str, samples: int = 200) -> sw.Method:
+    constraints = make_problem().constraints
+    if kind == "sequential":
+        return sw.SequentialPenalty(constraints, schedule=sw.Geometric(2.0, growth=1.1, every=2))
+    if kind == "lagrangian":
+        return sw.AugmentedLagrangian(constraints, samples=samples, schedule=sw.FeasibilityDriven(2.0, growth=1.5))
+    return sw.Unconstrained(constraints)
+
+
+def of_last_step(folder: Path) -> dict[str, Tensor]:
+    """The weights that a run goes on from: those of its last step, in its newest checkpoint."""
+    weights: dict[str, Tensor] = load_state(max((folder / "checkpoints").glob("*.safetensors")))["model"]
+    return weights
+
+
+def same_weights(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))

@@ -1,0 +1,182 @@
+"""``samplewise mnist``: the paper's first study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samplewise.cli import options
+from samplewise.cli.outcome import begin, emit, note
+from studies.commands.progress import progress
+from samplewise.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from studies.data import ImageData
+    from studies.mnist.settings import StudySettings
+    from studies.mnist.study import Job
+
+EPILOG = (
+    "\b\nExample: samplewise mnist --data download --rows all --out runs/mnist\n"
+    "One row: samplewise mnist --data download --row penalty:100:1.01 --out runs/one\n"
+    "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the images come from, and where to train on them: what every process of the study makes for itself."""
+
+    place: str
+    """A folder, ``download`` or ``digits``."""
+    dataset: str
+    devices: options.Devices
+    validation: int = 0
+
+    def __call__(self) -> tuple[ImageData, Fabric]:
+        """Load the images and make the Fabric, which is not launched yet."""
+        from studies import data
+
+        if self.place == "digits":
+            images = data.digits()
+        else:
+            known, folder = data.published(self.dataset), Path(self.place)
+            if self.place == "download":
+                with progress("downloading", unit="bytes") as tell:
+                    folder = data.download(known, report=lambda name, done, total: tell(done, total, name))
+            images = data.load_folder(folder, known)
+        return images.with_validation(self.validation) if self.validation else images, self.devices()
+
+
+def mnist(
+    out: Annotated[Path, typer.Option(help="Folder of the run: rows, table and figures.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Folder with the four idx files (plain or .gz), or download, or digits (embedded)."),
+    ] = None,
+    dataset: Annotated[
+        str, typer.Option(help="What the files are: mnist, fashion-mnist, or own (no md5 to check).")
+    ] = "mnist",
+    rows: Annotated[
+        str | None, typer.Option(help="A group of rows: all (the paper's table), fixed, sequential.")
+    ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="One row, such as penalty:100:1.01, fixed:100, classification, ours.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each row; 250 if not given.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="May be given several times; 0 if not given.")] = None,
+    theta: Annotated[float | None, typer.Option(help="The tolerated reconstruction error; 0.01 if not given.")] = None,
+    code: Annotated[int | None, typer.Option(min=1, help="Units of the code; 20 if not given.")] = None,
+    recipe: options.RecipeFile = None,
+    validation: Annotated[
+        int, typer.Option(min=0, help="Hold out so many training samples and report on them, not on the test set.")
+    ] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Rows side by side; one for each core if not given.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each job; its share of the cores if not given.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the folder, or add rows to it.")
+    ] = False,
+    table_only: Annotated[
+        bool, typer.Option("--table-only", help="Train nothing: make table and figures from the rows that are there.")
+    ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard files of each row, below --out.")
+    ] = False,
+    accelerator: options.Accelerator = "auto",
+    devices: options.DevicesFlag = 1,
+    nodes: options.Nodes = 1,
+    strategy: options.Strategy = "auto",
+    precision: options.Precision = "32-true",
+    as_json: options.JsonFlag = False,
+) -> None:
+    """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
+    begin(f"mnist: opening {out}")
+    from studies.mnist.comparison import write_all
+    from studies.mnist.settings import MADE, StudySettings, open_run
+    from studies.mnist.study import JobFailedError, run_jobs, run_row
+
+    failed: JobFailedError | None = None
+    if not table_only:
+        todo = _jobs(rows, row, seed or [0])
+        if data is None:
+            raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
+        place = options.Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
+        source = Source(data, dataset, place, validation)
+        chosen = options.given_settings(recipe, StudySettings, MADE, theta=theta, code=code, epochs=epochs)
+        images, fabric = source()
+
+        def begin_run(first: bool) -> StudySettings:
+            settings = StudySettings.of(images, **chosen)
+            if first:
+                open_run(out, settings, resume=resume)
+                options.keep_recipe(out, settings, MADE)
+            return settings
+
+        if place.several:
+            settings = options.launch(fabric, begin_run)
+            for job in todo:
+                run_row(settings, images, job.row, job.seed, out, fabric=fabric, progress=None, tensorboard=tensorboard)
+            fabric.barrier()
+            if fabric.global_rank > 0:
+                return  # the first process alone writes the table
+        else:
+            settings = begin_run(True)
+            processes, threads = share_cores(len(todo), jobs, threads)
+            with progress(f"{len(todo)} rows", len(todo) * settings.epochs, unit="epochs") as tell:
+
+                def watch(unfinished: dict[Job, int]) -> None:
+                    done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
+                    tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
+
+                try:
+                    run_jobs(
+                        todo,
+                        settings,
+                        out,
+                        source,
+                        processes=processes,
+                        threads=threads,
+                        watch=watch,
+                        tensorboard=tensorboard,
+                    )
+                except JobFailedError as error:
+                    failed = error  # the rows that did come to their end still get their table
+    try:
+        table, missing = write_all(out)
+    except DataError as error:
+        raise failed or error from None
+    if missing:
+        note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
+    if failed is not None:
+        raise failed
+    emit(table.to_dict(), table.text(), f"The table and the figures are in {out}", as_json=as_json)
+
+
+def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list[Job]:
+    from studies.mnist.rows import GROUPS, parse_row
+    from studies.mnist.study import Job
+
+    if group is not None and group not in GROUPS:
+        raise ConfigurationError(f"expected --rows as one of {', '.join(GROUPS)}, got {group!r}; for one row: --row")
+    names = [*(GROUPS[group] if group else ()), *(single or ())]
+    if not names:
+        raise ConfigurationError("no rows to run: give --rows all, or --row penalty:100:1.01")
+    parsed = {row.name: row for row in map(parse_row, names)}
+    return [Job(row, seed) for seed in dict.fromkeys(seeds) for row in parsed.values()]
+
+
+def share_cores(rows: int, jobs: int | None, threads: int | None) -> tuple[int, int]:
+    """How many rows run side by side, with how many threads each.
+
+    Small matrices leave a second thread little to do, so rows side by side come first.
+    """
+    from floormark.processes import cores
+
+    jobs = jobs or max(1, min(rows, cores() // (threads or 1)))
+    return jobs, threads or max(1, cores() // jobs)

@@ -1,0 +1,120 @@
+"""Options that commands share, and what they stand for: where to train, and the settings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from samplewise.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+T = TypeVar("T")
+RECIPE = "recipe.toml"
+PANEL = "Devices"
+Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=PANEL)]
+DevicesFlag = Annotated[int, typer.Option("--devices", min=1, help="Devices on each node.", rich_help_panel=PANEL)]
+Nodes = Annotated[int, typer.Option(min=1, help="Machines that train together.", rich_help_panel=PANEL)]
+Strategy = Annotated[str, typer.Option(help="auto or ddp.", rich_help_panel=PANEL)]
+Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.", rich_help_panel=PANEL)]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random, a split included; 0 if not given.")]
+Pictures = Annotated[Path, typer.Option(help="Folder of images, or a store made by samplewise chest prepare.")]
+ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--recipe", metavar="FILE.toml", help="Settings, such as the recipe.toml that a run leaves; options go first."
+    ),
+]
+
+
+def command_group(name: str, help: str, epilog: str) -> typer.Typer:
+    """Commands below a word, which alone shows their help."""
+    app = typer.Typer(name=name, help=help, epilog=epilog, invoke_without_command=True, rich_markup_mode=None)
+
+    @app.callback()
+    def common(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    return app
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where to train; calling it makes the Fabric, so that it can be handed to another process."""
+
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    strategy: str = "auto"
+    precision: str = "32-true"
+    threads: int | None = None
+    """Of this process; PyTorch's choice if None."""
+    leaves_unused: bool = False
+    """Whether parts of the model may get no gradient, such as a decoder that some rows do not train."""
+
+    @property
+    def several(self) -> bool:
+        """Whether one model is trained by several processes."""
+        return self.devices * self.nodes > 1
+
+    def __call__(self) -> Fabric:
+        """The Fabric that these flags stand for, not launched yet."""
+        import torch
+        from lightning_fabric import Fabric
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        strategy = self.strategy
+        if strategy == "ddp" or (strategy == "auto" and self.several and self.leaves_unused):
+            strategy = "ddp_find_unused_parameters_true"
+        try:
+            return Fabric(
+                accelerator=self.accelerator,
+                devices=self.devices,
+                num_nodes=self.nodes,
+                strategy=strategy,
+                precision=self.precision,  # type: ignore[arg-type]  # Fabric itself refuses what it does not know
+            )
+        except (ValueError, TypeError, RuntimeError, ImportError) as error:
+            raise ConfigurationError(f"these device flags do not work here: {error}") from error
+
+
+def launch(fabric: Fabric, begin: Callable[[bool], T]) -> T:
+    """Launch the processes of ``fabric``; the first has begun the run before any other opens what it made.
+
+    It begins before it starts the others, so that what is wrong is said once, or, where torchrun or another machine
+    started them, before it meets them. ``begin`` is told whether its process is the first.
+    """
+    first = fabric.global_rank == 0
+    if first:
+        begun = begin(True)
+    fabric.launch()
+    fabric.barrier()
+    return begun if first else begin(False)
+
+
+def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str], **options: Any) -> dict[str, Any]:
+    """What differs from the defaults of ``kind``: what the file sets, then the options that were given, which are not
+    None. The fields ``apart`` follow from the data, and no file may set them.
+    """
+    from samplewise.storage.records import toml_values
+
+    stored = {} if recipe is None else toml_values(recipe, kind, apart=apart)
+    return {**stored, **{name: value for name, value in options.items() if value is not None}}
+
+
+def keep_recipe(folder: Path, settings: Any, apart: Collection[str]) -> None:
+    """Write the settings where ``--recipe`` can take them from for another run."""
+    from samplewise.storage.records import toml_of
+    from samplewise.storage.disk import write_text
+
+    write_text(folder / RECIPE, toml_of(settings, apart=apart))

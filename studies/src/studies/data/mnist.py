@@ -1,0 +1,268 @@
+"""MNIST's four idx files, and others like them: from a folder or the web, each checked before it is believed."""
+
+import gzip
+import hashlib
+import http.client
+import io
+import math
+import os
+import struct
+import urllib.request
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+from studies.data.images import ImageData
+from samplewise.storage.disk import atomic, ensure_writable
+from samplewise.errors import ConfigurationError, DataError, did_you_mean
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+"""Training images and labels, test images and labels; published with .gz behind."""
+UNSIGNED_BYTE = 0x08  # the only element type that the MNIST family uses
+FREE_BYTES, EXPANSION = 16 << 20, 20
+"""What a gzip file may unpack to: this much and, beyond it, so many times its length (MNIST: 5 times)."""
+LARGEST_DOWNLOAD = 64 << 20
+CHUNK = 1 << 16
+
+Report = Callable[[str, int, int | None], None]
+"""Called with the file's name, the bytes so far and the bytes in all (None if the server does not say)."""
+
+
+@dataclass(frozen=True)
+class PublishedData:
+    """One data set in MNIST's four files.
+
+    Args:
+        name: what it is called in commands.
+        checksums: md5 of each file unpacked, by its name without .gz, so that the same data packed again is the same
+            data; empty for data of one's own, whose md5 nobody knows.
+        mirrors: folders on the web, tried in turn.
+    """
+
+    name: str
+    checksums: Mapping[str, str]
+    mirrors: tuple[str, ...]
+
+
+MNIST = PublishedData(
+    "mnist",
+    {
+        FILES[0]: "6bbc9ace898e44ae57da46a324031adb",
+        FILES[1]: "a25bea736e30d166cdddb491f175f624",
+        FILES[2]: "2646ac647ad5339dbf082846283269ea",
+        FILES[3]: "27ae3e4e09519cfbb04c329615203637",
+    },
+    (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "http://yann.lecun.com/exdb/mnist/",
+    ),
+)
+FASHION_MNIST = PublishedData(
+    "fashion-mnist",
+    {
+        FILES[0]: "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        FILES[1]: "9018921c3c673c538a1fc5bad174d6f9",
+        FILES[2]: "8181f5470baa50b63fa0f6fddb340f0a",
+        FILES[3]: "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+    (
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    ),
+)
+OWN = PublishedData("own", {}, ())
+"""Data of one's own in the same four files: everything is checked but the md5."""
+
+PUBLISHED = (MNIST, FASHION_MNIST, OWN)
+
+
+def published(name: str) -> PublishedData:
+    """The data set of that name, or an error that lists the names."""
+    named = {data.name: data for data in PUBLISHED}
+    if name not in named:
+        raise ConfigurationError(
+            f"no data set is called {name!r}; expected one of {', '.join(named)}.{did_you_mean(name, named)}"
+        )
+    return named[name]
+
+
+def load_folder(folder: Path | str, data: PublishedData = MNIST) -> ImageData:
+    """Read the four idx files of ``data``, plain or .gz, from ``folder``.
+
+    Raises:
+        DataError: a file is missing, truncated, corrupted or not the published one, or lengths do not match.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected one with {', '.join(FILES)} (plain or .gz)")
+    found = {name: _find(folder, name) for name in FILES}
+    if missing := [name for name, path in found.items() if path is None]:
+        raise DataError(f"{folder}: {', '.join(missing)} (plain or .gz) not found; put the files of {data.name} there")
+    tensors = [_load(path, name, data) for name, path in found.items() if path is not None]
+    train, test = (tensors[0], tensors[1]), (tensors[2], tensors[3])
+    for what, (images, labels) in (("training", train), ("test", test)):
+        if len(images) != len(labels):
+            raise DataError(
+                f"{folder}: {len(images)} {what} images but {len(labels)} labels: the files do not belong together"
+            )
+    return ImageData.from_bytes(data.name, train, test)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    """The file ``name`` in ``folder``, plain or with .gz behind."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
+def _dimensions(name: str) -> int:
+    return 3 if "images" in name else 1
+
+
+def _load(path: Path, name: str, data: PublishedData) -> Tensor:
+    values, md5 = read_idx(path, _dimensions(name))
+    known = data.checksums.get(name)
+    if known not in (None, md5):
+        others = (other.name for other in PUBLISHED if other.checksums.get(name) == md5)
+        raise DataError(
+            f"{path}: not the published file of {data.name}: expected md5 {known} (decompressed), got {md5}; "
+            f"download it again, or use --dataset {next(others, f'{OWN.name} for data of your own')}"
+        )
+    return values
+
+
+def read_idx(path: Path, dimensions: int, file: IO[bytes] | None = None) -> tuple[Tensor, str]:
+    """Read one idx file, plain or gzip-compressed: a magic number, the sizes, then the bytes.
+
+    Args:
+        path: the file.
+        dimensions: 3 for images ``(N, H, W)``, 1 for labels ``(N,)``; the result is uint8, with the md5 unpacked.
+        file: what it holds, if it is not on disk yet.
+    """
+    try:
+        if file is None:
+            if path.exists() and not path.is_file():
+                raise DataError(f"{path}: cannot be read: not a regular file")
+            with path.open("rb") as opened:
+                return read_idx(path, dimensions, opened)
+        length = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if packed:
+            with gzip.open(file) as unpacked:
+                return _take(unpacked, path, dimensions, FREE_BYTES + EXPANSION * length)
+        if path.suffix == ".gz":
+            raise DataError(f"{path}: is not a gzip file, though its name ends in .gz; download it again")
+        return _take(file, path, dimensions, length)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: truncated or corrupted gzip file ({error}); download it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _take(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: int) -> tuple[Tensor, str]:
+    """Tensor and md5 of at most ``limit`` bytes of a file, unpacked as they are read."""
+    header = 4 + 4 * dimensions
+    content = bytearray(file.read(header))
+    expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
+    if content[:4] != expected:
+        raise DataError(
+            f"{path}: wrong magic number: expected {expected.hex()} (idx, unsigned bytes, {dimensions} "
+            f"dimension{'s' if dimensions > 1 else ''}), got {content[:4].hex() or 'an empty file'}; "
+            "is this the right file?"
+        )
+    if len(content) < header:
+        raise DataError(f"{path}: truncated: the header needs {header} bytes, the file has {len(content)}")
+    sizes = struct.unpack(f">{dimensions}I", content[4:])
+    size = math.prod(sizes)
+    announced = f"the header announces {' x '.join(map(str, sizes))} = {size} bytes"
+    if size > limit and isinstance(file, gzip.GzipFile):
+        raise DataError(
+            f"{path}: {announced}, more than a gzip file of this length should unpack to ({limit}); if that is right, "
+            "unpack it and give the plain file"
+        )
+    # One byte more than there should be: a gzip file's own checksum is compared where it ends.
+    content += file.read(min(size, limit) + 1)
+    found = len(content) - header
+    if found != size:
+        state = "truncated" if found < size else "too long"
+        raise DataError(
+            f"{path}: {state}: {announced}, {'at least ' * (found > size)}{found} follow; download it again"
+        )
+    if not size:
+        raise DataError(f"{path}: holds no samples")
+    values = torch.frombuffer(content, dtype=torch.uint8, offset=header).reshape(sizes)
+    return values, hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: where PyTorch keeps its own, on every system."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samplewise"
+
+
+def download(
+    data: PublishedData, folder: Path | str | None = None, *, timeout: float = 20.0, report: Report | None = None
+) -> Path:
+    """Fetch the four files of ``data`` unless they are there already; each comes whole or not at all.
+
+    Args:
+        data: which data set.
+        folder: where to keep them; a folder in the user's cache if not given.
+        timeout: seconds a mirror may stay silent.
+        report: called as bytes come in.
+
+    Returns:
+        The folder, for ``load_folder``.
+    """
+    if not data.mirrors:
+        raise ConfigurationError(f"{data.name!r} data cannot be downloaded: give its folder")
+    target = Path(folder) if folder is not None else cache_folder() / data.name
+    ensure_writable(target)
+    for name in FILES:
+        path = _find(target, name)
+        with suppress(DataError):  # torn or corrupted: fetched again
+            if path is not None and read_idx(path, _dimensions(name))[1] == data.checksums[name]:
+                continue
+        content = _fetch(data, name, target, timeout, report)
+        with atomic(target / f"{name}.gz") as temporary:
+            temporary.write_bytes(content)
+    return target
+
+
+def _fetch(data: PublishedData, name: str, target: Path, timeout: float, report: Report | None) -> bytearray:
+    """The packed file from the first mirror that has the right one."""
+    file = f"{name}.gz"
+    failures = []
+    for mirror in data.mirrors:
+        try:
+            content = _transfer(mirror, file, timeout, report)
+            if read_idx(Path(file), _dimensions(name), io.BytesIO(content))[1] == data.checksums[name]:
+                return content
+            failures.append(f"{mirror}: the file has another md5 than {data.checksums[name]}")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            failures.append(f"{mirror}: {getattr(error, 'reason', None) or error}")
+    raise DataError(
+        f"could not download {file} ({'; '.join(failures)}). Without a network, put "
+        f"{', '.join(f'{name}.gz' for name in FILES)} into {target} and run again"
+    )
+
+
+def _transfer(mirror: str, file: str, timeout: float, report: Report | None) -> bytearray:
+    request = urllib.request.Request(mirror + file, headers={"User-Agent": "samplewise"})
+    content = bytearray()
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        length = response.headers.get("Content-Length")
+        total = int(length) if length else None
+        while (chunk := response.read(CHUNK)) and len(content) <= LARGEST_DOWNLOAD:
+            content += chunk
+            if report:
+                report(file, len(content), total)
+    if total is not None and len(content) < total:
+        raise ConnectionError(f"broke off after {len(content)} of {total} bytes")
+    return content

@@ -1,0 +1,288 @@
+"""The rows of the study, from the warm start to the files they leave behind, one by one or side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from samplewise.storage import checkpoint, disk, distributed
+from samplewise.audits.audit import audit
+from studies.data import ImageData
+from floormark.processes import LOST, side_by_side
+from samplewise.errors import ConfigurationError, SamplewiseError
+from samplewise.history import History
+from samplewise.measures import mse
+from samplewise.methods import Unconstrained
+from samplewise.problem import evaluation_mode
+from samplewise.storage.provenance import provenance
+from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
+from samplewise.samples import mix
+from samplewise.storage.sharding import held_like
+from studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
+from studies.mnist.results import FIT, RESULT, write_row
+from studies.mnist.rows import Row, make_method
+from studies.mnist.settings import StudySettings, row_folder
+from samplewise.training import fit
+from samplewise.training.step import single_device
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+EVALUATION_BATCH = 2000  # large enough that a batch's overhead vanishes, small enough for the processor's cache
+SHOWN = 10  # pictures of each kind that are kept
+Kept = tuple[ImageData, "Fabric | None"]
+"""By each process: the data and its devices."""
+Watch = Callable[[dict["Job", int]], None]
+"""Called now and then with the epochs that each unfinished job has behind it."""
+
+POLL_SECONDS = 1.0
+
+
+def is_complete(out: Path, row: Row, seed: int) -> bool:
+    """Whether the row has been run to its end."""
+    return (row_folder(out, row, seed) / RESULT).exists()
+
+
+def warm_start(
+    settings: StudySettings, data: ImageData, seed: int, out: Path, *, fabric: Fabric | None = None
+) -> DigitNetwork:
+    """The network after a few epochs of classification only, made once for each seed and kept.
+
+    As in the published code: Adam with learning rate 1e-3 and no weight decay. The decoder is as initialised.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = settings.network()
+    if not settings.warm_epochs:
+        return model
+    folder = out / "warm" / f"seed-{seed}"
+    kept = folder / checkpoint.MODEL_FILE
+    if kept.exists():
+        model.load_state_dict(checkpoint.load_state(kept)["model"])
+        return model
+    with disk.alone(folder, "row"):
+        problem = study_problem(settings.theta)
+        fit(
+            problem,
+            model,
+            data.train,
+            method=Unconstrained(problem.constraints),
+            optimizer=torch.optim.Adam(model.parameters(), lr=1e-3, fused=True),
+            epochs=settings.warm_epochs,
+            batch_size=settings.batch_size,
+            seed=mix("warm", seed),
+            checkpoint=folder / FIT,
+            fabric=fabric,
+            progress=False,
+        )
+        if distributed.rank() == 0:
+            checkpoint.save_state(kept, {"model": dict(model.state_dict())})
+    return model
+
+
+def run_row(
+    settings: StudySettings,
+    data: ImageData,
+    row: Row,
+    seed: int,
+    out: Path,
+    *,
+    fabric: Fabric | None = None,
+    progress: bool | None = False,
+    resumable: bool = True,
+    tensorboard: bool = False,
+) -> None:
+    """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
+
+    A run of seconds need not be ``resumable``: then it keeps no checkpoints. ``progress`` shows a bar, on a terminal
+    only if None; ``tensorboard`` also writes event files, with pictures, below ``fit``.
+    """
+    if row.options.margin >= settings.theta:
+        raise ConfigurationError(f"expected a margin below theta = {settings.theta:g}, got {row.options.margin:g}")
+    if is_complete(out, row, seed):
+        return
+    folder = row_folder(out, row, seed)
+    model = warm_start(settings, data, seed, out, fabric=fabric)
+    problem = study_problem(settings.theta, margin=row.options.margin)
+    # Fused: the same algorithm in one pass over the weights, which saves time on a CPU too.
+    optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay, fused=True)
+    splits = {"train": data.train, settings.held_out: data.test}
+    fabric = fabric or single_device()
+    last = row.kind == "classification"  # it does not train the decoder: the most feasible epoch would be one of chance
+    resumable = resumable or last  # the weights of the last step are in the checkpoint alone
+    with disk.alone(folder, "row"), to_tensorboard(fabric, folder / FIT if tensorboard else None):
+        solution = fit(
+            problem,
+            model,
+            data.train,
+            method=make_method(row, problem.constraints, samples=len(data.train)),
+            optimizer=optimizer,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            seed=seed,
+            scheduler=CosineAnnealingLR(optimizer, T_max=settings.epochs) if row.options.lr == "cosine" else None,
+            # The first decides: the row is selected by what holds on its training data.
+            audit_on={name: DataLoader(images, batch_size=EVALUATION_BATCH) for name, images in splits.items()},
+            average=row.options.average or None,
+            checkpoint=folder / FIT if resumable else None,
+            fabric=fabric,
+            progress=progress,
+            on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
+        )
+        chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
+        if last:
+            epoch, reason = settings.epochs, "the last epoch: this row does not train the decoder"
+            state = checkpoint.Checkpoints(folder / FIT / "checkpoints").latest() or {}
+            chosen.load_state_dict(held_like(state["model"], chosen.state_dict()))
+        # Every process audits its share, so all of them must come here; only one writes.
+        audits = {name: audit(problem, chosen, images, batch_size=EVALUATION_BATCH) for name, images in splits.items()}
+        if distributed.rank() != 0:
+            return
+        if not resumable:
+            History(folder / FIT, solution.history.rows)
+        errors = {name: found[CONSTRAINT].values for name, found in audits.items()}
+        checkpoint.save_state(folder / checkpoint.MODEL_FILE, {"model": dict(chosen.state_dict())})
+        content = {
+            "name": row.name,
+            "row": row.text,
+            "seed": seed,
+            "samples": {name: len(images) for name, images in splits.items()},
+            "selected": {"epoch": epoch, "reason": reason},
+            "black_image": {name: _black(images, settings.theta) for name, images in splits.items()},
+            "provenance": provenance(seed=seed, device=str(next(chosen.parameters()).device)),
+        }
+        examples = _examples(chosen, splits, errors)
+        write_row(folder, content, theta=settings.theta, errors=errors, examples=examples)
+
+
+def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """Originals above their reconstructions, dark on light."""
+    images, _ = batch
+    _, reconstructions = model(images)
+    originals, redrawn = (1 - pixels.view(len(pixels), 1, *shape) for pixels in (images, reconstructions))
+    return {"original and reconstruction": in_lines(originals, redrawn)}
+
+
+def _black(images: TensorDataset, theta: float) -> dict[str, float]:
+    """What an all-black picture would score: the paper's first row reports this in the place of a decoder."""
+    pixels = images.tensors[0]
+    error = mse(torch.zeros_like(pixels), pixels).double()
+    excess = study_problem(theta).constraints[0].excess(error)
+    return {
+        "mse": float(error.mean()),
+        "violation": float(torch.relu(excess).mean()),
+        "satisfied": float((excess <= 0).double().mean()),
+    }
+
+
+def _examples(model: nn.Module, splits: dict[str, TensorDataset], errors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The first pictures of each split and its worst reconstructed ones, before and after, as bytes."""
+    found: dict[str, Tensor] = {}
+    device = next(model.parameters()).device
+    for split, images in splits.items():
+        pixels = images.tensors[0]
+        places = {"first": torch.arange(len(pixels)), "worst": errors[split].argsort(descending=True)}
+        for which, index in ((which, order[:SHOWN]) for which, order in places.items()):
+            with evaluation_mode(model):
+                _, redrawn = model(pixels[index].to(device))
+            for what, values in (("original", pixels[index]), ("reconstruction", redrawn.cpu())):
+                found[f"{split}/{which}/{what}"] = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+            found[f"{split}/{which}/index"] = index
+            found[f"{split}/{which}/error"] = errors[split][index].double()
+    return found
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row with one seed."""
+
+    row: Row
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.row.name} (seed {self.seed})"
+
+
+class JobFailedError(SamplewiseError, RuntimeError):
+    """Some rows did not come to their end; the others did."""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    settings: StudySettings,
+    out: Path,
+    keep: Callable[[], Kept],
+    *,
+    processes: int = 1,
+    threads: int | None = None,
+    watch: Watch | None = None,
+    tensorboard: bool = False,
+) -> None:
+    """Run the rows, ``processes`` of them at a time, each from its own copy of its seed's warm start.
+
+    A row that fails does not stop the others. Rows that are complete are left alone. ``keep`` gives the data and the
+    devices once in each process, so it must be picklable; ``watch`` is called about every second.
+
+    Raises:
+        JobFailedError: at least one row failed, after all the others were run.
+    """
+    todo = [job for job in jobs if not is_complete(out, job.row, job.seed)]
+    if not todo:
+        return
+    failures: list[str] = []
+    try:
+        # Rows are safe to end at any moment, so an interrupt need not wait for them.
+        with side_by_side(min(processes, len(todo)), keep, threads=threads, end_at_once=True) as pool:
+            # Warm starts first: two rows of one seed must not make the same one at the same time.
+            for warm in [pool.submit(_warm, settings, seed, out) for seed in {job.seed: None for job in todo}]:
+                warm.result()
+            running = {pool.submit(_run, settings, job, out, tensorboard): job for job in todo}
+            while running:
+                done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                if watch:
+                    watch({job: _epochs_done(out, job) for job in running.values()})
+                for future in done:
+                    job, error = running.pop(future), future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise error
+                    if error is not None:
+                        failures.append(f"{job}: {error if isinstance(error, SamplewiseError) else repr(error)}")
+            if watch:
+                watch({})
+    except BrokenProcessPool as error:
+        complete = sum(is_complete(out, job.row, job.seed) for job in todo)
+        raise JobFailedError(
+            f"{LOST}, when {complete} of {len(todo)} rows were complete. Run again with --resume and fewer --jobs"
+        ) from error
+    if failures:
+        raise JobFailedError(
+            f"{len(failures)} of {len(todo)} rows failed: {'; '.join(failures)}. Run again with --resume to go on"
+        )
+
+
+def _epochs_done(out: Path, job: Job) -> int:
+    try:
+        with (row_folder(out, job.row, job.seed) / FIT / "history.jsonl").open("rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
+
+
+def _warm(kept: Kept, settings: StudySettings, seed: int, out: Path) -> None:
+    data, fabric = kept
+    warm_start(settings, data, seed, out, fabric=fabric)
+
+
+def _run(kept: Kept, settings: StudySettings, job: Job, out: Path, tensorboard: bool) -> None:
+    data, fabric = kept
+    run_row(settings, data, job.row, job.seed, out, fabric=fabric, tensorboard=tensorboard)

@@ -1,0 +1,126 @@
+"""Every image of a data set marked by the tool itself: what ``embed`` writes and what ``extract`` reads from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from studies.pictures import PictureData
+from samplewise.storage.disk import ensure_writable
+from samplewise.errors import RefusedError
+from samplewise.samples import mix
+from floormark.imageio import StoredImage, read
+from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, to_attack
+from floormark.files.marking import FileMarker
+from studies.watermark.networks import Lattice
+from studies.watermark.noise import Chain
+from floormark.payload import Payload
+from studies.watermark.conversion import package
+from floormark.api import Watermarker
+
+MESSAGE = 8
+"""Bytes of each image's message, as long as an identifier; fewer if the network holds fewer."""
+UNREAD = 0.5
+"""Bit error that stands for a message that was not read: what guessing gives."""
+HOPELESS = 16
+"""Images after which a network that none can be marked with is given up: to refuse takes long."""
+
+
+def payload_of(number: int, marker: Watermarker) -> Payload:
+    """The message that belongs to an image's number."""
+    length = min(MESSAGE, marker.codec.max_bytes)
+    return Payload.of(hashlib.shake_256(f"message {number}".encode()).digest(length))
+
+
+def ship(marker: Watermarker, pixels: Pixels, number: int, floor: float) -> Pixels:
+    """An image ``(H, W)`` as :func:`measure_shipped` has marked it; it raises :class:`RefusedError` where it did."""
+    marked: Pixels = marker.mark(StoredImage(pixels, 8), payload_of(number, marker), psnr=floor)[0]
+    return marked
+
+
+def measure_shipped(
+    network: Lattice,
+    data: PictureData,
+    *,
+    floor: float,
+    attacks: Sequence[Chain] = (),
+    attack_images: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    keep: Path | None = None,
+    watch: Watch | None = None,
+) -> tuple[Measured, dict[str, str]]:
+    """Mark each image with its own message as ``embed`` does, and read what it wrote as ``extract`` does.
+
+    Strength up to the floors of image and patches, the code that corrects errors, rounding to 8 bits, the checks of the
+    written file and the search for moved images are all those of the tool. Arguments are as for
+    :func:`~studies.watermark.evaluation.measure.measure`, and ``floor`` is the PSNR in dB; attacks may move the image.
+
+    Returns:
+        What was measured on the files that were written, and why the tool refused to mark the others. If it refuses the
+        first 16, the others are not tried and count as refused.
+    """
+    marker = Watermarker(network.cpu())  # where the tool runs
+    attacked = to_attack(data, attack_images)
+    images, names = data.store.images, data.names
+
+    def judge(folder: Path, place: int) -> dict[str, float] | str:
+        row = int(data.rows[place])
+        cover, source = images[row], folder / f"{place}.png"
+        target = folder / f"{place}.marked.png" if keep is None else keep / "grey" / file_name(names[place])
+        payload = payload_of(row, marker)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        package("PIL.Image").fromarray(cover).save(source)
+        try:
+            certificate, _ = FileMarker(marker, payload, floor, force=True).mark_file(source, target)
+            marked = read(target).pixels
+        except RefusedError as error:
+            return str(error).removeprefix(f"{source}: ")
+        finally:
+            for path in folder.glob(f"{place}.*"):
+                path.unlink()
+        fidelity = certificate.fidelity
+        found = {f"grey/{key}": value for key, value in quality(fidelity).items()}
+        found["grey/floor_kept"] = min((*fidelity.floors, found["grey/psnr"]))
+
+        def reading(pixels: Pixels, key: str) -> None:
+            extracted = marker.extract(pixels)
+            right = extracted.payload == payload
+            found[f"grey/{key}bit_error"] = extracted.corrected_errors / network.bits if right else UNREAD
+            found[f"grey/{key}message"] = float(right)
+
+        reading(marked, "")
+        for attack in attacks if attacked[place] else ():
+            rng = np.random.default_rng(mix(seed, str(attack), row))
+            reading(attack(marked, rng, cover), f"{attack} ")
+        return found
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="samplewise-")))
+        pool = stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count()))
+        if keep is not None:
+            ensure_writable(keep)
+        results: list[dict[str, float] | str] = []
+        places = range(len(data))
+        for block in (places[:HOPELESS], places[HOPELESS:]):
+            if results and all(isinstance(one, str) for one in results):
+                results += ["not tried, since the first were refused"] * len(block)
+                break
+            for one in pool.map(partial(judge, folder), block):
+                results.append(one)
+                if watch is not None:
+                    watch(len(results), len(data))
+    refused = {name: one for name, one in zip(names, results, strict=True) if isinstance(one, str)}
+    rows = {place: one for place, one in enumerate(results) if not isinstance(one, str)}
+    part = PictureData(data.store, data.rows[list(rows)].tolist())
+    keys = dict.fromkeys(key for row in rows.values() for key in row)
+    columns = {key: np.array([row.get(key, np.nan) for row in rows.values()]) for key in keys}
+    return Measured(network.bits, part.names, part.patients, part.rows.numpy(), columns), refused

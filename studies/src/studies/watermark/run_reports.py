@@ -1,0 +1,242 @@
+"""Folders of watermark training and of its evaluation, read for a report."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samplewise.storage.checkpoint import load_state
+from samplewise.storage.records import decoding, read_json
+from samplewise.errors import CheckpointError, DataError
+from samplewise.report.fits import read_fit_within
+from samplewise.report.run import Audited, Bars, Finding, Gallery, Picture, Requirement, RunReport, Table, distribution
+from samplewise.report.words import count, number, percent, share
+from studies.watermark.evaluation.measure import Measured
+from studies.watermark.evaluation.output import FORMATS, REPORT, WORST, run_folder
+from studies.watermark.evaluation.summary import kept_floor, summarise
+from studies.watermark.pipeline import CONSTRAINT
+from studies.watermark.training import RECIPE_FILE
+
+GAIN = 20  # changes are shown so many times over, around grey
+WAYS = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
+GALLERIES = {"psnr": "Lowest PSNR", "bit_error": "Most bit errors"}
+
+
+def read_training(folder: Path) -> Sequence[RunReport] | None:
+    """The run in a folder of ``samplewise watermark train``, ended or not; None if the folder is of another kind."""
+    found = read_fit_within(folder, RECIPE_FILE, "recipe")
+    if found is None:
+        return None
+    run, recipe = found
+    with decoding(folder / RECIPE_FILE.name, "a recipe"):
+        return [replace(run, problem=_problem(recipe))]
+
+
+def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
+    """The runs that ``samplewise watermark evaluate`` has judged; None if the folder is of another kind."""
+    path = folder / REPORT
+    if not path.exists():
+        return None
+    stored = read_json(path, "a report of watermark evaluate")
+    if stored.get("format") not in FORMATS:
+        return None
+    with decoding(path, "a report of watermark evaluate"):
+        return [_judged(folder, stored, run) for run in stored["runs"]]
+
+
+def _inside(folder: Path, path: Path) -> Path:
+    """A file that a report names, which may have come from anywhere."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{folder / REPORT}: names {str(path)!r}, which is not a file of this folder")
+    return path
+
+
+def _judged(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> RunReport:
+    recipe, part, floor = run["recipe"], str(stored["part"]), run["floor"]
+    if stored["format"] == FORMATS[0] and recipe["image_loss"] and floor == recipe["floor"]:
+        floor = None  # the first format gave a baseline, which has no floor, the one that its recipe names
+    measured = Measured.read(_inside(folder, folder / str(run["per_image"])), int(recipe["bits"]))
+    confidence = float(run["confidence"])
+    if stored["format"] == FORMATS[-1]:
+        compared = int(run["compared"])
+    else:
+        compared, trained = _before(part, run["data"], recipe)
+        measured = replace(measured, trained_on=np.full(len(measured), trained))
+    found = summarise(measured, floor, confidence=confidence, compared=compared)
+    notes = ["Measured on 8-bit grey files that were really written and read back."]
+    if run.get("judged") == "tool":
+        written = run["written"]
+        notes = [
+            f"Files that the tool wrote and read, for {count(written['held'])} of {count(written['samples'])} images; "
+            "it refused the others. Bit errors are those before correction."
+        ]
+    else:
+        notes.append("The network's own residual, as the paper judges it; what the tool makes of it is not this.")
+    if trained_on := int((~measured.fresh).sum()):
+        notes.append(f"{count(trained_on)} of the images may have been trained on, from which no bound follows.")
+    bounds: list[float] = []
+    if floor is not None:
+        bounds = [float(floor)]
+        patients = found["quality"]["grey"]["patients_satisfied"]
+        others = patients["at_least"]
+        bound = (
+            "" if others is None else f": at {percent(confidence)} confidence at least {share(others)} of unseen ones"
+        )
+        notes.append(
+            f"Images of one patient are not independent. Of the {count(patients['samples'])} patients "
+            f"{share(patients['share'])} have no image below the floor{bound}."
+        )
+    return RunReport(
+        name=str(run["label"]),
+        folder=str(folder),
+        problem=_problem(recipe),
+        requirements=tuple(
+            Requirement(CONSTRAINT, CONSTRAINT, f"PSNR of the 8-bit file >= {bound:g} dB", lower=bound)
+            for bound in bounds
+        ),
+        method=f"{recipe['network']}, trained with the noise {recipe['noise']}",
+        selected=str(run["training"].get("selected", {}).get("reason", "the trained network")),
+        objective="bit error",
+        notes=tuple(notes),
+        splits=tuple(_splits(part, bounds, measured, confidence, compared)),
+        distributions=tuple(
+            distribution(name, {part: measured.columns[f"grey/{name}"]}, shown)
+            for name, shown in ((CONSTRAINT, bounds), ("bit_error", []))
+        ),
+        bars=(_attacks(found),) if found["attacks"] else (),
+        tables=(_bit_errors(found),),
+        galleries=tuple(_galleries(folder, run, part, measured)),
+        settings={"recipe": recipe, "data": run["data"], "part": part},
+        provenance=dict(stored["provenance"]),
+    )
+
+
+def _problem(recipe: Mapping[str, Any]) -> str:
+    return f"Hide {recipe['bits']:,} bits in each image, to be read back with as few errors as can be"
+
+
+def _before(part: str, data: Mapping[str, Any], recipe: Mapping[str, Any]) -> tuple[int, bool]:
+    """How many networks an evaluation of the first two formats had compared on its images, and whether it may have been
+    trained on them, which went by the fingerprint of all pictures.
+    """
+    if not data["trained_on_these"]:
+        return 1, False
+    if part in ("train", "all") or data["split_as_trained"] is not True:
+        return 1, True
+    rounds = recipe["message_rounds"] + recipe["rounds"]
+    return math.ceil(rounds / recipe["audit_every"]) if part == "validation" else 1, False
+
+
+def _splits(
+    part: str, bounds: Sequence[float], measured: Measured, confidence: float, compared: int
+) -> Iterator[Audited]:
+    """What holds for the images that were not trained on, and for those that were."""
+    named = {part: (measured.fresh, compared), f"{part}, trained on": (~measured.fresh, math.inf)}
+    for name, (flags, chosen) in named.items():
+        if flags.any():
+            name = part if flags.all() else name
+            yield _split(name, bounds, measured, np.flatnonzero(flags), confidence, chosen)
+
+
+def _split(
+    name: str,
+    bounds: Sequence[float],
+    measured: Measured,
+    places: NDArray[np.intp],
+    confidence: float,
+    compared: float,
+) -> Audited:
+    grey = {key: measured.columns[f"grey/{key}"][places] for key in ("bit_error", "psnr", "ssim", "max_difference")}
+    below = np.maximum(0.0, max(bounds, default=-np.inf) - kept_floor(measured, "grey")[places])
+    worst = [int(place) for place in np.argsort(-below, kind="stable") if below[place] > 0]
+    satisfied = 1.0 - len(worst) / len(below)
+    found = Finding(
+        violated=len(worst),
+        satisfied=satisfied,
+        mean_violation=float(below.mean()),
+        worst=float(below.max()),
+        violators=tuple((int(measured.numbers[places[place]]), float(below[place])) for place in worst[:20]),
+    )
+    return Audited(
+        name,
+        samples=len(below),
+        objective=float(grey.pop("bit_error").mean()),
+        satisfied=satisfied,
+        compared=compared,
+        constraints={CONSTRAINT: found} if bounds else {},
+        means={key: float(values.mean()) for key, values in grey.items() if not np.isnan(values).any()},
+        confidence=confidence,
+    )
+
+
+def _attacks(found: Mapping[str, Any]) -> Bars:
+    series: dict[str, tuple[float, ...]] = {}
+    for each in found["attacks"]:
+        way = WAYS[each["way"]]
+        series[way] = (*series.get(way, ()), float(each["reading"]["bit_error_mean"]))
+    attacked = found["attacks"][0]["reading"]["error_free"]["samples"]
+    return Bars(
+        "Bit error after attacks",
+        f"Mean over {count(attacked)} images; one half is what guessing gives.",
+        unit="mean bit error",
+        names=tuple(dict.fromkeys(str(each["attack"]) for each in found["attacks"])),
+        series=series,
+    )
+
+
+def _bit_errors(summary: Mapping[str, Any]) -> Table:
+    rows = [(f"as written, {WAYS[way]}", found) for way, found in summary["reading"].items()]
+    rows += [(f"{each['attack']}, {WAYS[each['way']]}", each["reading"]) for each in summary["attacks"]]
+    confidence = summary["confidence"]
+
+    def others(found: Mapping[str, Any]) -> str:
+        bound = found["at_least"]
+        return number(None) if bound is None else share(bound)
+
+    heading = f"at least ({percent(confidence)}, all rows at once)"
+    return Table(
+        "How the messages were read",
+        ("", "images", "mean bit error", "worst", "whole message right", heading, "usable bits"),
+        tuple(
+            (
+                name,
+                count(found["error_free"]["samples"]),
+                share(found["bit_error_mean"]),
+                share(found["bit_error_worst"]),
+                share(found["error_free"]["share"]),
+                others(found["error_free"]),
+                f"{found['usable_bits']:.0f}",
+            )
+            for name, found in rows
+        ),
+    )
+
+
+def _galleries(folder: Path, run: Mapping[str, Any], part: str, measured: Measured) -> list[Gallery]:
+    """The worst images; an evaluation made before they were kept has none."""
+    path = _inside(folder, run_folder(folder, str(run["name"])) / WORST)
+    if not path.exists():
+        return []
+    try:
+        kept = load_state(path)
+    except CheckpointError as error:
+        raise DataError(str(error)) from error
+    places = {int(number): place for place, number in enumerate(measured.numbers)}
+    galleries = []
+    with decoding(path, "the worst images"):
+        for kind, found in kept.items():
+            pictures = []
+            originals, marks = found["original"].numpy(), found["marked"].numpy()
+            for number, original, marked in zip(found["number"].tolist(), originals, marks, strict=True):
+                place = places[number]
+                psnr, wrong = (measured.columns[f"grey/{name}"][place] for name in ("psnr", "bit_error"))
+                change = (128.0 + GAIN * (marked.astype(np.float64) - original)).clip(0, 255).astype(np.uint8)
+                images = {"original": original, "marked": marked, f"change x {GAIN}": change}
+                pictures.append(Picture(f"{measured.names[place]}: {psnr:.2f} dB, bit error {share(wrong)}", images))
+            title = f"{GALLERIES[kind]} on {part}: original, marked, change x {GAIN}"
+            galleries.append(Gallery(title, tuple(pictures)))
+    return galleries

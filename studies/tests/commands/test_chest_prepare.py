@@ -1,0 +1,139 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from picture_folders import chest_names, noise, row, save, write_chest, write_pictures, write_table
+from samplewise.cli import main
+from studies.pictures import Store
+
+
+def prepare(data: Path, out: Path, *arguments: str) -> int:
+    return main(["chest", "prepare", "--data", str(data), "--out", str(out), "--size", "8", *arguments])
+
+
+def error(capsys: pytest.CaptureFixture[str], data: Path, out: Path, *arguments: str) -> str:
+    """The last line of a command that bad input stops; the lines before it are progress."""
+    assert prepare(data, out, *arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
+    return shown.err.splitlines()[-1]
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """120 pictures, one of them damaged and two in colour, and two rows without a file."""
+    names = chest_names(60)
+    folder = write_chest(tmp_path / "in", names)
+    write_table(
+        folder, [row(n, f) for n, f in {**names, "00000098_000.png": "Mass", "00000099_000.png": "Mass"}.items()]
+    )
+    (folder / "images" / "00000005_000.png").write_bytes(b"\x89PNG broken")
+    for seed, name in enumerate(("00000006_000.png", "00000007_000.png"), start=1000):
+        Image.fromarray(noise(seed)).convert("RGBA").save(folder / "images" / name)
+    return folder
+
+
+def test_the_summary_counts_all_there_is_to_know(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert prepare(mixed, out, "--json", "--workers", "1", "--seed", "3") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["images"], summary["patients"], summary["size"]) == (119, 60, 8)
+    assert summary["split"] == {"rule": "patients", "seed": 3}
+    assert {name: part["patients"] for name, part in summary["parts"].items()} == {
+        "train": 42,
+        "validation": 9,
+        "test": 9,
+    }
+    assert list(summary["skipped"]) == ["00000005_000.png"]
+    assert summary["converted"] == {"RGBA": 2}
+    assert (summary["rows_without_file"], summary["rows_without_file_first"][0]) == (2, "00000098_000")
+    shown = [f for name, f in chest_names(60).items() if name != "00000005_000.png"]
+    for label in ("Cardiomegaly", "Effusion", "Hernia"):
+        assert sum(p["labels"][label] for p in summary["parts"].values()) == sum(label in f for f in shown)
+    assert sum(p["no_finding"] for p in summary["parts"].values()) == shown.count("No Finding")
+    assert len(Store.open(out).select("test")) == summary["parts"]["test"]["images"]
+
+
+def test_the_summary_for_people_says_the_same(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prepare(mixed, tmp_path / "out") == 0
+    shown = capsys.readouterr()
+    assert "119 images of 60 patients, 8 x 8" in shown.out
+    assert re.search(r"patients +42 +9 +9\n", shown.out)
+    assert "skipped: 1\n  00000005_000.png: " in shown.out
+    assert "turned grey: 2 RGBA" in shown.out
+    assert "rows of Data_Entry_2017_v2020.csv without an image here: 2 (00000098_000, 00000099_000 ...)" in shown.out
+    lines = shown.err.splitlines()
+    assert lines[0] == "preparing: 0 of 120 images"
+    assert lines[-2] == "preparing: 120 of 120 images"
+
+
+def test_a_finished_store_is_only_used_again_with_resume(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert prepare(mixed, out) == 0
+    summary = capsys.readouterr().out
+    assert "holds this store already; add --resume" in error(capsys, mixed, out)
+    assert "seed 0, not by patients with seed 1" in error(capsys, mixed, out, "--resume", "--seed", "1")
+    assert prepare(mixed / "images", out, "--resume") == 0
+    assert capsys.readouterr().out == summary
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    chest = write_chest(tmp_path / "chest")
+    assert "no such folder" in error(capsys, tmp_path / "nowhere", out)
+    plain = write_pictures(tmp_path / "plain", ["cat.png"])
+    assert "plain: no Data_Entry_2017*.csv there" in error(capsys, plain, out)
+    assert "one of patients, official, got 'random'" in error(capsys, chest, out, "--split", "random")
+    assert "test_list.txt not found" in error(capsys, chest, out, "--split", "official")
+    strange = write_chest(tmp_path / "strange", {**chest_names(), "00000001_000.png": "Flu"})
+    assert "unknown labels in Finding Labels: 'Flu' (rows: 1)" in error(capsys, strange, out)
+    write_pictures(chest / "copy", ["00000001_000.png"])
+    assert "1 names come twice (00000001_000)" in error(capsys, chest, out)
+    (chest / "copy" / "00000001_000.png").unlink()
+    save(chest / "copy" / "00000077_000.png", noise(0))
+    assert "at least 1 of 25 pictures cannot be used, more than 1%: 00000077_000.png (no row in" in error(
+        capsys, chest, out
+    )
+    assert not out.exists()
+    (chest / "copy" / "00000077_000.png").unlink()
+    (chest / "images" / "00000001_000.png").write_bytes(b"\xff\xd8 broken")
+    assert "at least 1 of 24 pictures cannot be used, more than 1%: 00000001_000.png (" in error(capsys, chest, out)
+    (out / "mine.txt").write_text("in the way")
+    assert "exists and is not a store of pictures" in error(capsys, chest, out)
+
+
+@pytest.mark.parametrize("command", [("chest",), ("chest", "--help"), ("chest", "prepare", "--help")])
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+    assert main(command) == 0
+    assert "Example: samplewise chest prepare --data" in re.sub(r"\s+", " ", capsys.readouterr().out)
+
+
+def test_a_store_that_a_kill_left_is_begun_anew_with_a_line(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "images.u8").write_bytes(bytes(1000))
+    assert prepare(mixed, out) == 0
+    assert "ended before its store was complete; beginning anew" in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == ["images.u8", "index.json", "split.json"]
+
+
+def test_a_pipe_among_the_images_is_passed_over(mixed: Path, tmp_path: Path) -> None:
+    os.mkfifo(mixed / "images" / "00000099_000.png")
+    arguments = ["chest", "prepare", "--data", str(mixed), "--out", str(tmp_path / "out"), "--size", "8"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "samplewise.cli", *arguments], timeout=300, check=True, capture_output=True, text=True
+    )
+    assert "119 images of 60 patients" in ran.stdout

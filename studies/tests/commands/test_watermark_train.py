@@ -1,0 +1,171 @@
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from samplewise.storage.checkpoint import load_state
+from samplewise.cli import main
+from studies.pictures import Store
+from samplewise.storage.records import SettingsFile
+from studies.watermark.recipe import make_recipe
+from studies.watermark.training import read_seen
+from floormark.api import Watermarker
+
+SHORT = 'network = "swift"\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        Image.fromarray(rng.integers(0, 256, (40, 32), dtype=np.uint8)).save(folder / f"{i}.png")
+    return folder
+
+
+def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["watermark", "train", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_a_run_from_a_folder_of_images_and_its_continuation(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    recipe = tmp_path / "short.toml"
+    recipe.write_text(SHORT)
+    short = ("--recipe", str(recipe), "--bits", "4")  # what the command line says goes before the file
+    command = ["watermark", "train", "--data", str(folder), *short, "--out", str(out)]
+    with patch.object(SettingsFile, "open", autospec=True, side_effect=SettingsFile.open) as opened:
+        assert main([*command, "--json"]) == 0
+    shown = capsys.readouterr()
+    ended = json.loads(shown.out)
+    assert opened.call_count == 1
+    assert "copied" in shown.err  # what the tool cannot do with such a network
+    assert ended["status"] in ("FEASIBLE", "UNFINISHED")
+    assert 0 <= ended["bit_error"] <= 1
+    assert (out / "model.safetensors").exists()
+    assert json.loads((out / "recipe.json").read_text())["settings"]["bits"] == 4
+    assert "add --resume" in error(capsys, *command[2:])
+    assert main([*command, "--resume"]) == 0
+    assert "not learned" in capsys.readouterr().err
+    # The prepared images of one run serve another.
+    assert main([*command[:2], "--data", str(out / "store"), *short, "--out", str(tmp_path / "other")]) == 0
+    assert not (tmp_path / "other" / "store").exists()
+    # So does its recipe.
+    text = (out / "recipe.toml").read_text()
+    assert "bits = 4\n" in text
+    assert "data = " not in text
+    again = ("--data", str(out / "store"), "--recipe", str(out / "recipe.toml"), "--out", str(tmp_path / "again"))
+    assert main(["watermark", "train", *again]) == 0
+    recipes = [json.loads((tmp_path / name / "recipe.json").read_text()) for name in ("other", "again")]
+    assert recipes[0] == recipes[1]
+    assert (tmp_path / "again" / "recipe.toml").read_text() == text
+
+
+def test_hidden_in_small_with_a_falling_rate(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "small.toml").write_text('network = "hidden"\nwidth = 4\nbatch_size = 4\nanneal = true\n')
+    small = ("--recipe", str(tmp_path / "small.toml"), "--size", "16", "--bits", "3", "--epochs", "2")
+    out = tmp_path / "run"
+    assert main(["watermark", "train", "--data", str(folder), *small, "--tensorboard", "--out", str(out)]) == 0
+    assert list((out / "fit" / "tensorboard").glob("events.*"))
+    state = load_state(out / "model.safetensors")
+    assert state["arguments"]["width"] == 4
+    rates = [json.loads(line)["lr"] for line in (out / "fit" / "history.jsonl").read_text().splitlines()]
+    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+    assert rates[0] > 0
+    assert "not learned: give more --epochs" in capsys.readouterr().err
+
+
+def test_a_run_begins_with_the_network_of_another(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, first = tmp_path / "short.toml", tmp_path / "first"
+    recipe.write_text(SHORT)
+    train = ["watermark", "train", "--recipe", str(recipe)]
+    assert main([*train, "--data", str(folder), "--out", str(first)]) == 0
+    data = ["--data", str(first / "store")]
+    # At so small a rate a network stays what it was, and another begins elsewhere.
+    recipe.write_text(f"{SHORT}rate = 1e-12\n")
+    on = [*train, *data, "--begin-with", str(first), "--out", str(tmp_path / "on")]
+    assert main(on) == 0
+    assert main([*train, *data, "--seed", "1", "--out", str(tmp_path / "anew")]) == 0
+    weights = {
+        name: load_state(tmp_path / name / "model.safetensors")["model"]["encoder.fine.0.weight"]
+        for name in ("first", "on", "anew")
+    }
+    np.testing.assert_allclose(weights["on"], weights["first"], atol=1e-6)
+    assert not np.allclose(weights["anew"], weights["first"], atol=1e-3)
+    # Noise is in training too: nothing can be read from black images.
+    recipe.write_text(f'{SHORT}rate = 1e-12\nnoise = "brightness(0)"\n')
+    assert main([*on[:-1], str(tmp_path / "black")]) == 0
+    said = {name: (tmp_path / name / "fit" / "history.jsonl").read_text().splitlines() for name in ("on", "black")}
+    lost = [json.loads(said[name][0])["running/objective"] for name in ("on", "black")]
+    assert lost[0] != pytest.approx(lost[1], rel=1e-3)
+    began = json.loads((tmp_path / "on" / "recipe.json").read_text())["settings"]["begin"]
+    assert began.startswith("swift-")
+    assert "begin" not in (tmp_path / "on" / "recipe.toml").read_text()
+    # What the first run was trained on, and what selected it, this one was trained on too.
+    seen, before = read_seen(tmp_path / "on"), read_seen(first)
+    assert seen is not None
+    assert before is not None
+    store = Store.open(first / "store")
+    assert {*before["validation"].contents} < {*seen["train"].contents} > {*before["train"].contents}
+    assert not seen["train"].among(store.select("test")).any()
+    (first / "seen.json").unlink()  # as a run of an earlier version: nobody knows
+    assert main([*on[:-1], str(tmp_path / "unknown")]) == 0
+    assert read_seen(tmp_path / "unknown") is None
+    capsys.readouterr()
+    # A run that began otherwise is another run.
+    assert "begin" in error(capsys, *train[2:], *data, "--out", str(tmp_path / "on"), "--resume")
+    other = (*train[2:], *data, "--begin-with", str(first), "--out", str(tmp_path / "other"))
+    assert "holds another network than the recipe's" in error(capsys, *other, "--bits", "4")
+    (tmp_path / "nothing").mkdir()
+    assert "nothing" in error(capsys, *train[2:], *data, "--begin-with", str(tmp_path / "nothing"), *other[-2:])
+    assert not (tmp_path / "other").exists()
+
+
+def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ("--out", str(tmp_path / "run"))
+    data = ("--data", str(folder), *out)
+    assert "no such folder" in error(capsys, "--data", str(tmp_path / "nowhere"), *out)
+    (tmp_path / "empty").mkdir()
+    assert "no pictures" in error(capsys, "--data", str(tmp_path / "empty"), *out)
+    assert "hold 1 to 64 bits, got 65" in error(capsys, *data, "--network", "swift", "--size", "32", "--bits", "65")
+    assert "multiple of 64 pixels" in error(capsys, *data, "--size", "96")
+    assert "98 to" in error(capsys, *data, "--bits", "97")  # the tool could not use it
+    assert "one of hidden, lattice, swift" in error(capsys, *data, "--network", "unet")
+    assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
+    assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")
+    assert "give --steps" in error(capsys, *data, "--epochs", "3")
+    assert "leave none for the constraint" in error(capsys, *data, "--steps", "100")
+    assert "No such option: --tau" in error(capsys, *data, "--tau", "3")
+    recipe = tmp_path / "recipe.toml"
+    for text, complaint in (
+        ("width = 12", "multiple of 8 channels"),
+        ("grwoth = 2.0", "recipe.toml: unknown key 'grwoth'. Did you mean 'growth'?"),
+        ('data = "x"', "recipe.toml: unknown key 'data'"),
+        ("rate = 0", "recipe.toml: expected a rate above 0, got 0"),
+        ("rounds = 2.5", "recipe.toml: expected a whole number as rounds, got 2.5"),
+        ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
+        ('network = "swft"', "recipe.toml: expected network as one of hidden, lattice, swift, got 'swft' Did you mean"),
+        ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
+        ("rounds = ", "recipe.toml: cannot be read as TOML"),
+    ):
+        recipe.write_text(text)
+        assert complaint in error(capsys, *data, "--recipe", str(recipe))
+    assert "do not work here" in error(capsys, *data, "--accelerator", "cuda")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_shipped_kind_of_network_is_trained_unless_another_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_recipe({}).network == Watermarker.load().model.partition("-")[0]
+    assert main(["watermark", "train", "--help"]) == 0
+    assert "lattice" in capsys.readouterr().out
