@@ -12,11 +12,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from samplewise import Quadratic
 from samplewise.errors import ConfigurationError, whole_number
 from samplewise.optimality.gradients import estimate_smoothness as estimate_smoothness
 from samplewise.optimality.gradients import gradient_of
 from samplewise.optimality.gradients import sample_gradients as sample_gradients
-from samplewise.penalties import Quadratic
 
 
 def smoothness(

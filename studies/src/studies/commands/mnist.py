@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli import options
-from samplewise.cli.outcome import begin, emit, note
-from studies.commands.progress import progress
+from samplewise.cli import begin, emit, note, options
 from samplewise.errors import ConfigurationError, DataError
+from studies.commands.progress import progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

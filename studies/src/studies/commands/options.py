@@ -106,7 +106,7 @@ def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str],
     """What differs from the defaults of ``kind``: what the file sets, then the options that were given, which are not
     None. The fields ``apart`` follow from the data, and no file may set them.
     """
-    from samplewise.storage.records import toml_values
+    from samplewise.storage import toml_values
 
     stored = {} if recipe is None else toml_values(recipe, kind, apart=apart)
     return {**stored, **{name: value for name, value in options.items() if value is not None}}
@@ -114,7 +114,6 @@ def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str],
 
 def keep_recipe(folder: Path, settings: Any, apart: Collection[str]) -> None:
     """Write the settings where ``--recipe`` can take them from for another run."""
-    from samplewise.storage.records import toml_of
-    from samplewise.storage.disk import write_text
+    from samplewise.storage import toml_of, write_text
 
     write_text(folder / RECIPE, toml_of(settings, apart=apart))

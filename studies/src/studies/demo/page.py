@@ -7,27 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from samplewise.audits.audit import Audit
+from samplewise import Audit
 from samplewise.problem import evaluation_mode
-from samplewise.storage.provenance import provenance
-from samplewise.report.fits import read_curves
-from samplewise.report.page import write_page
-from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport, distribution
-from samplewise.report.style import (
+from samplewise.report import (
     COLOURS,
     LINES,
     MARKERS,
+    Audited,
+    Finding,
+    Gallery,
+    Picture,
+    Requirement,
+    RunReport,
     bound_line,
     curve,
+    distribution,
     label_points,
     legend_below,
     new_figure,
+    read_curves,
     save,
     styled,
+    write_page,
 )
+from samplewise.storage import provenance
+from samplewise.training.request import TUNE
 from studies.demo.runs import AIM, SHARE, THETA, UNSEEN, Compared, Trained
 from studies.mnist.digit_network import CONSTRAINT
-from samplewise.training.request import TUNE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

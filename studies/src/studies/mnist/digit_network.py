@@ -6,10 +6,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from samplewise.bounds import AtMost
+from samplewise import AtMost, Problem
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
-from samplewise.problem import Problem
 
 Latent = Literal["linear", "relu"]
 CONSTRAINT = "reconstruction"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from samplewise.report.style import (
+from samplewise.report import (
     COLOURS,
     LINES,
     MARKERS,

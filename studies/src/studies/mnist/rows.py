@@ -5,11 +5,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from samplewise.constraints import Constraint
+from samplewise import (
+    AugmentedLagrangian,
+    Constraint,
+    FixedPenalty,
+    Geometric,
+    Linear,
+    Method,
+    Quadratic,
+    SequentialPenalty,
+    Unconstrained,
+)
 from samplewise.errors import ConfigurationError, did_you_mean
-from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, SequentialPenalty, Unconstrained
-from samplewise.penalties import Linear, Quadratic
-from samplewise.schedules import Geometric
 from studies.mnist.table_one import TABLE_ONE
 
 GRAMMAR = (

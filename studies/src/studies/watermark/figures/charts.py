@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samplewise.history import History, Row
-from samplewise.report.style import COLOURS, Line, bound_line, curve, histogram, legend_below, new_figure, save, series
+from samplewise.report import COLOURS, Line, bound_line, curve, histogram, legend_below, new_figure, save, series
 from studies.watermark.evaluation.measure import Column
 from studies.watermark.evaluation.output import Judged
 from studies.watermark.noise import parse_attack

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.report.style import new_figure, save
+from samplewise.report import new_figure, save
 from studies.watermark.evaluation.measure import Measured, Pixels
 from studies.watermark.evaluation.output import Judged, again
 

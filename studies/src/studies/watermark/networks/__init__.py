@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from samplewise.storage.checkpoint import load_state, save_state
+from floormark.network import Lattice, Network
 from samplewise.errors import CheckpointError
-from floormark.base_network import Network
+from samplewise.storage import load_state, save_state
 from studies.watermark.networks.hidden import Hidden
-from floormark.network import Lattice
 from studies.watermark.networks.swift import Swift
 
 __all__ = ["FIRST_SHIPPED_FILE", "NETWORKS", "SHIPPED_FILE", "Hidden", "Lattice", "Network", "Swift", "load_network"]
