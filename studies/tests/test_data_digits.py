@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from studies.data import digits
 from samplewise.errors import ConfigurationError
+from studies.data import digits
 
 
 def test_the_digits_are_split_alike_in_every_class() -> None:

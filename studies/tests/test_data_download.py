@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from idx_files import contents, described, write_folder
+from samplewise.errors import ConfigurationError, DataError, OutputError
 from studies.data import download, load_folder
 from studies.data.mnist import FILES, OWN, cache_folder
-from samplewise.errors import ConfigurationError, DataError, OutputError
 
 FIRST = f"{FILES[0]}.gz"
 

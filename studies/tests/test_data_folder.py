@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from idx_files import contents, described, idx, write_folder
+from samplewise.errors import ConfigurationError, DataError
 from studies.data import FASHION_MNIST, MNIST, ImageData, load_folder, published
 from studies.data.mnist import FILES, OWN, PUBLISHED
-from samplewise.errors import ConfigurationError, DataError
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from studies.pictures import PATHOLOGIES
 from studies.chest.auroc import (
     Aurocs,
     Interval,
@@ -16,6 +15,7 @@ from studies.chest.auroc import (
     patient_weights,
     resampled_auroc,
 )
+from studies.pictures import PATHOLOGIES
 
 
 @given(st.integers(0, 10_000), st.integers(2, 40), st.sampled_from([1, 3, 1000]))

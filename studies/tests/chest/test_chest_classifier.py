@@ -8,9 +8,9 @@ from sklearn.metrics import roc_auc_score
 from torch.nn import functional
 
 from picture_folders import write_pictures
-from samplewise.storage.checkpoint import MODEL_FILE
-from studies.pictures import Store, find, prepare
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.storage.checkpoint import MODEL_FILE
+from small_chest import make_store
 from studies.chest.classifier import (
     SCORES_FILE,
     ClassifierSettings,
@@ -23,7 +23,7 @@ from studies.chest.classifier import (
     train_classifier,
 )
 from studies.chest.densenet import Classifier, fingerprint_of, probabilities
-from small_chest import make_store
+from studies.pictures import Store, find, prepare
 
 SMALL = ClassifierSettings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
 

@@ -8,19 +8,19 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from floormark.api import Watermarker
 from natural_images import natural_image
 from picture_folders import save
-from studies.pictures import PATHOLOGIES, Store, prepare
 from samplewise.errors import DataError
+from small_chest import make_store
 from studies.chest.densenet import Classifier, probabilities
 from studies.chest.impact import Impact, Originals, Seen, judge_originals, judge_run, look_at
 from studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
+from studies.pictures import PATHOLOGIES, Store, prepare
 from studies.watermark.evaluation.shipped import payload_of
 from studies.watermark.networks import Network, Swift
 from studies.watermark.recipe import HIDDEN, SWIFT, Recipe
 from studies.watermark.training import Run
-from floormark.api import Watermarker
-from small_chest import make_store
 
 
 class Brighter(Network):

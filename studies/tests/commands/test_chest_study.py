@@ -12,9 +12,9 @@ import pytest
 
 from forked import Forked
 from samplewise.cli import main
+from small_chest import make_store
 from studies.chest import impact
 from studies.chest.densenet import Classifier
-from small_chest import make_store
 
 CLASSIFIER = ("--epochs", "1", "--batch-size", "8")
 MARK = ("--network", "swift", "--size", "32", "--bits", "4", "--psnr", "30")

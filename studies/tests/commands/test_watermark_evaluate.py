@@ -11,16 +11,16 @@ import pytest
 import typer
 from PIL import Image
 
+from floormark import judging
+from floormark.api import Watermarker
 from natural_images import natural_image
 from samplewise.audits.audit import violation_rate_upper
 from samplewise.cli.outcome import run
 from studies.commands.evaluate import EPILOG, evaluate
 from studies.pictures import Store, prepare
-from floormark import judging
 from studies.watermark.evaluation import Measured
 from studies.watermark.recipe import LATTICE, Recipe
 from studies.watermark.training import open_run, read_trained, train
-from floormark.api import Watermarker
 
 RECIPE = Recipe(
     network="swift",

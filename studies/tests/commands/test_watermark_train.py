@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from samplewise.storage.checkpoint import load_state
+from floormark.api import Watermarker
 from samplewise.cli import main
-from studies.pictures import Store
+from samplewise.storage.checkpoint import load_state
 from samplewise.storage.records import SettingsFile
+from studies.pictures import Store
 from studies.watermark.recipe import make_recipe
 from studies.watermark.training import read_seen
-from floormark.api import Watermarker
 
 SHORT = 'network = "swift"\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n'
 

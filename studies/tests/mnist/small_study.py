@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from studies.data import ImageData
 from samplewise.history import History, Row
+from studies.data import ImageData
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import parse_row
 from studies.mnist.settings import StudySettings, write_settings

@@ -14,9 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from forked import Forked
 from samplewise.audits.audit import audit
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.storage.checkpoint import load_state
 from studies.data import ImageData
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from studies.mnist.digit_network import study_problem
 from studies.mnist.figures import draw_pictures
 from studies.mnist.for_report import read_study

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from picture_folders import noise, save
-from studies.pictures.decode import decode, need_pillow
 from samplewise.errors import DataError, MissingPackageError
+from studies.pictures.decode import decode, need_pillow
 
 RAMP = (np.arange(256, dtype=np.uint8).reshape(16, 16)).copy()
 

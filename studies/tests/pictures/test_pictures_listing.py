@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from picture_folders import chest_names, row, write_chest, write_pictures, write_table
+from samplewise.errors import DataError
 from studies.pictures import find
 from studies.pictures.listing import read_rows
-from samplewise.errors import DataError
 
 
 def names(root: Path) -> list[str]:

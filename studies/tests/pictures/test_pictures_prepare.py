@@ -10,9 +10,9 @@ from PIL import Image
 
 from forked import Forked
 from picture_folders import chest_names, noise, save, write_chest, write_pictures
-from studies.pictures import PARTS, Store, find, is_unfinished, prepare
-from samplewise.storage.disk import lock
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
+from samplewise.storage.disk import lock
+from studies.pictures import PARTS, Store, find, is_unfinished, prepare
 
 MANY = 101
 BLOCK = 4  # pictures that one worker decodes before they are written, where a block holds next to no bytes

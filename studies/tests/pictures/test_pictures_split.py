@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from samplewise.errors import CheckpointError, DataError
 from studies.pictures import PARTS, Split
 from studies.pictures.split import kin
-from samplewise.errors import CheckpointError, DataError
 
 PATIENTS = st.lists(st.integers(0, 60).map("{:08d}".format), min_size=3, max_size=150).filter(lambda p: len(set(p)) > 2)
 

@@ -11,9 +11,9 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from picture_folders import chest_names, noise, save, write_chest, write_pictures
-from studies.pictures import PARTS, PATHOLOGIES, Seen, Split, Store, prepare
 from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import BatchedDataset, in_order
+from studies.pictures import PARTS, PATHOLOGIES, Seen, Split, Store, prepare
 
 
 @pytest.fixture

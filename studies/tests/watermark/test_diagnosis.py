@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from natural_images import natural_image
 from samplewise.audits.audit import audit
-from studies.pictures import Store, prepare
 from samplewise.errors import ConfigurationError
+from studies.pictures import Store, prepare
 from studies.watermark.pipeline import DIAGNOSIS, Pipeline
 from studies.watermark.recipe import SWIFT
 from studies.watermark.training import make_network, read_trained, train

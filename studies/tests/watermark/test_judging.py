@@ -13,16 +13,16 @@ from plain_networks import SIZE, Plain, make_store
 from scipy.stats import binomtest
 from torch import Tensor
 
+from floormark.api import Watermarker
 from natural_images import natural_image
-from studies.pictures import PictureData, Store, prepare
 from samplewise.errors import DataError, NotFiniteError
+from studies.pictures import PictureData, Store, prepare
 from studies.watermark.evaluation import Measured, measure, measure_shipped, summarise
 from studies.watermark.evaluation.shipped import payload_of
 from studies.watermark.evaluation.summary import capacity, share_of
 from studies.watermark.networks import Hidden, Lattice, Swift
 from studies.watermark.noise import parse_attacks
 from studies.watermark.pipeline import fixed_messages
-from floormark.api import Watermarker
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from plain_networks import SIZE, Plain, make_store
 from samplewise.audits.audit import violation_rate_upper
 from samplewise.errors import DataError
 from samplewise.report.page import make_page
+from small_fit import small_fit
 from studies.watermark.evaluation import measure, summarise
 from studies.watermark.evaluation.output import Judged, write_judged, write_report
 from studies.watermark.noise import parse_attacks
 from studies.watermark.recipe import Recipe
 from studies.watermark.run_reports import read_evaluation, read_training
 from studies.watermark.training import RECIPE_FILE, Run
-from small_fit import small_fit
 
 FLOOR = 25.0
 

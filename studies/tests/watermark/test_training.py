@@ -11,9 +11,9 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from natural_images import natural_image
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.storage.checkpoint import MODEL_FILE, load_state, save_state
 from studies.pictures import Store, prepare
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from studies.watermark.networks import Lattice, Swift, load_network, save_network
 from studies.watermark.recipe import HIDDEN, LATTICE, SWIFT, Recipe
 from studies.watermark.training import make_network, train

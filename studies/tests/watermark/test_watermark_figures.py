@@ -9,11 +9,11 @@ from plain_networks import SIZE, Plain, make_store
 from torch import Tensor
 
 from studies.pictures import PictureData
+from studies.watermark.evaluation import Measured, measure, summarise
+from studies.watermark.evaluation.output import Judged, report_entry, table_rows, table_text
 from studies.watermark.figures import write_figures
 from studies.watermark.figures.charts import published_median
 from studies.watermark.figures.pictures import chosen_images
-from studies.watermark.evaluation import Measured, measure, summarise
-from studies.watermark.evaluation.output import Judged, report_entry, table_rows, table_text
 from studies.watermark.noise import parse_attacks
 from studies.watermark.pipeline import fixed_messages
 from studies.watermark.recipe import Recipe

@@ -13,16 +13,16 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
-from samplewise.storage import distributed
-from samplewise.storage.checkpoint import MODEL_FILE
-from studies.pictures import PATHOLOGIES, Store
-from samplewise.storage.records import SettingsFile, decoding, read_json
-from samplewise.storage.disk import alone, write_json
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.methods import Unconstrained
 from samplewise.problem import Problem
-from samplewise.storage.provenance import provenance
 from samplewise.samples import mix
+from samplewise.storage import distributed
+from samplewise.storage.checkpoint import MODEL_FILE
+from samplewise.storage.disk import alone, write_json
+from samplewise.storage.provenance import provenance
+from samplewise.storage.records import SettingsFile, decoding, read_json
+from samplewise.training import Solution, fit
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from studies.chest.densenet import (
     Classifier,
@@ -31,7 +31,7 @@ from studies.chest.densenet import (
     probabilities,
     save_classifier,
 )
-from samplewise.training import Solution, fit
+from studies.pictures import PATHOLOGIES, Store
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

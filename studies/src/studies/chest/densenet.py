@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.storage.checkpoint import load_state, save_state
-from studies.pictures import PATHOLOGIES, PictureData
-from samplewise.storage.records import decoding
 from samplewise.errors import CheckpointError, DataError, needed_for
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
+from samplewise.storage.checkpoint import load_state, save_state
+from samplewise.storage.records import decoding
 from studies.chest.auroc import Array
+from studies.pictures import PATHOLOGIES, PictureData
 
 FORMAT = "samplewise-classifier-1"
 MEAN, DEVIATION = 0.449, 0.226  # of ImageNet's pixels over all channels, which published weights expect

@@ -9,21 +9,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from samplewise.storage.checkpoint import load_state, save_state
-from studies.pictures import PATHOLOGIES, PictureData
+from floormark.api import Watermarker
 from samplewise.errors import CheckpointError, DataError, RefusedError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
+from samplewise.storage.checkpoint import load_state, save_state
 from studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
 from studies.chest.classifier import labels_of
 from studies.chest.densenet import Classifier, probabilities
+from studies.pictures import PATHOLOGIES, PictureData
+from studies.watermark.conversion import as_images, as_pixels
 from studies.watermark.evaluation.measure import Watch, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.networks import Lattice, Network
-from studies.watermark.conversion import as_images, as_pixels
 from studies.watermark.training import Run
-from floormark.api import Watermarker
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 Seen = Mapping[str, Array]

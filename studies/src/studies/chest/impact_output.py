@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from studies.pictures import PATHOLOGIES
-from samplewise.storage.records import write_csv
-from samplewise.storage.disk import write_json, write_text
 from samplewise.report.style import COLOURS, legend_below, new_figure, save, series, styled
+from samplewise.storage.disk import write_json, write_text
+from samplewise.storage.records import write_csv
 from studies.chest.auroc import Interval
 from studies.chest.impact import Impact, Originals
+from studies.pictures import PATHOLOGIES
 from studies.watermark.evaluation.output import aligned
 from studies.watermark.recipe import Recipe
 

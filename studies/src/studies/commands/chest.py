@@ -12,8 +12,8 @@ from samplewise.cli.outcome import begin, emit
 from studies.commands.progress import prepare_pictures
 
 if TYPE_CHECKING:
-    from studies.pictures import Listing, Store
     from studies.chest.densenet import Classifier
+    from studies.pictures import Listing, Store
 
 SHOWN = 5  # names of skipped pictures; all of them are in the store's index
 
@@ -146,9 +146,9 @@ def classifier(
 ) -> None:
     """Train DenseNet-121 to find 14 pathologies, and give the AUROC of each with an interval."""
     begin(f"chest classifier: opening {store}")
-    from studies.pictures import Store
     from samplewise.storage.records import read_json
     from studies.chest.classifier import MADE, SCORES_FILE, ClassifierSettings, open_run, train_classifier
+    from studies.pictures import Store
 
     pictures = Store.open(store)
     given = options.given_settings(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studies.commands.options import Accelerator, Devices, JsonFlag, Pictures, Threads
 from samplewise.cli.outcome import begin, emit, note
-from studies.commands.progress import prepare_pictures, progress
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
+from studies.commands.options import Accelerator, Devices, JsonFlag, Pictures, Threads
+from studies.commands.progress import prepare_pictures, progress
 
 if TYPE_CHECKING:
     from studies.pictures import Listing, PictureData, Store
@@ -62,8 +62,8 @@ def evaluate(
     """
     begin(f"watermark evaluate: opening {data} and {len(runs)} runs")
     from studies.pictures import PictureData, Store
-    from studies.watermark.figures import write_figures
     from studies.watermark.evaluation import measure, measure_shipped, output, summarise
+    from studies.watermark.figures import write_figures
     from studies.watermark.networks import Lattice
     from studies.watermark.training import read_trained
 

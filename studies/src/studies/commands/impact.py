@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from studies.commands.options import Accelerator, Devices, JsonFlag, Threads
 from samplewise.cli.outcome import begin, emit
-from studies.commands.progress import progress
 from studies.commands.evaluate import warn_of_seen
+from studies.commands.options import Accelerator, Devices, JsonFlag, Threads
+from studies.commands.progress import progress
 
 if TYPE_CHECKING:
     from studies.chest.impact import Seen
@@ -51,12 +51,12 @@ def impact(
 ) -> None:
     """Compare the diagnosis of marked images, as written in 8 bits, with that of the originals."""
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
-    from studies.pictures import Store
     from samplewise.storage.provenance import provenance
     from studies.chest.classifier import check_unseen, read_classifier
     from studies.chest.densenet import fingerprint_of, probabilities
     from studies.chest.impact import judge_originals, judge_run, look_at, look_once
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
+    from studies.pictures import Store
     from studies.watermark.evaluation.output import open_output
     from studies.watermark.training import read_trained
 

@@ -10,8 +10,8 @@ import typer
 
 from samplewise.cli import options
 from samplewise.cli.outcome import begin, emit, note
-from studies.commands.progress import progress
 from samplewise.errors import ConfigurationError, DataError
+from studies.commands.progress import progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -114,7 +114,7 @@ def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str],
 
 def keep_recipe(folder: Path, settings: Any, apart: Collection[str]) -> None:
     """Write the settings where ``--recipe`` can take them from for another run."""
-    from samplewise.storage.records import toml_of
     from samplewise.storage.disk import write_text
+    from samplewise.storage.records import toml_of
 
     write_text(folder / RECIPE, toml_of(settings, apart=apart))

@@ -10,8 +10,8 @@ import typer
 
 from samplewise.cli import options, watermark_evaluate, watermark_keys, watermark_tool
 from samplewise.cli.outcome import begin, emit, note
-from studies.commands.progress import prepare_pictures
 from samplewise.errors import ConfigurationError
+from studies.commands.progress import prepare_pictures
 
 if TYPE_CHECKING:
     from studies.pictures import Store
@@ -97,13 +97,13 @@ def train(
     All settings are in the recipe.toml that is written into the run's folder: change it and give it as --recipe.
     """
     begin(f"watermark train: opening {data}")
-    from samplewise.storage.checkpoint import MODEL_FILE
+    from floormark.tiling import check_bits, limits
     from samplewise.report.tensorboard import to_tensorboard
+    from samplewise.storage.checkpoint import MODEL_FILE
     from studies.chest.classifier import read_classifier
     from studies.chest.densenet import fingerprint_of
     from studies.watermark.networks import load_network, network_name
     from studies.watermark.recipe import FOUND_OUT, Recipe, make_recipe
-    from floormark.tiling import check_bits, limits
     from studies.watermark.training import make_network, read_seen, train
 
     diagnoser = None if classifier is None else read_classifier(classifier)

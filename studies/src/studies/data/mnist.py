@@ -18,9 +18,9 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from studies.data.images import ImageData
-from samplewise.storage.disk import atomic, ensure_writable
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
+from samplewise.storage.disk import atomic, ensure_writable
+from studies.data.images import ImageData
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 """Training images and labels, test images and labels; published with .gz behind."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from samplewise.storage import disk
 from samplewise.errors import CheckpointError
+from samplewise.storage import disk
 from samplewise.storage.provenance import provenance
+from samplewise.training.request import PROVE, TUNE
 from studies.demo.page import REPORT, draw, write_report
 from studies.demo.runs import (
     AIM,
@@ -32,7 +33,6 @@ from studies.demo.runs import (
     Trained,
     compare,
 )
-from samplewise.training.request import PROVE, TUNE
 
 MARK = "demo.json"
 SHOWN = (TRAIN, TUNE, UNSEEN)

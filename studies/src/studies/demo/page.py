@@ -9,7 +9,6 @@ import torch
 
 from samplewise.audits.audit import Audit
 from samplewise.problem import evaluation_mode
-from samplewise.storage.provenance import provenance
 from samplewise.report.fits import read_curves
 from samplewise.report.page import write_page
 from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport, distribution
@@ -25,9 +24,10 @@ from samplewise.report.style import (
     save,
     styled,
 )
+from samplewise.storage.provenance import provenance
+from samplewise.training.request import TUNE
 from studies.demo.runs import AIM, SHARE, THETA, UNSEEN, Compared, Trained
 from studies.mnist.digit_network import CONSTRAINT
-from samplewise.training.request import TUNE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,14 +10,14 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import TensorDataset
 
 from samplewise.audits.audit import Audit, audit
-from studies.data import digits
+from samplewise.audits.binomial import to_aim_at
 from samplewise.methods import FixedPenalty, Method, SequentialPenalty
 from samplewise.penalties import Logarithmic
 from samplewise.schedules import Constant
-from studies.mnist.digit_network import DigitNetwork, study_problem
 from samplewise.training import Promise, Solution, fit
 from samplewise.training.request import PROVE, TUNE
-from samplewise.audits.binomial import to_aim_at
+from studies.data import digits
+from studies.mnist.digit_network import DigitNetwork, study_problem
 
 SHARE, CONFIDENCE = 0.9, 0.95
 THETA, CODE, HIDDEN, EPOCHS, WARM_EPOCHS, BATCH, RATE, DECAY = 0.03, 10, 128, 100, 5, 64, 5e-3, 1e-4

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from samplewise.storage import disk
-from samplewise.storage.records import write_csv
 from samplewise.storage.provenance import provenance
+from samplewise.storage.records import write_csv
 from studies.mnist.figures import write_figures
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import Naming

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from samplewise.storage.records import decoding
 from samplewise.report.fits import read_certificate, read_curves, read_multipliers
 from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport
+from samplewise.storage.records import decoding
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
 from studies.mnist.rows import Naming

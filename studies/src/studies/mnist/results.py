@@ -11,10 +11,10 @@ import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
-from samplewise.storage import disk
-from samplewise.storage.records import decoding, read_json
 from samplewise.errors import DataError
 from samplewise.report.run import Distribution
+from samplewise.storage import disk
+from samplewise.storage.records import decoding, read_json
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.rows import Row, parse_row
 from studies.mnist.table_one import TABLE_ONE, numbers_of

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from studies.data import ImageData
-from samplewise.storage.records import SettingsFile
 from samplewise.errors import ConfigurationError
+from samplewise.storage.records import SettingsFile
+from studies.data import ImageData
 from studies.mnist.digit_network import DigitNetwork, Latent
 from studies.mnist.rows import Row
 

@@ -15,25 +15,25 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from samplewise.storage import checkpoint, disk, distributed
-from samplewise.audits.audit import audit
-from studies.data import ImageData
 from floormark.processes import LOST, side_by_side
+from samplewise.audits.audit import audit
 from samplewise.errors import ConfigurationError, SamplewiseError
 from samplewise.history import History
 from samplewise.measures import mse
 from samplewise.methods import Unconstrained
 from samplewise.problem import evaluation_mode
-from samplewise.storage.provenance import provenance
 from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
 from samplewise.samples import mix
+from samplewise.storage import checkpoint, disk, distributed
+from samplewise.storage.provenance import provenance
 from samplewise.storage.sharding import held_like
+from samplewise.training import fit
+from samplewise.training.step import single_device
+from studies.data import ImageData
 from studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
 from studies.mnist.results import FIT, RESULT, write_row
 from studies.mnist.rows import Row, make_method
 from studies.mnist.settings import StudySettings, row_folder
-from samplewise.training import fit
-from samplewise.training.step import single_device
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 
 from floormark.processes import cores
-from samplewise.storage.records import decoding
 from samplewise.errors import DataError, did_you_mean
+from samplewise.storage.records import decoding
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff")
 PATHOLOGIES = (

@@ -15,14 +15,14 @@ from typing import BinaryIO, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from floormark.processes import cores
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
+from samplewise.storage.disk import PARTIAL, clear_partial, ensure_writable, lock
+from samplewise.storage.provenance import versions
 from studies.pictures.decode import decode, need_pillow
 from studies.pictures.listing import LISTS, Listing, PictureFile, find, find_above, read_list, some
 from studies.pictures.split import Rule, Split, kin
 from studies.pictures.store import IMAGES, INDEX, SPLIT, Store, content_of
-from floormark.processes import cores
-from samplewise.storage.disk import PARTIAL, clear_partial, ensure_writable, lock
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
-from samplewise.storage.provenance import versions
 
 MAX_BAD_SHARE = 0.01
 BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written

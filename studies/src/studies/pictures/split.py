@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from studies.pictures.listing import some
-from samplewise.storage.records import decoding, from_plain, read_json
-from samplewise.storage.disk import write_json
 from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import mix
+from samplewise.storage.disk import write_json
+from samplewise.storage.records import decoding, from_plain, read_json
+from studies.pictures.listing import some
 
 Part = Literal["train", "validation", "test"]
 Rule = Literal["patients", "official"]

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from samplewise.errors import CheckpointError, DataError
+from samplewise.storage.disk import write_json
+from samplewise.storage.records import decoding, from_plain, read_json
 from studies.pictures.listing import PATHOLOGIES, some
 from studies.pictures.split import PARTS, Part, Split
-from samplewise.storage.records import decoding, from_plain, read_json
-from samplewise.storage.disk import write_json
-from samplewise.errors import CheckpointError, DataError
 
 FORMAT = "samplewise-pictures-2"
 INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from studies.pictures import Store
-from samplewise.storage.disk import write_json, write_text
 from samplewise.measures import mse
-from samplewise.storage.provenance import provenance
 from samplewise.samples import mix
+from samplewise.storage.disk import write_json, write_text
+from samplewise.storage.provenance import provenance
+from studies.pictures import Store
 from studies.watermark.evaluation import measure
 from studies.watermark.evaluation.output import aligned
 from studies.watermark.networks.swift import CELL, STRENGTH, Swift

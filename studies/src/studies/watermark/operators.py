@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from samplewise.errors import ConfigurationError
 from floormark import greys, moves
+from samplewise.errors import ConfigurationError
 from studies.watermark.conversion import Pixels, Real, as_images, as_pixels, by_pillow, package, stored
 
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]

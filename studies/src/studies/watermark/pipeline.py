@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.storage import distributed
+from floormark.patches import patch_room
 from samplewise.bounds import AtLeast, AtMost
 from samplewise.constraints import Constraint
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
+from samplewise.storage import distributed
+from studies.watermark.conversion import LEVELS
 from studies.watermark.networks import Network
 from studies.watermark.noise import parse_noise
-from floormark.patches import patch_room
 from studies.watermark.recipe import Recipe
-from studies.watermark.conversion import LEVELS
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"

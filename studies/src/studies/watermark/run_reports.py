@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.storage.checkpoint import load_state
-from samplewise.storage.records import decoding, read_json
 from samplewise.errors import CheckpointError, DataError
 from samplewise.report.fits import read_fit_within
 from samplewise.report.run import Audited, Bars, Finding, Gallery, Picture, Requirement, RunReport, Table, distribution
 from samplewise.report.words import count, number, percent, share
+from samplewise.storage.checkpoint import load_state
+from samplewise.storage.records import decoding, read_json
 from studies.watermark.evaluation.measure import Measured
 from studies.watermark.evaluation.output import FORMATS, REPORT, WORST, run_folder
 from studies.watermark.evaluation.summary import kept_floor, summarise

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, RandomSampler
 
-from samplewise.storage import distributed
-from samplewise.storage.checkpoint import MODEL_FILE
-from studies.pictures import Seen, Store
-from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json, toml_of
-from samplewise.storage.disk import alone, write_json, write_text
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
-from samplewise.storage.provenance import provenance
 from samplewise.report.tensorboard import in_lines, pictures
 from samplewise.samples import mix
 from samplewise.schedules import Geometric
+from samplewise.storage import distributed
+from samplewise.storage.checkpoint import MODEL_FILE
+from samplewise.storage.disk import alone, write_json, write_text
+from samplewise.storage.provenance import provenance
+from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json, toml_of
 from samplewise.training import Solution, fit
 from samplewise.training.step import single_device
+from studies.pictures import Seen, Store
 from studies.watermark.networks import NETWORKS, Network, load_network, save_network
 from studies.watermark.networks.hidden import Discriminator
 from studies.watermark.pipeline import Adversary, Pipeline

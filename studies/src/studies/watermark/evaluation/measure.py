@@ -20,19 +20,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from studies.pictures import PictureData
-from samplewise.storage.records import decoding
-from samplewise.storage.disk import atomic, ensure_writable
+from floormark.fidelity import Fidelity, fidelity
+from floormark.imageio import StoredImage
 from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError, needed_for
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
-from floormark.fidelity import Fidelity, fidelity
-from floormark.imageio import StoredImage
+from samplewise.storage.disk import atomic, ensure_writable
+from samplewise.storage.records import decoding
+from studies.pictures import PictureData
+from studies.watermark.conversion import FileKind, as_images, as_pixels
 from studies.watermark.networks import Network
 from studies.watermark.noise import Chain
 from studies.watermark.pipeline import fixed_messages
-from studies.watermark.conversion import FileKind, as_images, as_pixels
 
 Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from samplewise.storage.checkpoint import save_state
-from studies.pictures import PictureData, Store
-from studies.pictures.store import SPLIT
-from samplewise.storage.disk import atomic, ensure_writable, write_json, write_text
+from floormark.api import Watermarker
 from samplewise.errors import ConfigurationError
 from samplewise.problem import evaluation_mode
+from samplewise.storage.checkpoint import save_state
+from samplewise.storage.disk import atomic, ensure_writable, write_json, write_text
 from samplewise.storage.provenance import provenance
+from studies.pictures import PictureData, Store
+from studies.pictures.store import SPLIT
+from studies.watermark.conversion import as_pixels
 from studies.watermark.evaluation.measure import Flags, Measured, Pixels, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor
-from studies.watermark.conversion import as_pixels
 from studies.watermark.training import Run
-from floormark.api import Watermarker
 
 FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3))
 """The last is written. Before the second, a baseline without a floor was given the one that its recipe names; before

@@ -13,18 +13,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from studies.pictures import PictureData
-from samplewise.storage.disk import ensure_writable
+from floormark.api import Watermarker
+from floormark.files.marking import FileMarker
+from floormark.imageio import StoredImage, read
+from floormark.payload import Payload
 from samplewise.errors import RefusedError
 from samplewise.samples import mix
-from floormark.imageio import StoredImage, read
+from samplewise.storage.disk import ensure_writable
+from studies.pictures import PictureData
+from studies.watermark.conversion import package
 from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, to_attack
-from floormark.files.marking import FileMarker
 from studies.watermark.networks import Lattice
 from studies.watermark.noise import Chain
-from floormark.payload import Payload
-from studies.watermark.conversion import package
-from floormark.api import Watermarker
 
 MESSAGE = 8
 """Bytes of each image's message, as long as an identifier; fewer if the network holds fewer."""

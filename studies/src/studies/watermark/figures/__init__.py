@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samplewise.report.style import styled
+from studies.watermark.evaluation.output import Judged
 from studies.watermark.figures.charts import draw_attacks, draw_bit_errors, draw_curves, draw_lengths, draw_psnr
 from studies.watermark.figures.pictures import draw_comparison, draw_pictures
-from studies.watermark.evaluation.output import Judged
 
 __all__ = ["write_figures"]
 

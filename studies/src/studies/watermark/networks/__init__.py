@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from samplewise.storage.checkpoint import load_state, save_state
-from samplewise.errors import CheckpointError
 from floormark.base_network import Network
-from studies.watermark.networks.hidden import Hidden
 from floormark.network import Lattice
+from samplewise.errors import CheckpointError
+from samplewise.storage.checkpoint import load_state, save_state
+from studies.watermark.networks.hidden import Hidden
 from studies.watermark.networks.swift import Swift
 
 __all__ = ["FIRST_SHIPPED_FILE", "NETWORKS", "SHIPPED_FILE", "Hidden", "Lattice", "Network", "Swift", "load_network"]

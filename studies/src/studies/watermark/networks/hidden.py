@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from floormark.base_network import Network
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
-from floormark.base_network import Network
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:

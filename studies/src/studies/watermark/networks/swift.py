@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.errors import ConfigurationError
 from floormark.base_network import Network
+from samplewise.errors import ConfigurationError
 
 CELL = 8
 """Side of a cell in pixels: that of a JPEG block."""
