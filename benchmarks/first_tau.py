@@ -14,13 +14,13 @@ from common import begin, keep, options, table
 from torch.utils.data import DataLoader, TensorDataset
 
 import samplewise as sw
-from studies.data import ImageData, digits, load_folder
-from studies.pictures.decode import decode
 from samplewise.methods.balance import BATCHES
+from studies.data import ImageData, digits, load_folder
 from studies.mnist.digit_network import study_problem
 from studies.mnist.rows import parse_row
 from studies.mnist.settings import StudySettings
 from studies.mnist.study import warm_start
+from studies.pictures.decode import decode
 from studies.watermark.pipeline import Pipeline
 from studies.watermark.recipe import SWIFT
 from studies.watermark.training import make_network

@@ -22,8 +22,8 @@ from front_parts.page import PILOTS, RULE, Runs, draw, section, shipped, tried
 from front_parts.tasks import Parts, Task, fashion, mnist, regression, watermark
 
 from floormark.processes import side_by_side
-from samplewise.storage.disk import write_json
 from samplewise.errors import NotFiniteError
+from samplewise.storage.disk import write_json
 from samplewise.storage.provenance import provenance
 
 

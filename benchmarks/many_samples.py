@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import samplewise as sw
+from samplewise.audits.streaming import audit_in_stream
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import save_state
-from samplewise.audits.streaming import audit_in_stream
 
 WORLDS = (1, 2, 4)
 CONSTRAINTS = [sw.AtMost("error", 1.0)]

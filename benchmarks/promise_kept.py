@@ -16,9 +16,9 @@ from common import DigitNetwork, begin, keep, options, table
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
+from samplewise.audits.binomial import to_aim_at, violation_rate_upper
 from studies.data import ImageData, digits
 from studies.mnist.digit_network import evaluate
-from samplewise.audits.binomial import to_aim_at, violation_rate_upper
 
 PARTS = TRAIN, TUNE, PROVE, FRESH = 700, 300, 300, 497
 BOUND = 0.03

@@ -11,8 +11,8 @@ from common import DigitNetwork, begin, keep, options, table
 
 from samplewise import Geometric, Linear, Penalty, Quadratic, SequentialPenalty, audit, fit
 from samplewise.optimality import certify
-from studies.data import digits
 from samplewise.stopping import GradientRule, inverse_tau
+from studies.data import digits
 from studies.mnist.digit_network import CONSTRAINT, study_problem
 
 THETA, BATCH, RATE = 0.02, 32, 1e-3

@@ -28,8 +28,8 @@ from markers import PEERS
 from numpy.typing import NDArray
 from workfile import Record, records, work_through
 
-from samplewise.errors import RefusedError
 from floormark import Watermarker
+from samplewise.errors import RefusedError
 
 LENGTH = 12
 OURS = "samplewise"

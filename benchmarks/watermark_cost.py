@@ -35,8 +35,8 @@ from PIL import Image
 
 from floormark import Watermarker
 from floormark.files.folder import extract_file
-from floormark.imageio.stored import MAX_BYTES, MAX_PIXELS
 from floormark.files.marking import FileMarker
+from floormark.imageio.stored import MAX_BYTES, MAX_PIXELS
 from floormark.payload import Payload
 
 TEXT = "patient 4711"

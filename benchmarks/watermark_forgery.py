@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from workfile import COMMIT, Record, records, work_through
 
-from samplewise.errors import RefusedError
 from floormark import Watermarker
-from floormark.network import pilot_tile
-from studies.watermark.noise import parse_attack
-from floormark.payload import Key
-from floormark.tiling import Sight, Woven
-from floormark.strength import Drawing, Strongest
-from studies.watermark.conversion import LEVELS
 from floormark.api import STRONGEST, as_stored
+from floormark.network import pilot_tile
+from floormark.payload import Key
+from floormark.strength import Drawing, Strongest
+from floormark.tiling import Sight, Woven
+from samplewise.errors import RefusedError
+from studies.watermark.conversion import LEVELS
+from studies.watermark.noise import parse_attack
 
 FLOOR = 45.0
 COPIED = 38.0

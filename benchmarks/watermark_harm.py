@@ -15,9 +15,9 @@ from common import ROOT, begin, keep, options, table
 from PIL import Image
 
 import samplewise as sw
-from samplewise.errors import RefusedError
-from floormark.imageio import StoredImage, read
 from floormark.display_range import shown_grey, shown_range
+from floormark.imageio import StoredImage, read
+from samplewise.errors import RefusedError
 
 mpl.use("agg")
 from matplotlib import pyplot as plt

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import samplewise as sw
-from studies.data import digits
 from samplewise.integrations.lightning import Audits, Rounds
+from studies.data import digits
 
 EPOCHS = 40
 CONSTRAINTS = [sw.AtMost("error", 0.02, margin=0.008)]

@@ -4,6 +4,7 @@ What they do is a function of a module, which they find by its name.
 """
 
 import gc
+import importlib
 import multiprocessing
 import os
 import signal
@@ -20,10 +21,10 @@ import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from samplewise.storage.checkpoint import load_state, save_state
-from samplewise.cli import main
 
 SECONDS = 900  # of a machine that is busy with other work
 Result = dict[str, Any]
+MAIN = {"samplewise": "samplewise.cli", "floormark": "floormark.cli", "studies": "studies.commands"}
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
     [
@@ -74,11 +75,12 @@ def _do(told: Path, work: Callable[..., object], arguments: tuple[object, ...]) 
     _end_with(work, arguments)
 
 
-def command(*arguments: str) -> int:
-    """As ``python -W error -m samplewise.cli``."""
+def command(program: str, *arguments: str) -> int:
+    """As ``python -W error -m program``."""
     sys.warnoptions.append("error")  # which the processes that it starts are given too
     warnings.simplefilter("error")
-    return main(arguments)
+    code: int = importlib.import_module(MAIN[program]).main(arguments)
+    return code
 
 
 def two_processes(work: Callable[..., Result], *arguments: object) -> list[Result]:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
-from studies.data import load_folder
-from studies.pictures.decode import decode
-from samplewise.storage.disk import atomic
 from samplewise.measures import mse
 from samplewise.samples import mix
+from samplewise.storage.disk import atomic
+from studies.data import load_folder
 from studies.mnist.digit_network import DigitNetwork, study_problem
+from studies.pictures.decode import decode
 from studies.watermark.pipeline import Pipeline
 from studies.watermark.recipe import SWIFT
 from studies.watermark.training import make_network

@@ -36,9 +36,9 @@ def main_loop() -> None:
     import torch
     from PIL import Image
 
-    import samplewise.cli.app
     import floormark.files.folder
     import floormark.verify
+    import samplewise.cli.app
 
     Image.init()
     torch.set_num_threads(1)

@@ -10,12 +10,12 @@ import pydicom
 import pytest
 from pydicom.data import get_testdata_files
 
-from samplewise.errors import RefusedError, SamplewiseError
 from floormark import Payload, Watermarker
 from floormark.certificate import ImageCertificate
-from floormark.imageio import ImageFile, read
 from floormark.files.marking import FileMarker
+from floormark.imageio import ImageFile, read
 from floormark.verify import verify_files
+from samplewise.errors import RefusedError, SamplewiseError
 
 MARKER = Watermarker.load()
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from floormark.display_range import relative_floors
+from floormark.fidelity import Fidelity, fidelity, ssim
+from floormark.imageio import StoredImage, Window
 from natural_images import natural_image
 from samplewise import measures
 from samplewise.errors import DataError
-from floormark.fidelity import Fidelity, fidelity, ssim
-from floormark.imageio import StoredImage, Window
-from floormark.display_range import relative_floors
 
 
 def noisy(image: NDArray[Any], bits: int, size: int, *, seed: int = 0) -> NDArray[Any]:

@@ -15,10 +15,10 @@ from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from samplewise.errors import ConfigurationError, DataError, OutputError, SamplewiseError
 from floormark.imageio import read
 from floormark.imageio.raster import RASTERS
 from floormark.imageio.stored import MAX_PIXELS
+from samplewise.errors import ConfigurationError, DataError, OutputError, SamplewiseError
 
 sides = st.integers(1, 6)
 GREY, DEEP, RGB = (np.uint8, ()), (np.uint16, ()), (np.uint8, (3,))

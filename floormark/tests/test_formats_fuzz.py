@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 
-from samplewise.errors import SamplewiseError
 from floormark.imageio import read
+from samplewise.errors import SamplewiseError
 
 IMAGE = (np.arange(24 * 20 * 3) % 251).astype(np.uint8).reshape(24, 20, 3)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hostile_files
 import limited
-import pytest
 from hostile_files import FILES, TAKEN
-
 from samplewise.storage.checkpoint import load_state, save_state
 from studies.watermark.networks import Swift, save_network
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from natural_images import natural_batch, natural_image
 from floormark import shown
+from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range, used_range
 from floormark.imageio import StoredImage, Window
 from floormark.patches import above_image, calmness, patch_psnr, patch_room
-from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range, used_range
+from natural_images import natural_batch, natural_image
 
 sides = st.integers(1, 100)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from studies.data import ImageData, digits
 from floormark.processes import QUEUED, side_by_side
 from samplewise.errors import ProcessLostError
+from studies.data import ImageData, digits
 from studies.mnist import study
 from studies.mnist.rows import parse_row
 from studies.mnist.settings import StudySettings, open_run

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from natural_images import natural_image
-from samplewise.errors import DataError
 from floormark import Key, Payload, Watermarker, schemes
+from floormark.api import Embedded
 from floormark.imageio import StoredImage
-from studies.watermark.noise import parse_attack
 from floormark.payload import Codec, Extracted
 from floormark.tiling import SALTS, Sight, Woven
-from floormark.api import Embedded
+from natural_images import natural_image
+from samplewise.errors import DataError
+from studies.watermark.noise import parse_attack
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 MESSAGE, FLOOR = "patient 4711", 40.0

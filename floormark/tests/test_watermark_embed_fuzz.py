@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from test_formats_fuzz import damaged
 
 from dicom_files import make
-from natural_images import natural_image
-from samplewise.errors import SamplewiseError
 from floormark import Payload, Watermarker
 from floormark.certificate import certificate_path
 from floormark.files.marking import FileMarker
 from floormark.verify import verify_files
+from natural_images import natural_image
+from samplewise.errors import SamplewiseError
+from test_formats_fuzz import damaged
 
 # As small as holds a message of one byte, so that thousands take minutes.
 GREY, COLOUR = (natural_image(channels, height=160, width=168)[30:, 40:] for channels in (1, 3))

@@ -15,14 +15,14 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 
 from dicom_files import make, opened
-from natural_images import natural_image
-from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
 from floormark import Key, Payload, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, sha256
-from floormark.imageio import read
 from floormark.files.marking import FileMarker, Region
-from studies.watermark.networks import FIRST_SHIPPED_FILE
+from floormark.imageio import read
 from floormark.verify import verify_files
+from natural_images import natural_image
+from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
+from studies.watermark.networks import FIRST_SHIPPED_FILE
 
 MARKER = Watermarker.load()
 FIRST = Path(str(resources.files("floormark") / FIRST_SHIPPED_FILE))

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 
-from natural_images import natural_image
-from samplewise.storage.disk import PARTIAL, alone
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from floormark import Key, Payload, Watermarker
 from floormark.files.folder import FOLDER_FILE, FileResult, Status, extract_file, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker, Region
+from natural_images import natural_image
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
+from samplewise.storage.disk import PARTIAL, alone
 
 MARKER = Watermarker.load()
 GREY = natural_image(height=256, width=256)

@@ -15,10 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_watermark_certificate import certificates, example
 
-from natural_images import natural_image
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
 from floormark import Payload, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries
 from floormark.files.folder import Status, image_files, mark_folder, tasks
@@ -33,6 +30,9 @@ from floormark.signing import (
     write_keys,
 )
 from floormark.verify import Verification, verify_files
+from natural_images import natural_image
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
+from test_watermark_certificate import certificates, example
 
 MARKER = Watermarker.load()
 MINE, OTHER = Signer.generate(), Signer.generate()

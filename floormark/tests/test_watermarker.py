@@ -19,13 +19,13 @@ from PIL import Image
 from torch import Tensor
 
 import samplewise as sw
-from natural_images import natural_image
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, RefusedError
 from floormark import Key, Payload, Watermarker
 from floormark.imageio import StoredImage
-from studies.watermark.networks import FIRST_SHIPPED_FILE, Hidden, Network, Swift
-from floormark.strength import Strongest
 from floormark.network_input import NetworkView
+from floormark.strength import Strongest
+from natural_images import natural_image
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, RefusedError
+from studies.watermark.networks import FIRST_SHIPPED_FILE, Hidden, Network, Swift
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 FIRST_FILE = Path(str(resources.files("floormark") / FIRST_SHIPPED_FILE))

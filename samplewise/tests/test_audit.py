@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDat
 
 import samplewise as sw
 from samplewise.audits import columns
-from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError
 from samplewise.audits.streaming import audit_in_stream
+from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFiniteError
 
 
 def measured(values: Any, *constraints: sw.Constraint, **options: Any) -> sw.Audit:

@@ -34,9 +34,9 @@ from samplewise import (
     Unconstrained,
 )
 from samplewise.audits.audit import audit
+from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.optimality import certify, conflict, find_conflict, jacobian
 from samplewise.optimality.curvature import least_curvature
-from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.optimality.gradients import per_sample_gradients, suppress_but_memory, trainable
 
 N = 37

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
 from samplewise.errors import CheckpointError
+from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
 
 leaves = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5)
 states = st.dictionaries(

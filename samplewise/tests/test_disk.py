@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from samplewise.errors import CheckpointError, OutputError
+from samplewise.history import History
 from samplewise.storage.disk import (
     PARTIAL,
     alone,
@@ -29,8 +31,6 @@ from samplewise.storage.disk import (
     write_json,
     write_tensors,
 )
-from samplewise.errors import CheckpointError, OutputError
-from samplewise.history import History
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="this system has no folder in which none can be made")

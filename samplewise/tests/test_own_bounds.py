@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.audits.audit import Audit
-from samplewise.optimality import certify, find_conflict
 from samplewise.errors import ConfigurationError, MeasureError, MissingMeasureError, NotFiniteError
+from samplewise.optimality import certify, find_conflict
 from samplewise.report.fits import read_fit
 from samplewise.stopping import estimate_gradient, independent_batches
 

@@ -13,7 +13,7 @@ NAMES = """
 AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation Fared
 FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Logarithmic Method MinimizeResult
 MinimizeStatus Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
-SequentialPenalty Solution Status Unconstrained audit certify errors fit inverse_tau measures minimize theory
+SequentialPenalty Solution Status Unconstrained audit certify errors fit inverse_tau measures minimize
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.
@@ -46,8 +46,8 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_public_names_are_found_where_the_package_says() -> None:
-    assert {*sw.HOME, "errors", "measures", "theory"} == set(sw.__all__)
-    assert {name for name in dir(sw) if not name.startswith("__")} == {*sw.__all__, "watermark"}
+    assert {*sw.HOME, "errors", "measures"} == set(sw.__all__)
+    assert {name for name in dir(sw) if not name.startswith("__")} == set(sw.__all__)
     with pytest.raises(AttributeError, match="no attribute 'atmost'"):
         sw.atmost  # noqa: B018
 
@@ -67,7 +67,7 @@ def test_no_module_hides_the_function_of_its_name() -> None:
 
 
 def test_the_help_of_a_command_waits_for_nothing_heavy() -> None:
-    script = "import sys; from samplewise.cli import main; main(['watermark', 'train', '--help']); print(*sys.modules)"
+    script = "import sys; from samplewise.cli import main; main(['report', '--help']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert not {"torch", "numpy", "rich.progress", *LATER[:-1]} & set(ran.stdout.splitlines()[-1].split())
 

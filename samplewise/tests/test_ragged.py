@@ -19,11 +19,11 @@ import samplewise as sw
 from forked import two_processes
 from ragged import BOUND, LENGTHS, Scores, check_audit, collate, loader, make_problem, one_by_one, sequences
 from samplewise.audits.audit import Audit, ConstraintAudit
-from samplewise.optimality import certify, find_conflict
+from samplewise.audits.streaming import audit_in_stream
 from samplewise.errors import NotFiniteError
+from samplewise.optimality import certify, find_conflict
 from samplewise.report.fits import keep_certificate, read_fit
 from samplewise.stopping import estimate_gradient
-from samplewise.audits.streaming import audit_in_stream
 
 PENALTIES = {"linear": sw.Linear(), "quadratic": sw.Quadratic()}
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplewise.storage.records import SettingsFile, decoding, read_json, toml_of, toml_values
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, RecordError
+from samplewise.storage.records import SettingsFile, decoding, read_json, toml_of, toml_values
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 import samplewise as sw
 from forked import Forked, processes, two_processes
 from run_small import train, train_and_be_killed
+from samplewise.errors import CheckpointError
 from samplewise.storage.checkpoint import load_state
 from samplewise.storage.disk import alone
-from samplewise.errors import CheckpointError
 from small import make_data, make_method, make_model, make_problem, same_weights
 
 

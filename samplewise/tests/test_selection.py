@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samplewise as sw
+from samplewise.audits.selection import INFEASIBLE, check_target, selection_loss
 from samplewise.errors import ConfigurationError
 from samplewise.history import audit_row
-from samplewise.audits.selection import INFEASIBLE, check_target, selection_loss
 
 Found = tuple[bool, float, int, float]
 

@@ -20,10 +20,10 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from forked import two_processes
-from samplewise.optimality import certify, find_conflict
 from samplewise.constraints import check_constraints, may_violate
 from samplewise.errors import ConfigurationError
 from samplewise.forecast import forecast
+from samplewise.optimality import certify, find_conflict
 from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
 from samplewise.report.words import verdict

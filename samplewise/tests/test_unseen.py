@@ -14,8 +14,8 @@ from scipy import stats
 
 import samplewise as sw
 from samplewise.audits.audit import ConstraintAudit, violation_rate_upper
-from samplewise.errors import ConfigurationError
 from samplewise.audits.binomial import compared_in_series, must_hold
+from samplewise.errors import ConfigurationError
 
 CONFIDENCE = 0.95
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]

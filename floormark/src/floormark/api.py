@@ -12,16 +12,16 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.storage.checkpoint import MODEL_FILE
-from samplewise.errors import ConfigurationError, DataError, RefusedError
 from floormark.certificate import ImageCertificate, sha256
+from floormark.display_range import shown_range
 from floormark.fidelity import fidelity
 from floormark.imageio import StoredImage
-from studies.watermark.networks import FIRST_SHIPPED_FILE, SHIPPED_FILE, Lattice, Network, load_network, network_name
 from floormark.payload import Extracted, Key, Payload
-from floormark.tiling import Plain, Scheme, Woven
-from floormark.display_range import shown_range
 from floormark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
+from floormark.tiling import Plain, Scheme, Woven
+from samplewise.errors import ConfigurationError, DataError, RefusedError
+from samplewise.storage.checkpoint import MODEL_FILE
+from studies.watermark.networks import FIRST_SHIPPED_FILE, SHIPPED_FILE, Lattice, Network, load_network, network_name
 
 STRONGEST = 24.0
 """How many times its residual a network is given where the floor leaves room."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from samplewise.storage.records import read_json
-from samplewise.storage.disk import open_regular, write_json
-from samplewise.errors import DataError, did_you_mean
 from floormark.fidelity import Fidelity
 from floormark.imageio import naming
 from floormark.strength import HIGHEST_FLOOR, LOWEST_FLOOR
+from samplewise.errors import DataError, did_you_mean
+from samplewise.storage.disk import open_regular, write_json
+from samplewise.storage.records import read_json
 
 FORMAT = "samplewise-watermark-certificate-2"
 ALGORITHM = "ed25519"

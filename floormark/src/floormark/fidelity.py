@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from samplewise import measures
-from samplewise.errors import DataError
+from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
 from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH
-from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
+from samplewise import measures
+from samplewise.errors import DataError
 
 BAND, SSIM_BAND = 1 << 20, 1 << 17  # values that are compared at once
 SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window

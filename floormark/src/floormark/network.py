@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.errors import ConfigurationError
 from floormark.base_network import Network
+from floormark.patches import above_image, calmness
+from samplewise.errors import ConfigurationError
 from studies.watermark.networks.swift import CELL as CELL
 from studies.watermark.networks.swift import GROUPS, block
-from floormark.patches import above_image, calmness
 
 TILE = 64
 """Side in pixels of what repeats."""

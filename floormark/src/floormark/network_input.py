@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from samplewise.errors import DataError
-from floormark.imageio import StoredImage, bands
-from studies.watermark.networks import Network
 from floormark.display_range import shown_grey, used_range
+from floormark.imageio import StoredImage, bands
 from floormark.strength import Drawing
+from samplewise.errors import DataError
+from studies.watermark.networks import Network
 
 SIDE = 256
 """Pixels that the network sees of the shorter side, or up to twice as many; larger images are seen at a fraction."""

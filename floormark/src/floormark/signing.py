@@ -15,9 +15,9 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from samplewise.storage.disk import cannot_write, open_regular, strict_json
-from samplewise.errors import ConfigurationError
 from floormark.certificate import ALGORITHM, ImageCertificate, Signature
+from samplewise.errors import ConfigurationError
+from samplewise.storage.disk import cannot_write, open_regular, strict_json
 
 MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
 MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from samplewise.errors import ConfigurationError, finite_number, needed_for
+from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
 from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH
-from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
+from samplewise.errors import ConfigurationError, finite_number, needed_for
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""

@@ -14,18 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from samplewise.errors import DataError
 from floormark.content_binding import PAIRS, Content
-from floormark.registration import CANDIDATES, Picture, Pilots, Place, periods, seen_at
+from floormark.display_range import BAND, shown_grey, shown_range
 from floormark.imageio import StoredImage, bands
-from studies.watermark.networks import Lattice, Network
 from floormark.network import CELL, TILE, pilot_tile
+from floormark.network_input import MOST, NetworkView, fraction
 from floormark.payload import Codec, Extracted, Key, Payload, derived
 from floormark.payload.codec import layouts
-from floormark.display_range import BAND, shown_grey, shown_range
+from floormark.registration import CANDIDATES, Picture, Pilots, Place, periods, seen_at
 from floormark.strength import Drawing
+from samplewise.errors import DataError
 from studies.watermark.conversion import LEVELS
-from floormark.network_input import MOST, NetworkView, fraction
+from studies.watermark.networks import Lattice, Network
 
 SIDE = 256
 """The network's pixels along the shorter side of an image, whatever its size; smaller images are seen as they are."""

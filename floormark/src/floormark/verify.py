@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from samplewise.errors import DataError, finite_number
+from floormark.api import Watermarker
 from floormark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
 from floormark.fidelity import Fidelity, fidelity
-from floormark.imageio import ImageFile, naming, read, shown_alike
 from floormark.files.marking import Region
+from floormark.imageio import ImageFile, naming, read, shown_alike
 from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by
-from floormark.api import Watermarker
+from samplewise.errors import DataError, finite_number
 
 SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
 """How far a certificate may be from what another processor finds: it rounds otherwise."""

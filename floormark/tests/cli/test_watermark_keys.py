@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from floormark.signing import Signer, write_keys
 from natural_images import natural_image
 from samplewise.cli import watermark
 from samplewise.cli.outcome import run
-from floormark.signing import Signer, write_keys
 
 SECRET = "correct horse battery staple"
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from floormark.signing import Signer, write_keys
 from natural_images import natural_image
 from samplewise.cli import watermark
 from samplewise.cli.outcome import run
 from samplewise.errors import printable
-from floormark.signing import Signer, write_keys
 
 SECRET = "correct horse battery staple"
 GREY = natural_image(height=256, width=264)

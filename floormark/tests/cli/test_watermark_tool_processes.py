@@ -88,7 +88,7 @@ def test_a_killed_run_leaves_whole_files_and_no_process_and_goes_on_to_the_same_
     out, whole = tmp_path / "out", tmp_path / "whole"
     arguments = ("--text", "hello", "--psnr", "40")
     embed = ("watermark", "embed", str(images), str(out), *arguments, "--workers", "2")
-    process = Forked(command, *embed, told=tmp_path / "told")
+    process = Forked(command, "floormark", *embed, told=tmp_path / "told")
     wait_for(lambda: len(marked(out)) >= 2 or not process.is_alive())
     workers = children(process.pid)
     process.kill()

@@ -94,22 +94,23 @@ def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
     return choices[name]
 
 
-def install(extra: str) -> str:
-    """How to get the packages of an extra, for messages, however samplewise itself was installed."""
-    packages = " ".join(map(repr, _packages(extra)))
-    return f"pip install {packages}" if packages else f"install what its extra {extra!r} lists"
+def install(extra: str, package: str = "samplewise") -> str:
+    """How to get what an extra of ``package`` brings, for messages, however the package itself was installed."""
+    needed = " ".join(map(repr, _requirements(extra, package)))
+    return f"pip install {needed}" if needed else f"install what its extra {extra!r} lists"
 
 
-def _packages(extra: str) -> list[str]:
-    """What an extra brings, by what samplewise says of itself: an index may not have samplewise[extra]."""
+def _requirements(extra: str, package: str) -> list[str]:
+    """What an extra brings, by the package's own metadata: an index may not have the package."""
     from importlib import metadata  # here, since importing the library is to stay quick
 
     found: list[str] = []
     with contextlib.suppress(metadata.PackageNotFoundError):
-        for needed, _, condition in (each.partition(";") for each in metadata.requires("samplewise") or ()):
+        for needed, _, condition in (each.partition(";") for each in metadata.requires(package) or ()):
             if f'extra == "{extra}"' in condition:
-                others = re.fullmatch(r"samplewise\[(.*)\]", needed.strip())
-                found += chain(*map(_packages, others[1].split(","))) if others else [needed.strip()]
+                others = re.fullmatch(r"(samplewise|studies)\[(.*)\]", needed.strip())
+                nested = [(each, others[1]) for each in others[2].split(",")] if others else []
+                found += chain(*(_requirements(*each) for each in nested)) if others else [needed.strip()]
     return list(dict.fromkeys(found))
 
 

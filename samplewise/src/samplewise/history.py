@@ -14,7 +14,6 @@ from torch import Tensor
 
 from samplewise.audits.audit import Audit
 from samplewise.constraints import Fared
-from samplewise.storage.disk import cannot_write, strict_json, write_text
 from samplewise.errors import (
     CheckpointError,
     ConfigurationError,
@@ -24,6 +23,7 @@ from samplewise.errors import (
     did_you_mean,
 )
 from samplewise.methods import Round
+from samplewise.storage.disk import cannot_write, strict_json, write_text
 
 Row = dict[str, Any]
 JSONL, CSV = "history.jsonl", "history.csv"

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.optimality.gradients import Batches, entry, gradient_of, judged, per_sample_gradients, trainable
 from samplewise.methods import Method
+from samplewise.optimality.gradients import Batches, entry, gradient_of, judged, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 

@@ -13,9 +13,9 @@ from transformers import BertConfig, BertForSequenceClassification
 import samplewise as sw
 from forked import two_processes
 from samplewise.audits.audit import violation_rate_upper
-from samplewise.storage.checkpoint import load_state
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, NotFiniteError
 from samplewise.integrations.huggingface import ConstrainedTrainer
+from samplewise.storage.checkpoint import load_state
 from small import make_data, make_method, make_problem, same_weights
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import samplewise as sw
-from samplewise.storage import distributed
 from samplewise.errors import ConfigurationError
 from samplewise.methods import balance
 from samplewise.stopping import tau_ratio
+from samplewise.storage import distributed
 
 BOUND: list[sw.Constraint] = [sw.AtMost("x", 1.0)]
 

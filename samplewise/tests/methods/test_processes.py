@@ -12,10 +12,10 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from forked import two_processes
-from samplewise.storage import distributed
+from samplewise.audits.streaming import audit_in_stream
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SampleIndexError
 from samplewise.methods import base
-from samplewise.audits.streaming import audit_in_stream
+from samplewise.storage import distributed
 
 WORLD = 2
 CONSTRAINTS: list[sw.Constraint] = [sw.AtMost("x", 1.0), sw.AtLeast("y", 0.7)]

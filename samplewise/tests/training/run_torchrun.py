@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
-from samplewise.storage import distributed
 from samplewise.errors import SamplewiseError
 from samplewise.stopping import GradientRule
+from samplewise.storage import distributed
 
 DATA = TensorDataset(torch.rand(16, 3, generator=torch.Generator().manual_seed(0)))
 

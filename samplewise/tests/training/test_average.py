@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import samplewise as sw
-from studies.data import digits
 from samplewise.errors import ConfigurationError
 from samplewise.samples import source_of
 from samplewise.stopping import GradientEstimate, Verdict, estimate_gradient
@@ -23,6 +22,7 @@ from samplewise.training import growth
 from samplewise.training.average import Average
 from samplewise.training.plan import epoch_order
 from small import BOUND, make_data, make_method, make_model, make_problem, of_last_step, same_weights
+from studies.data import digits
 
 DECAY = 0.9
 

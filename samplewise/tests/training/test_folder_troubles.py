@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import samplewise as sw
+from samplewise.errors import CheckpointError, OutputError
 from samplewise.storage.checkpoint import load_state, save_state
 from samplewise.storage.disk import alone
-from samplewise.errors import CheckpointError, OutputError
 from small import make_data, make_method, make_model, make_problem, same_weights
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
-from samplewise.storage.checkpoint import load_state
 from samplewise.errors import NotFiniteError
+from samplewise.storage.checkpoint import load_state
 from small import same_weights
 
 X = torch.rand(64, 4, generator=torch.Generator().manual_seed(0))  # eight steps an epoch

@@ -9,8 +9,8 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import samplewise as sw
-from samplewise.errors import ConfigurationError
 from samplewise.audits.selection import INFEASIBLE
+from samplewise.errors import ConfigurationError
 from small import make_data, make_method, make_model, make_problem, same_weights
 
 RULE: dict[str, Any] = {"factor": 0.5, "patience": 0, "cooldown": 1, "threshold": 0.02, "eps": 0.0}

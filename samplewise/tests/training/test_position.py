@@ -3,8 +3,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from samplewise.errors import CheckpointError
 from samplewise.audits.selection import selection_loss
+from samplewise.errors import CheckpointError
 from samplewise.training.position import Position, Selection, Status, better, terminate
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import samplewise as sw
-from samplewise.storage import distributed
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.report.fits import read_fit
 from samplewise.stopping import GradientRule
+from samplewise.storage import distributed
 from samplewise.training.epoch import Stream
 from samplewise.training.position import Position
 from small import make_data, make_method, make_model, make_problem, same_weights

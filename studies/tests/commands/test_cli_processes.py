@@ -47,7 +47,7 @@ def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = ("--row", "penalty:10:1.1", "--row", "classification", "--jobs", "1", "--epochs", "30")
-    process = Forked(command, *MNIST, *rows, "--out", str(tmp_path / "out"), told=tmp_path / "told")
+    process = Forked(command, "studies", *MNIST, *rows, "--out", str(tmp_path / "out"), told=tmp_path / "told")
     history = tmp_path / "out" / "rows" / "penalty-10-1.1" / "seed-0" / "fit" / "history.jsonl"
     wait_for(lambda: history.exists() and history.read_text().count("\n") >= 2)
     workers = children(process.pid)
@@ -71,7 +71,7 @@ def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(
 
 def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     run = ("--row", "fixed:10", "--epochs", "5000", "--jobs", "1", "--out", str(tmp_path / "out"))
-    process = Forked(command, *MNIST, *run, told=tmp_path / "told")
+    process = Forked(command, "studies", *MNIST, *run, told=tmp_path / "told")
     history = tmp_path / "out" / "rows" / "fixed-10" / "seed-0" / "fit" / "history.jsonl"
     wait_for(lambda: history.exists() and history.read_text().count("\n") >= 2)
     workers = children(process.pid)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studies.commands.options import JsonFlag
-from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
-from studies.commands.progress import progress
 from floormark.cli.keys import PassphraseOption, PublicKeyOption, SignOption, open_signer
 from floormark.cli.messages import MessageFromOption, MessagesOption, chosen_message
 from floormark.cli.words import confidence, decibels, largest_change, message_text, signature_text
+from samplewise.cli.outcome import FAILED, begin, emit, emit_json, note
 from samplewise.errors import ConfigurationError, DataError, printable
+from studies.commands.options import JsonFlag
+from studies.commands.progress import progress
 
 if TYPE_CHECKING:
+    from floormark.api import Watermarker
     from floormark.files.folder import FileResult
     from floormark.files.marking import FileMarker
-    from floormark.api import Watermarker
 
 EMBED = (
     '\b\nExample: samplewise watermark embed xray.png marked.png --text "patient 4711"\n'
@@ -97,9 +97,9 @@ def embed(
     already, are refused (exit code 1).
     """
     begin(f"watermark embed: loading the network for {source}")
-    from floormark.processes import cores
     from floormark.files.folder import marked_name
     from floormark.files.marking import FileMarker, Region
+    from floormark.processes import cores
 
     message = chosen_message(source, text, hexadecimal, bits, messages, message_from)
     region = None if protect is None else Region.parse(protect)
@@ -289,9 +289,9 @@ def _embed_folder(files: FileMarker, source: Path, target: Path, workers: int, *
 
 
 def _marker(model: Path | None, key: str | None) -> Watermarker:
+    from floormark.api import Watermarker
     from floormark.payload import read_key
     from floormark.tiling import limits
-    from floormark.api import Watermarker
 
     secret = read_key(variable=key[4:]) if key is not None and key.startswith("env:") else read_key(key)
     marker = Watermarker.load(model, key=secret)

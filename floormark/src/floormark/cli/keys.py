@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from studies.commands.options import JsonFlag
 from samplewise.cli.outcome import begin, emit
 from samplewise.errors import ConfigurationError, printable
+from studies.commands.options import JsonFlag
 
 if TYPE_CHECKING:
     from floormark.signing import Signer

@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floormark.processes import side_by_side
-from samplewise.storage.records import SettingsFile
-from samplewise.storage.disk import alone, clear_partial
-from samplewise.errors import ConfigurationError, DataError, RefusedError
+from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
-from floormark.imageio import SUFFIXES, looks_like_image, naming, read, suffix_format
 from floormark.files.marking import FileMarker
 from floormark.files.messages import Messages
+from floormark.imageio import SUFFIXES, looks_like_image, naming, read, suffix_format
 from floormark.payload import Extracted
-from floormark.api import Watermarker
+from floormark.processes import side_by_side
+from samplewise.errors import ConfigurationError, DataError, RefusedError
+from samplewise.storage.disk import alone, clear_partial
+from samplewise.storage.records import SettingsFile
 
 if TYPE_CHECKING:
     from floormark.signing import Signer

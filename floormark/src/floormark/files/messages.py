@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Self
 
-from samplewise.storage.records import decoding
-from samplewise.storage.disk import open_regular
-from samplewise.errors import ConfigurationError, DataError, did_you_mean, needed_for
 from floormark.imageio import ImageFile
 from floormark.payload import Payload
+from samplewise.errors import ConfigurationError, DataError, did_you_mean, needed_for
+from samplewise.storage.disk import open_regular
+from samplewise.storage.records import decoding
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samplewise.errors import DataError, needed_for
 from floormark.imageio import streams
 from floormark.imageio.stored import Format, ImageFile, Pixels, check_size, one_line
 from floormark.imageio.window import display_window
+from samplewise.errors import DataError, needed_for
 
 if TYPE_CHECKING:
     from pydicom import FileDataset

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplewise.errors import DataError, MissingPackageError, needed_for
 from floormark.imageio.stored import (
     BAND,
     Format,
@@ -23,6 +22,7 @@ from floormark.imageio.stored import (
     check_size,
     one_line,
 )
+from samplewise.errors import DataError, MissingPackageError, needed_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image

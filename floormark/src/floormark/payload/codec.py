@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from samplewise.errors import ConfigurationError, DataError
 from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
+from samplewise.errors import ConfigurationError, DataError
 
 HEADER = 4  # bits: two of version, two of kind
 VERSION, TIED_VERSION = 0, 1

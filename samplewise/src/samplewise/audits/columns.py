@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, batch_size_of, in_order, to_device
+from samplewise.storage import distributed
 from samplewise.storage.sharding import has_shards
 
 STRETCH = 2**20  # samples whose numbers are held at once

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.audits.audit import QUANTILES
+from samplewise.audits.binomial import check, violation_rate_upper
 from samplewise.audits.columns import check_given, for_each_batch
 from samplewise.constraints import Constraint, Fared
 from samplewise.errors import constraint_named, whole_number
 from samplewise.masks import ByContent, present
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
-from samplewise.audits.binomial import check, violation_rate_upper
+from samplewise.storage import distributed
 
 BITS = 20  # of a float32 that are told apart: sign, exponent, and eleven of its fraction
 
 
 @dataclass(frozen=True, eq=False)
 class StreamedConstraint(ByContent, Fared):
-    """How one constraint fares, as :class:`samplewise.audits.audit.ConstraintAudit` says it, without every sample's value."""
+    """How one constraint fares: a :class:`~samplewise.audits.ConstraintAudit` without every sample's value."""
 
     constraint: Constraint
     quantiles: dict[float, float]

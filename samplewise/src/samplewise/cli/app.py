@@ -1,19 +1,17 @@
 """The command ``samplewise`` and its subcommands; those of a few lines are here."""
 
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from samplewise.cli import chest, mnist, report, watermark
-from studies.commands.options import JsonFlag
-from samplewise.cli.outcome import begin, emit, note
+from samplewise.cli import report
+from samplewise.cli.outcome import JsonFlag, begin, emit
 
 app = typer.Typer(
     name="samplewise",
     help="Train PyTorch models under requirements that must hold for every sample.",
-    epilog="Example: samplewise demo",
+    epilog="Example: samplewise report runs/one",
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -35,22 +33,6 @@ def common(
         print(context.get_help())
 
 
-@app.command(epilog="Example: samplewise demo --out demo")
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the table, the figures and report.html.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the first weights and the order of samples.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many to run, from --seed on; each takes a minute.")] = 1,
-    as_json: JsonFlag = False,
-) -> None:
-    """Keep a named share of unseen digits in one run, beside a search over fixed weights, in about a minute."""
-    begin("demo: loading PyTorch and the digits")
-    from studies.demo.command import run_demo
-
-    table, text = run_demo(out, seed=seed, seeds=seeds, note=note)
-    emit(table, text, as_json=as_json)
-
-
-app.command(epilog=mnist.EPILOG)(mnist.mnist)
 app.command(
     epilog="\b\nExample: samplewise report runs/one --out report.html\n"
     "Compare: samplewise report runs/one runs/two --out compared.html"
@@ -77,7 +59,3 @@ def env(as_json: JsonFlag = False) -> None:
         f"accelerators: {', '.join(accelerators) or 'none'}",
     ]
     emit({**facts, "commit": commit(), "accelerators": accelerators}, "\n".join(text), as_json=as_json)
-
-
-app.add_typer(chest.app)
-app.add_typer(watermark.app)

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import Any, TextIO, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 
@@ -18,19 +18,15 @@ FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 EXTRAS = {
-    "cryptography": "watermark",
     "jinja2": "report",
-    "kornia": "watermark",
     "matplotlib": "plots",
-    "monai": "chest",
-    "PIL": "watermark",
+    "PIL": "report",
     "plotly": "report",
-    "pydicom": "watermark",
-    "sklearn": "demo",
     "tensorboard": "tensorboard",
     "torchmetrics": "images",
 }
 """The smallest extra that brings a package."""
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 
 class _Harmless:
@@ -78,14 +74,31 @@ def emit(result: Any, text: str, closing: str = "", *, as_json: bool) -> None:
         note(closing)
 
 
-def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; every error becomes one line on standard error and an exit code."""
+def run(
+    app: typer.Typer,
+    arguments: Sequence[str] | None = None,
+    *,
+    program: str = "samplewise",
+    bad_input: tuple[type[Exception], ...] = (ConfigurationError, DataError, CheckpointError),
+    failed: tuple[type[Exception], ...] = (SamplewiseError,),
+    extras: Mapping[str, str] = EXTRAS,
+) -> int:
+    """Run a command line; every error becomes one line on standard error and an exit code.
+
+    Args:
+        app: its commands.
+        arguments: those of the process if not given.
+        program: what it is called.
+        bad_input: errors that say what is wrong with the input.
+        failed: other errors that were raised on purpose, whose message is enough.
+        extras: which extra of ``program`` brings a package that may be missing.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files and messages may be more than it can show
     try:
         with redirect_stdout(cast(TextIO, _Harmless(sys.stdout))):
-            result = app(args=arguments, prog_name="samplewise", standalone_mode=False)
+            result = app(args=arguments, prog_name=program, standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
@@ -98,32 +111,31 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
         if "--debug" in arguments:
             for line in traceback.format_exc().splitlines():
                 note(line)
-        code, message = _judge(error)
-        note(f"samplewise: error: {' '.join(message.split())}")
+        if hasattr(error, "format_message"):  # what typer raises for a bad command line, whatever its version calls it
+            code, message = BAD_INPUT, f"{error.format_message()} (see {program} --help)"
+        elif isinstance(error, bad_input + failed):
+            code, message = BAD_INPUT if isinstance(error, bad_input) else FAILED, str(error)
+        else:
+            code, message = FAILED, _explain(error, program, extras)
+        note(f"{program}: error: {' '.join(message.split())}")
         return code
     if code == INTERRUPTED:
-        note("samplewise: interrupted; a run that writes to a folder goes on with --resume")
+        note(f"{program}: interrupted; a run that writes to a folder goes on with --resume")
     return code
 
 
-def _judge(error: Exception) -> tuple[int, str]:
-    """The exit code and the message of an error."""
-    if hasattr(error, "format_message"):  # what typer raises for a bad command line, whatever its version calls it
-        return BAD_INPUT, f"{error.format_message()} (see samplewise --help)"
-    if isinstance(error, ConfigurationError | DataError | CheckpointError):
-        return BAD_INPUT, str(error)
-    if isinstance(error, SamplewiseError):
-        return FAILED, str(error)
+def _explain(error: Exception, program: str, extras: Mapping[str, str]) -> str:
+    """The message for an error that nobody raised on purpose."""
     if isinstance(error, OSError):
         full = "the disk is full; free some space and go on with --resume" if error.errno == errno.ENOSPC else ""
         where = f"{error.filename}: " if error.filename else ""
-        return FAILED, f"{where}{full or error.strerror or error}"
+        return f"{where}{full or error.strerror or error}"
     if isinstance(error, MemoryError):
-        return FAILED, "not enough memory"
-    if isinstance(error, ImportError) and error.name and not error.name.startswith("samplewise"):
-        extra = EXTRAS.get(error.name.partition(".")[0])
-        return FAILED, f"{error.name} is not installed" + (f"; {install(extra)}" if extra else "")
-    return FAILED, (
+        return "not enough memory"
+    if isinstance(error, ImportError) and error.name and not error.name.startswith(program):
+        extra = extras.get(error.name.partition(".")[0])
+        return f"{error.name} is not installed" + (f"; {install(extra, program)}" if extra else "")
+    return (
         f"unexpected {type(error).__name__}: {error}. Please report it with the output of samplewise env "
-        "and the traceback that samplewise --debug COMMAND shows"
+        f"and the traceback that {program} --debug COMMAND shows"
     )

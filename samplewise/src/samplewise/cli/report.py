@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from studies.commands.options import JsonFlag
-from samplewise.cli.outcome import begin, emit
+from samplewise.cli.outcome import JsonFlag, begin, emit
 from samplewise.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -35,20 +35,16 @@ def read_reports(folders: Sequence[Path]) -> list[RunReport]:
 
 def _read(folder: Path) -> Sequence[RunReport]:
     from samplewise.report.fits import read_fit
-    from studies.chest.for_report import read_classifier_training
-    from studies.mnist.for_report import read_study
-    from studies.watermark.run_reports import read_evaluation, read_training
 
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give the folder of a run")
-    # Each knows a kind of run, or gives None: a new kind of run adds its reader here.
-    for reader in (read_study, read_training, read_evaluation, read_classifier_training, read_fit):
-        if (runs := reader(folder)) is not None:
+    # Each knows a kind of run, or gives None. Other packages add theirs as entry points; they may hold what fit wrote.
+    others = [entry.load() for entry in entry_points(group="samplewise.runs")]
+    for reader in (*others, read_fit):
+        runs: Sequence[RunReport] | None = reader(folder)
+        if runs is not None:
             return runs
-    raise DataError(
-        f"{folder}: holds no run that a report can be made of; give one that fit, mnist, watermark train, watermark "
-        "evaluate or chest classifier wrote"
-    )
+    raise DataError(f"{folder}: holds no run that a report can be made of; give a folder that fit wrote, or a study")
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
@@ -66,7 +62,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folders of fit, of mnist, of watermark train or evaluate, or of chest classifier.",
+            help="Folders that fit wrote with checkpoint=..., or those of a study.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),

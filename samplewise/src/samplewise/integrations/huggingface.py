@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit
-from samplewise.storage.checkpoint import load_state, save_state
+from samplewise.audits.binomial import compared_in_series
+from samplewise.audits.selection import check_target
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, needed_for, whole_number
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
-from samplewise.audits.selection import check_target
-from samplewise.audits.binomial import compared_in_series
+from samplewise.storage.checkpoint import load_state, save_state
 
 with needed_for("this integration", "huggingface"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

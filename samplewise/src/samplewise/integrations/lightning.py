@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from samplewise.storage import distributed
 from samplewise.audits.audit import Audit, audit
+from samplewise.audits.binomial import compared_in_series
+from samplewise.audits.selection import check_target
 from samplewise.errors import ConfigurationError, needed_for
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.problem import Measures, Problem
 from samplewise.samples import Data
-from samplewise.audits.selection import check_target
-from samplewise.audits.binomial import compared_in_series
+from samplewise.storage import distributed
 
 with needed_for("this integration", "lightning"):
     import lightning as L

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.errors import ConfigurationError
 from samplewise.methods.tally import FullPrecision
+from samplewise.storage import distributed
 
 BATCHES = 16
 """How many batches of training are looked at, if the first round has so many."""

@@ -8,7 +8,6 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.constraints import Constraint
 from samplewise.errors import (
     ConfigurationError,
@@ -22,6 +21,7 @@ from samplewise.methods.base import Method, Places
 from samplewise.methods.table import MultiplierTable
 from samplewise.problem import Fault, can_look, check_index, measure_of
 from samplewise.schedules import Schedule
+from samplewise.storage import distributed
 
 STEP = 0.05  # of a multiplier by default, as a share of tau: half of what momentum 0.9 can follow
 OUTSIDE, REPEATED = -2, -1  # what can be wrong with a sample index: the last two things that are watched

@@ -6,17 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.storage import distributed
 from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.methods.base import Places
 from samplewise.methods.tally import FullPrecision
+from samplewise.storage import distributed
 
 
 class MultiplierTable(FullPrecision):
     """One multiplier, or one for each of its m values, for each sample of one constraint, 4 bytes each.
 
-    Each process holds those of its :func:`samplewise.storage.distributed.share` of the samples; its state has only those that
-    are not zero. ``what`` the constraint bounds is for messages.
+    Each process holds those of its :func:`~samplewise.storage.distributed.share` of the samples; its state has only
+    those that are not zero. ``what`` the constraint bounds is for messages.
     """
 
     values: Tensor

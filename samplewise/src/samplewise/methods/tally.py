@@ -9,11 +9,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.constraints import Fared
 from samplewise.errors import constraint_named
 from samplewise.masks import ByContent
 from samplewise.problem import Fault
+from samplewise.storage import distributed
 
 PENDING = 2**15  # how many samples wait until they are added up
 

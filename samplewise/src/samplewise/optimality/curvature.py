@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.optimality.jacobian import Jacobian, side_by_side
 from samplewise.optimality.gradients import curve_along, suppress_but_memory, trainable
+from samplewise.optimality.jacobian import Jacobian, side_by_side
 
 FLAT = 1e-3
 """A curvature counts as negative below minus this share of the largest."""

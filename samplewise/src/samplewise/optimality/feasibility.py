@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.audits.audit import Audit, ConstraintAudit
-from samplewise.optimality.jacobian import Jacobian, left_out_of, of_shape, side_by_side
-from samplewise.optimality.scales import root_mean_square
 from samplewise.audits.columns import evaluate_all
 from samplewise.errors import NotFiniteError
-from samplewise.optimality.gradients import gradient_of, judged, put_back, trainable
 from samplewise.masks import at_bound
+from samplewise.optimality.gradients import gradient_of, judged, put_back, trainable
+from samplewise.optimality.jacobian import Jacobian, left_out_of, of_shape, side_by_side
+from samplewise.optimality.scales import root_mean_square
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, source_of
+from samplewise.storage import distributed
 
 SMALL = 0.1
 """The pulls of violated samples cancel if what is left of them is less than this share of independent ones' sum,"""

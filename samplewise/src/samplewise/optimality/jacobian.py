@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from samplewise.storage import distributed
 from samplewise.constraints import Constraint
-from samplewise.optimality.gradients import CHUNK, change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.masks import at_bound
+from samplewise.optimality.gradients import CHUNK, change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, InMemory, to_device
+from samplewise.storage import distributed
 
 LITTLE = 2**14
 """So many evaluations of a sample cost nothing to speak of, whatever the size of the data set."""

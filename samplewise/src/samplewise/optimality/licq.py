@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.optimality.jacobian import of_shape
 from samplewise.constraints import Constraint, Fared
 from samplewise.masks import ByContent
+from samplewise.optimality.jacobian import of_shape
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from samplewise.optimality.jacobian import Jacobian, of_shape, side_by_side
-from samplewise.optimality.scales import Sizes
 from samplewise.constraints import Constraint
 from samplewise.masks import at_bound
 from samplewise.methods import Method
+from samplewise.optimality.jacobian import Jacobian, of_shape, side_by_side
+from samplewise.optimality.scales import Sizes
 
 NEAR = 0.1
 """A sample further within its bound than this share of g's size has no price."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.optimality.jacobian import Jacobian
 from samplewise.constraints import Constraint
 from samplewise.optimality.gradients import Reduction, gradient_chunks, gradient_of, put_back, trainable
+from samplewise.optimality.jacobian import Jacobian
 from samplewise.problem import Evaluation
 
 CHANGE = 0.1

@@ -9,12 +9,10 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from samplewise.optimality import Certificate
-from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json
-from samplewise.storage.disk import write_json
 from samplewise.errors import DataError
 from samplewise.forecast import in_words
 from samplewise.history import History
+from samplewise.optimality import Certificate
 from samplewise.report import words
 from samplewise.report.run import (
     TRAINING,
@@ -32,6 +30,8 @@ from samplewise.report.run import (
     distribution,
     long_tail,
 )
+from samplewise.storage.disk import write_json
+from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json
 from samplewise.training.folder import AUDIT, IDENTITY, PROMISE, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}

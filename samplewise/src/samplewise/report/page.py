@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samplewise.storage import disk
 from samplewise.errors import DataError, needed_for, printable
-from samplewise.storage.provenance import provenance
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
 from samplewise.report.run import Audited, Gallery, RunReport
+from samplewise.storage import disk
+from samplewise.storage.provenance import provenance
 
 if TYPE_CHECKING:
     from jinja2 import Environment

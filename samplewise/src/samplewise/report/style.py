@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.storage import disk
 from samplewise.errors import needed_for
+from samplewise.storage import disk
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from samplewise.report.run import Audited, Finding, RunReport
 from samplewise.audits.binomial import percentage
+from samplewise.report.run import Audited, Finding, RunReport
 
 
 def share(value: float) -> str:

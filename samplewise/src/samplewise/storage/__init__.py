@@ -1,0 +1,1 @@
+"""What lies on disk and what several processes share: files written whole, checkpoints, records, provenance."""

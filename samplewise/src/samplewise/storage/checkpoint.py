@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from samplewise.errors import CheckpointError
 from samplewise.storage import distributed
 from samplewise.storage.disk import check_regular, write_tensors
-from samplewise.errors import CheckpointError
 from samplewise.storage.sharding import Part, check_parts, is_sharded, write_parts
 
 FORMAT = "samplewise-state-1"

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from samplewise.storage import distributed
 from samplewise.errors import CheckpointError, OutputError
+from samplewise.storage import distributed
 
 PARTIAL = ".partial-"  # how the names of what is not yet whole begin
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}

@@ -15,8 +15,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from safetensors import SafetensorError
 
-from samplewise.storage import disk
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, RecordError, SamplewiseError, did_you_mean
+from samplewise.storage import disk
 
 T = TypeVar("T")
 MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand

@@ -15,9 +15,9 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
+from samplewise.errors import CheckpointError, ConfigurationError
 from samplewise.storage import distributed
 from samplewise.storage.disk import PARTIAL, cannot_write, write_tensors
-from samplewise.errors import CheckpointError, ConfigurationError
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from samplewise.storage import distributed
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.samples import loader_like, mix, seeded
+from samplewise.storage import distributed
 from samplewise.training.plan import MicroBatch, epoch_order, plan_epoch
 from samplewise.training.position import Position
 

@@ -14,13 +14,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from samplewise.storage import distributed
 from samplewise.audits.audit import Audit
-from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
-from samplewise.storage.disk import alone, atomic, cannot_write, clear_partial, ensure_writable, write_json, write_tensors
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 from samplewise.history import History
 from samplewise.masks import at_bound
+from samplewise.storage import distributed
+from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
+from samplewise.storage.disk import (
+    alone,
+    atomic,
+    cannot_write,
+    clear_partial,
+    ensure_writable,
+    write_json,
+    write_tensors,
+)
 from samplewise.storage.provenance import provenance
 from samplewise.storage.sharding import held_like, weights_in_one
 from samplewise.training.position import Position, Selection

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from samplewise.storage import distributed
 from samplewise.errors import MeasureError
 from samplewise.optimality.gradients import suppress_but_memory
 from samplewise.samples import mix
 from samplewise.stopping import GradientEstimate, estimate_gradient, independent_batches
+from samplewise.storage import distributed
 from samplewise.training.position import Position
 from samplewise.training.request import Request
 from samplewise.training.step import Stepper, seed_device

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from samplewise.storage import distributed
 from samplewise.audits.audit import Audit, audit
-from samplewise.optimality.feasibility import Conflict
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
 from samplewise.forecast import forecast_row
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
+from samplewise.optimality.feasibility import Conflict
 from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, in_order, mix
+from samplewise.storage import distributed
 from samplewise.training.epoch import steps_left
 from samplewise.training.folder import Best, RunFolder
 from samplewise.training.growth import growth_row, look_at_gradient

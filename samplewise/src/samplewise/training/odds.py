@@ -1,7 +1,7 @@
 """Whether the samples that a complete run leaves violated are at odds with each other."""
 
-from samplewise.optimality.feasibility import Conflict, find_conflict
 from samplewise.errors import MeasureError, NotFiniteError
+from samplewise.optimality.feasibility import Conflict, find_conflict
 from samplewise.optimality.gradients import suppress_but_memory
 from samplewise.training.request import Request
 from samplewise.training.step import Stepper

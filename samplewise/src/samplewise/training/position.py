@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from samplewise.errors import CheckpointError
 from samplewise.audits.selection import selection_loss
+from samplewise.errors import CheckpointError
 
 
 class Status(enum.Enum):

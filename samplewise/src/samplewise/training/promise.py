@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit, audit
+from samplewise.audits.binomial import check, check_share, percentage
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, Source, source_of
-from samplewise.audits.binomial import check, check_share, percentage
 
 GAIN = 8.0  # by how much the logarithm of tau moves for a share that is short by all of itself
 STEP = math.log(2)  # by how much it moves at most in an audit

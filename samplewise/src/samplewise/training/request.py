@@ -13,16 +13,16 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
+from samplewise.audits.binomial import to_aim_at
+from samplewise.audits.selection import check_target
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import FixedPenalty, Method
 from samplewise.problem import Problem
-from samplewise.storage.provenance import described
 from samplewise.samples import Data, check_whole, source_of
-from samplewise.audits.selection import check_target
 from samplewise.stopping import GradientRule
+from samplewise.storage.provenance import described
 from samplewise.training.epoch import Stream, streamed
 from samplewise.training.overlap import keys, refuse_overlap, shared
-from samplewise.audits.binomial import to_aim_at
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -13,9 +13,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from samplewise.audits.audit import Audit
-from samplewise.optimality.feasibility import Conflict
 from samplewise.history import History, Streaks
 from samplewise.methods import Method
+from samplewise.optimality.feasibility import Conflict
 from samplewise.problem import Problem
 from samplewise.samples import Data
 from samplewise.stopping import GradientRule

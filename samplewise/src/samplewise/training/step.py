@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from samplewise.storage import distributed
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError
 from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import to_device
+from samplewise.storage import distributed
 from samplewise.storage.sharding import has_shards, held_like, local, whole
 from samplewise.training.average import Average
 from samplewise.training.plan import MicroBatch

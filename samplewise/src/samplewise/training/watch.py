@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
-from samplewise.storage import distributed
 from samplewise.audits.audit import Audit
 from samplewise.forecast import in_words
 from samplewise.masks import present
+from samplewise.storage import distributed
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
