@@ -4,5 +4,6 @@ from samplewise.history import History
 from samplewise.training.position import Selection, Status
 from samplewise.training.promise import Promise, Promised
 from samplewise.training.solution import Solution, fit
+from samplewise.training.step import single_device
 
-__all__ = ["History", "Promise", "Promised", "Selection", "Solution", "Status", "fit"]
+__all__ = ["History", "Promise", "Promised", "Selection", "Solution", "Status", "fit", "single_device"]

@@ -3,23 +3,35 @@
 from collections.abc import Sequence
 
 from samplewise.cli import note, run
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 
 __all__ = ["formerly", "main"]
+
+EXTRAS = {"kornia": "watermark", "monai": "chest", "tensorboard": "watermark", "torchmetrics": "watermark"}
+"""The smallest extra that brings a package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, or that of the process, and return its exit code: 0, 1 (the job failed) or 2 (bad input)."""
-    from floormark import errors
+    from floormark import errors as floormark
     from studies.commands.app import app
 
-    known = {errors.ConfigurationError: 2, errors.DataError: 2, errors.FloormarkError: 1}
-    return run(app, arguments, name="studies", known=known)
+    return run(
+        app,
+        arguments,
+        program="studies",
+        bad_input=(ConfigurationError, DataError, CheckpointError, floormark.ConfigurationError, floormark.DataError),
+        failed=(SamplewiseError, floormark.FloormarkError),
+        extras=EXTRAS,
+    )
 
 
 def formerly(arguments: Sequence[str]) -> int:
-    """Run a command in its spelling of before, ``samplewise mnist ...``, of which ``arguments`` are the words behind
-    ``samplewise``, and say the new one.
+    """Run a command by its spelling of before, ``samplewise mnist ...``, and say the new one.
+
+    Args:
+        arguments: the words after ``samplewise``.
     """
-    words = " ".join(word for word in arguments[:2] if word.isalpha())
-    note(f"samplewise {words}: this command is now called studies {words}, and in the next version only so")
+    words = " ".join(arguments[: 2 if arguments[:1] in (["chest"], ["watermark"]) else 1])
+    note(f"samplewise {words} is now studies {words}; the old spelling works in this version only")
     return main(arguments)

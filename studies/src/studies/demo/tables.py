@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from samplewise.errors import CheckpointError
-from samplewise.storage import disk, provenance
+from samplewise.storage import ensure_writable, provenance, write_json, write_text
 from samplewise.training.request import PROVE, TUNE
 from studies.demo.page import REPORT, draw, write_report
 from studies.demo.runs import (
@@ -85,14 +85,14 @@ def run_demo(
         f"The search ships the weight that is the most accurate on `{TUNE}` of those that reach the aim there."
     )
     title = f"# Digits: at least {SHARE:.0%} of unseen ones within an error (MSE) of {THETA:g}"
-    disk.write_text(
+    write_text(
         out / "table.md", "\n\n".join([title, recipe, f"## Seed {seed}", tables[0], said[0], *tables[1:]]) + "\n"
     )
     seconds = time.perf_counter() - start
     made = provenance(seed=seed)
     table = {"share": SHARE, "confidence": CONFIDENCE, "aim": AIM, "seeds": [each.to_dict() for each in found]}
-    disk.write_json(out / "table.json", {**table, "provenance": made})
-    disk.write_json(out / MARK, {**made, "seconds": seconds})
+    write_json(out / "table.json", {**table, "provenance": made})
+    write_json(out / MARK, {**made, "seconds": seconds})
     heading = (
         f"Handwritten digits: classify each from a code of {CODE} numbers, from which at least {SHARE:.0%} of those "
         f"that nobody has seen must be redrawn with an error (MSE) of at most {THETA:g}."
@@ -109,8 +109,8 @@ def _clear(out: Path, seed: int) -> None:
         (out / "table.csv").unlink(missing_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not an earlier demo; choose another folder with --out")
-    disk.ensure_writable(out)
-    disk.write_json(out / MARK, provenance(seed=seed))
+    ensure_writable(out)
+    write_json(out / MARK, provenance(seed=seed))
 
 
 def _rows(found: Compared) -> list[list[str]]:

@@ -23,7 +23,7 @@ from samplewise.report import (
 from samplewise.storage import decoding
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
-from studies.mnist.rows import Naming
+from studies.mnist.rows import RowLabels
 from studies.mnist.settings import SETTINGS, StudySettings
 
 MERGED = 4  # bins of the study's files in one bar: they are narrow enough for 60,000 samples
@@ -34,10 +34,10 @@ def read_study(folder: Path) -> Sequence[RunReport] | None:
     if not SETTINGS.belongs_to(folder):
         return None
     settings, found = SETTINGS.read(folder), read_results(folder)
-    naming = Naming(result.row for result in found)
+    labels = RowLabels(result.row for result in found)
     several = len({result.seed for result in found}) > 1
     return [
-        _run(settings, result, naming.label(result.row) + (f", seed {result.seed}" if several else ""))
+        _run(settings, result, labels.label(result.row) + (f", seed {result.seed}" if several else ""))
         for result in found
     ]
 

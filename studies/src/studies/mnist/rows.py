@@ -122,7 +122,7 @@ def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) 
     return SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
 
 
-class Naming:
+class RowLabels:
     """What tables and figures call the rows of one run: options that all rows share are said once, not in each name."""
 
     def __init__(self, rows: Iterable[Row]) -> None:

@@ -48,7 +48,7 @@ class Store:
     bad: Mapping[str, str]
     """The pictures that were skipped, and why."""
     converted: Mapping[str, int]
-    """How many files of each mode other than 8-bit grey were turned into it."""
+    """How many files of each kind other than 8-bit grey were turned into it."""
     versions: Mapping[str, str]
 
     def write_index(self) -> None:
