@@ -31,18 +31,17 @@ from samplewise.report import (
     write_page,
 )
 from samplewise.storage import provenance
-from samplewise.training.request import TUNE
-from studies.demo.runs import AIM, SHARE, THETA, UNSEEN, Compared, Trained
+from studies.demo.runs import AIM, SHARE, THETA, TUNE, UNSEEN, Compared, Trained
 from studies.mnist.digit_network import CONSTRAINT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REPORT = "report.html"
-SIDE = 8  # pixels
-PICTURES = 10
+DIGIT_SIDE = 8  # pixels
+GALLERY = 10  # pictures
 PROMISE = "ours"
-"""Whose style the promise has."""
+"""The style of figures that the promise has."""
 
 
 def draw(found: Compared, folder: Path) -> None:
@@ -140,13 +139,13 @@ def _report(found: Compared, run: Trained, said: str, folder: Path) -> RunReport
 
 
 def _audited(part: str, audit: Audit) -> Audited:
-    fared = audit[CONSTRAINT]
+    found = audit[CONSTRAINT]
     return Audited(
         part,
         samples=audit.samples,
         objective=audit.objective,
         satisfied=audit.satisfied,
-        constraints={CONSTRAINT: Finding(fared.violated, fared.satisfied, fared.mean_violation, fared.worst)},
+        constraints={CONSTRAINT: Finding(found.violated, found.satisfied, found.mean_violation, found.worst)},
         means=audit.means,
         confidence=audit.confidence,
         compared=audit.compared,
@@ -157,11 +156,12 @@ def _gallery(found: Compared, run: Trained) -> Gallery:
     """The unseen digits with the largest errors, dark on light."""
     images = found.parts[UNSEEN].tensors[0]
     wrong = run.audits[UNSEEN][CONSTRAINT].values
-    worst = wrong.argsort(descending=True)[:PICTURES]
+    worst = wrong.argsort(descending=True)[:GALLERY]
     with evaluation_mode(run.solution.model):
         _, redrawn = run.solution.model(images[worst])
     pairs = [
-        (255 * (1 - each)).round().to(torch.uint8).view(-1, SIDE, SIDE).numpy() for each in (images[worst], redrawn)
+        (255 * (1 - each)).round().to(torch.uint8).view(-1, DIGIT_SIDE, DIGIT_SIDE).numpy()
+        for each in (images[worst], redrawn)
     ]
     pictures = [
         Picture(f"sample {int(index):,}: {float(wrong[index]):.4f}", {"original": before, "reconstruction": after})

@@ -136,14 +136,9 @@ def mnist(
 
                 # Another process loads the images itself; this one has them.
                 load = source if processes > 1 else lambda: (images, fabric)
-                work: dict[str, Any] = {
-                    "processes": processes,
-                    "threads": threads,
-                    "watch": watch,
-                    "tensorboard": tensorboard,
-                }
+                how: dict[str, Any] = {"processes": processes, "threads": threads, "tensorboard": tensorboard}
                 try:
-                    run_jobs(todo, settings, out, load, **work)
+                    run_jobs(todo, settings, out, load, watch=watch, **how)
                 except JobFailedError as error:
                     failed = error  # the rows that did come to their end still get their table
     try:
