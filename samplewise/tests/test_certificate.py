@@ -35,7 +35,7 @@ from samplewise import (
 )
 from samplewise.audits.audit import audit
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
-from samplewise.optimality import certify, conflict, find_conflict, jacobian
+from samplewise.optimality import certify, feasibility, find_conflict, jacobian
 from samplewise.optimality.curvature import least_curvature
 from samplewise.optimality.gradients import per_sample_gradients, suppress_but_memory, trainable
 
@@ -1058,7 +1058,7 @@ def test_a_saddle_is_left_before_it_is_said_that_no_step_helps(
     assert not find_conflict(problem, model, data).shown
     for weight, value in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(weight.detach(), value, rtol=0, atol=0)
-    monkeypatch.setattr(conflict, "TRIES", 0)
+    monkeypatch.setattr(feasibility, "TRIES", 0)
     assert find_conflict(problem, model, data).shown
 
 

@@ -18,7 +18,7 @@ from small import make_data, make_method, make_model, make_problem
 
 # The violation is a formula here, so the rounds have no samples.
 pytestmark = pytest.mark.filterwarnings("ignore:step.. ends a round without a sample")
-PUBLISHED = Path(__file__).parent.parent / "results" / "mnist" / "rows"
+PUBLISHED = Path(__file__).parents[2] / "results" / "mnist" / "rows"
 
 
 def penalty(

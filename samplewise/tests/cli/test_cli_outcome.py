@@ -34,7 +34,8 @@ def app_that_raises(error: BaseException) -> typer.Typer:
             1,
             "matplotlib is not installed; pip install 'matplotlib>=3.8'",
         ),
-        (ImportError("no", name="kornia.enhance"), 1, "kornia.enhance is not installed; pip install"),
+        (ImportError("no", name="plotly.graph_objects"), 1, "plotly.graph_objects is not installed; pip install"),
+        (ImportError("no", name="elsewhere"), 1, "elsewhere is not installed"),
         (TypeError("a mistake of ours"), 1, "unexpected TypeError: a mistake of ours. Please report it"),
     ],
 )

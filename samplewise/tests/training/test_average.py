@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
@@ -22,7 +24,6 @@ from samplewise.training import growth
 from samplewise.training.average import Average
 from samplewise.training.plan import epoch_order
 from small import BOUND, make_data, make_method, make_model, make_problem, of_last_step, same_weights
-from studies.data import digits
 
 DECAY = 0.9
 
@@ -150,13 +151,16 @@ def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights(tmp_path
         objective = functional.cross_entropy(logits, batch[1], reduction="none")
         return objective, {"error": sw.measures.mse(decoded, batch[0])}
 
-    data, problem = digits(), sw.Problem(evaluate, [sw.AtMost("error", 0.02)])
+    pixels, labels = (torch.from_numpy(each) for each in load_digits(return_X_y=True))
+    pixels = (pixels / 16).float()
+    train, test = TensorDataset(pixels[:1500], labels[:1500]), TensorDataset(pixels[1500:], labels[1500:])
+    problem = sw.Problem(evaluate, [sw.AtMost("error", 0.02)])
     torch.manual_seed(0)
     model = Normed()
     solution = sw.fit(
         problem,
         model,
-        data.train,
+        train,
         method=sw.FixedPenalty(problem.constraints, 100.0),
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
         epochs=20,
@@ -164,7 +168,7 @@ def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights(tmp_path
         average=0.98,
         checkpoint=tmp_path,
     )
-    exact = recomputed(solution.model, data.train.tensors[0])
+    exact = recomputed(solution.model, pixels[:1500])
     of_last_steps, last = copy.deepcopy(solution.model), Normed()
     last.load_state_dict(of_last_step(tmp_path))
     buffers = dict(last.named_buffers())
@@ -173,10 +177,10 @@ def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights(tmp_path
 
     def apart(first: nn.Module, second: nn.Module) -> float:
         """By how much the errors of single unseen samples differ, beside their spread."""
-        one, other = (sw.audit(problem, each, data.test)["error"].values for each in (first, second))
+        one, other = (sw.audit(problem, each, test)["error"].values for each in (first, second))
         return float((one - other).square().mean().sqrt() / other.std())
 
-    usual = apart(last, recomputed(last, data.train.tensors[0]))
+    usual = apart(last, recomputed(last, pixels[:1500]))
     ours, copied = apart(solution.model, exact), apart(of_last_steps, exact)
     assert ours < usual, "running statistics of any network are less exact"
     assert ours < copied / 3

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_table_is_the_committed_one() -> None:

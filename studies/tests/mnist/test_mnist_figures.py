@@ -85,7 +85,7 @@ def test_a_run_without_a_complete_row_says_so(tmp_path: Path) -> None:
         write_all(tmp_path)
 
 
-COMMITTED = Path(__file__).parents[2] / "results" / "mnist"
+COMMITTED = Path(__file__).parents[3] / "results" / "mnist"
 
 
 @pytest.mark.parametrize("which", [".", "quadratic", "relu", "search"])

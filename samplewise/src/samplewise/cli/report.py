@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samplewise.cli.outcome import JsonFlag, begin, emit
+from samplewise.cli.outcome import JsonFlag, begin, emit, note
 from samplewise.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -39,12 +39,19 @@ def _read(folder: Path) -> Sequence[RunReport]:
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give the folder of a run")
     # Each knows a kind of run, or gives None. Other packages add theirs as entry points; they may hold what fit wrote.
-    others = [entry.load() for entry in entry_points(group="samplewise.runs")]
-    for reader in (*others, read_fit):
-        runs: Sequence[RunReport] | None = reader(folder)
-        if runs is not None:
+    for reader in (*_readers(), read_fit):
+        if (runs := reader(folder)) is not None:
             return runs
     raise DataError(f"{folder}: holds no run that a report can be made of; give a folder that fit wrote, or a study")
+
+
+def _readers() -> Iterator[Callable[[Path], Sequence[RunReport] | None]]:
+    """Those of other packages; one that cannot be loaded is named, and left out."""
+    for entry in entry_points(group="samplewise.runs"):
+        try:
+            yield entry.load()
+        except ImportError as error:
+            note(f"runs of {entry.name} are not looked for: {error}")
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
