@@ -1,4 +1,4 @@
-"""Every image of a data set marked by a network's own residual, written, attacked and read: as the paper judges one."""
+"""Every image of a data set marked by a network's own residual, written, attacked and read, as the paper does it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Column = NDArray[np.float64]
 Pixels: TypeAlias = NDArray[np.uint8]
 """Images as files hold them, ``(B, H, W)`` or ``(B, H, W, 3)``."""
 Flags = NDArray[np.bool_]
-ABOUT = ("name", "patient", "number", "trained_on")
+ABOUT_COLUMNS = ("name", "patient", "number", "trained_on")
 """Columns of the table of images before those of numbers."""
-EQUAL = 120.0  # dB that stand for an image equal to its cover
+EQUAL_PSNR = 120.0  # dB that stand for an image equal to its cover
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
 rounded."""
@@ -52,9 +52,8 @@ Watch = Callable[[int, int], None]
 class Measured:
     """What was measured on every image, in columns.
 
-    There are up to three ways to take a marked image: the ``grey`` file, the ``rgb`` file of a network with three
-    channels, and ``float``, the paper's, which is no file: all channels as the network gives them, neither clamped nor
-    rounded.
+    A marked image has up to three representations: the ``grey`` file; the ``rgb`` file of a network with 3 channels;
+    ``float``, the paper's, which is no file: all channels as the network gives them, neither clamped nor rounded.
     """
 
     bits: int
@@ -63,10 +62,12 @@ class Measured:
     numbers: NDArray[np.int64]
     """The images' rows in their store."""
     columns: Mapping[str, Column]
-    """By way and measure, such as ``grey/psnr``: psnr (dB), bit_error; of files also ssim, max_difference (grey
-    levels), changed (share of the pixels), and after an attack ``grey/jpeg(75) bit_error``, NaN for images that were
-    not attacked. Of files that the tool wrote also floor_kept (dB, that image and patches keep) and, beside each
-    bit_error, message: 1 where it was read exactly, 0 where not."""
+    """By representation and measure, such as ``grey/psnr``.
+
+    psnr (dB) and bit_error; of files also ssim, max_difference (grey levels), changed (fraction of the pixels), and
+    after an attack ``grey/jpeg(75) bit_error``, NaN for images that were not attacked. Of files that the tool wrote
+    also floor_kept (dB, that image and patches keep) and, beside each bit_error, message: 1 where it was read exactly.
+    """
     trained_on: Flags | None = None
     """Which of the images the network was trained on, ``(N,)``; none of them if None."""
 
@@ -79,19 +80,19 @@ class Measured:
         return np.ones(len(self), np.bool_) if self.trained_on is None else ~self.trained_on
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        """How images were taken, files first."""
+    def representations(self) -> tuple[str, ...]:
+        """Of the marked images, files first."""
         return tuple(dict.fromkeys(key.partition("/")[0] for key in self.columns))
 
     @property
     def attacks(self) -> list[tuple[str, str]]:
-        """Ways and attacks after which messages were read."""
+        """Representations and attacks after which messages were read."""
         found = [key.removesuffix(" bit_error").partition("/") for key in self.columns if key.endswith(" bit_error")]
-        return [(way, attack) for way, _, attack in found]
+        return [(representation, attack) for representation, _, attack in found]
 
-    def reading(self, way: str, attack: str = "") -> tuple[Column, Flags, Flags]:
+    def reading(self, representation: str, attack: str = "") -> tuple[Column, Flags, Flags]:
         """Bit error of the images that were read, whether the message was right, and which of all images they are."""
-        key = f"{way}/{attack} " if attack else f"{way}/"
+        key = f"{representation}/{attack} " if attack else f"{representation}/"
         errors = self.columns[f"{key}bit_error"]
         read, right = ~np.isnan(errors), self.columns.get(f"{key}message", errors == 0)
         return errors[read], right[read] > 0, read
@@ -100,7 +101,7 @@ class Measured:
         """Write a table with a row for each image."""
         with atomic(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow([*ABOUT, *self.columns])
+            writer.writerow([*ABOUT_COLUMNS, *self.columns])
             values = np.stack(list(self.columns.values()), axis=1)
             for place, name in enumerate(self.names):
                 numbers = [None if np.isnan(value) else float(value) for value in values[place]]
@@ -110,12 +111,14 @@ class Measured:
     @classmethod
     def read(cls, path: Path, bits: int) -> Self:
         """Read what :meth:`write` wrote of messages of that length."""
-        with decoding(path, "a list of judged images"):
+        with decoding(path, "a list of evaluated images"):
             with path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
-            names, patients, numbers = ([row[key] for row in rows] for key in ABOUT[:3])
-            columns = {key: np.array([float(row[key] or "nan") for row in rows]) for key in rows[0] if key not in ABOUT}
-            trained = np.array([row.get(ABOUT[3]) == "1" for row in rows], np.bool_)  # older tables do not say
+            names, patients, numbers = ([row[key] for row in rows] for key in ABOUT_COLUMNS[:3])
+            columns = {
+                key: np.array([float(row[key] or "nan") for row in rows]) for key in rows[0] if key not in ABOUT_COLUMNS
+            }
+            trained = np.array([row.get(ABOUT_COLUMNS[3]) == "1" for row in rows], np.bool_)  # older tables do not say
             about = tuple(names), tuple(patients), np.array([int(each) for each in numbers])
             return cls(bits, *about, columns, trained)
 
@@ -149,7 +152,7 @@ def measure(
 
     Raises:
         DataError: the pictures are of another size than the network's.
-        ConfigurationError: an attack moves the image, which a network by itself cannot find.
+        ConfigurationError: an attack is geometric, and a network by itself does not register the image.
         NotFiniteError: the network gives NaN or infinities.
     """
     if data.store.size != network.size:
@@ -202,11 +205,11 @@ def measure(
 
 
 def check_in_place(attacks: Sequence[Chain]) -> None:
-    """Refuse attacks that move the image: a network by itself does not look for it."""
-    if moved := [str(attack) for attack in attacks if attack.moves]:
+    """Refuse geometric attacks: a network by itself does not register the image."""
+    if geometric := [str(attack) for attack in attacks if attack.geometric]:
         raise ConfigurationError(
-            f"expected attacks that leave size and orientation as they are, got {moved[0]!r}: a network by itself does "
-            "not look for an image that was moved, only the whole tool does; leave this attack out"
+            f"expected attacks that leave size and orientation as they are, got {geometric[0]!r}: only the whole tool "
+            "registers an image, a network by itself does not; leave this attack out"
         )
 
 
@@ -228,7 +231,7 @@ QUALITY = ("psnr", "ssim", "max_difference", "changed")
 
 def quality(one: Fidelity) -> dict[str, float]:
     """The columns of a file's quality; NaN where one is not defined."""
-    psnr = EQUAL if one.psnr is None else min(one.psnr, EQUAL)
+    psnr = EQUAL_PSNR if one.psnr is None else min(one.psnr, EQUAL_PSNR)
     ssim = math.nan if one.ssim is None else one.ssim
     return dict(zip(QUALITY, (psnr, ssim, float(one.max_difference), one.changed_share), strict=True))
 

@@ -12,31 +12,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from PIL import Image
 
-from floormark import Watermarker
+from floormark import RefusedError, Watermarker
 from floormark.files.marking import FileMarker
 from floormark.imageio import StoredImage, read
 from floormark.payload import Payload
-from samplewise.errors import RefusedError
 from samplewise.samples import mix
 from samplewise.storage import ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.conversion import package
 from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, to_attack
 from studies.watermark.networks import Lattice
 from studies.watermark.noise import Chain
 
-MESSAGE = 8
-"""Bytes of each image's message, as long as an identifier; fewer if the network holds fewer."""
-UNREAD = 0.5
+MESSAGE_BYTES = 8
+"""Of each image's message, as long as an identifier; fewer if the network holds fewer."""
+UNREAD_ERROR = 0.5
 """Bit error that stands for a message that was not read: what guessing gives."""
-HOPELESS = 16
-"""Images after which a network that none can be marked with is given up: to refuse takes long."""
+GIVE_UP_AFTER = 16
+"""Images: if all of the first are refused, which takes long, the others are not tried."""
 
 
 def payload_of(number: int, marker: Watermarker) -> Payload:
     """The message that belongs to an image's number."""
-    length = min(MESSAGE, marker.codec.max_bytes)
+    length = min(MESSAGE_BYTES, marker.codec.max_bytes)
     return Payload.of(hashlib.shake_256(f"message {number}".encode()).digest(length))
 
 
@@ -61,8 +60,8 @@ def measure_shipped(
     """Mark each image with its own message as ``embed`` does, and read what it wrote as ``extract`` does.
 
     Strength up to the floors of image and patches, the code that corrects errors, rounding to 8 bits, the checks of the
-    written file and the search for moved images are all those of the tool. Arguments are as for
-    :func:`~studies.watermark.evaluation.measure.measure`, and ``floor`` is the PSNR in dB; attacks may move the image.
+    written file and the registration of moved images are all those of the tool. Arguments are as for
+    :func:`~studies.watermark.evaluation.measure.measure`, and ``floor`` is the PSNR in dB; attacks may be geometric.
 
     Returns:
         What was measured on the files that were written, and why the tool refused to mark the others. If it refuses the
@@ -72,13 +71,13 @@ def measure_shipped(
     attacked = to_attack(data, attack_images)
     images, names = data.store.images, data.names
 
-    def judge(folder: Path, place: int) -> dict[str, float] | str:
+    def evaluate(folder: Path, place: int) -> dict[str, float] | str:
         row = int(data.rows[place])
         cover, source = images[row], folder / f"{place}.png"
         target = folder / f"{place}.marked.png" if keep is None else keep / "grey" / file_name(names[place])
         payload = payload_of(row, marker)
         target.parent.mkdir(parents=True, exist_ok=True)
-        package("PIL.Image").fromarray(cover).save(source)
+        Image.fromarray(cover).save(source)
         try:
             certificate, _ = FileMarker(marker, payload, floor, force=True).mark_file(source, target)
             marked = read(target).pixels
@@ -94,7 +93,7 @@ def measure_shipped(
         def reading(pixels: Pixels, key: str) -> None:
             extracted = marker.extract(pixels)
             right = extracted.payload == payload
-            found[f"grey/{key}bit_error"] = extracted.corrected_errors / network.bits if right else UNREAD
+            found[f"grey/{key}bit_error"] = extracted.corrected_errors / network.bits if right else UNREAD_ERROR
             found[f"grey/{key}message"] = float(right)
 
         reading(marked, "")
@@ -110,11 +109,11 @@ def measure_shipped(
             ensure_writable(keep)
         results: list[dict[str, float] | str] = []
         places = range(len(data))
-        for block in (places[:HOPELESS], places[HOPELESS:]):
+        for block in (places[:GIVE_UP_AFTER], places[GIVE_UP_AFTER:]):
             if results and all(isinstance(one, str) for one in results):
                 results += ["not tried, since the first were refused"] * len(block)
                 break
-            for one in pool.map(partial(judge, folder), block):
+            for one in pool.map(partial(evaluate, folder), block):
                 results.append(one)
                 if watch is not None:
                     watch(len(results), len(data))
