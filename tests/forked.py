@@ -19,9 +19,6 @@ from typing import Any
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from samplewise.storage.checkpoint import load_state, save_state
-from samplewise.cli import main
-
 SECONDS = 900  # of a machine that is busy with other work
 Result = dict[str, Any]
 
@@ -33,6 +30,7 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(
         "torch.distributed.checkpoint.hf_storage",
         "samplewise.training",
         "samplewise.cli.app",
+        "floormark.files.folder",
     ]
 )
 
@@ -78,6 +76,8 @@ def command(*arguments: str) -> int:
     """As ``python -W error -m samplewise.cli``."""
     sys.warnoptions.append("error")  # which the processes that it starts are given too
     warnings.simplefilter("error")
+    from samplewise.cli import main
+
     return main(arguments)
 
 
@@ -88,6 +88,8 @@ def two_processes(work: Callable[..., Result], *arguments: object) -> list[Resul
 
 def processes(count: int, work: Callable[..., Result], *arguments: object) -> list[Result]:
     """Do ``work`` in so many processes that meet over gloo: what each ends with."""
+    from samplewise.storage.checkpoint import load_state  # here, so that tests of the tool do without the library
+
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         started = start(count, folder, work, *arguments)
@@ -109,6 +111,8 @@ def start(count: int, folder: Path, work: Callable[..., Result], *arguments: obj
 
 
 def _one(rank: int, count: int, folder: Path, work: Callable[..., Result], arguments: tuple[object, ...]) -> None:
+    from samplewise.storage.checkpoint import save_state
+
     size = str(count)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     # By a file, not by a port, which another program might take first.

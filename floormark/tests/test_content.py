@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from natural_images import natural_image
 from floormark.content_binding import CORE, PAIRS, Content
 from floormark.payload import Key
+from natural_images import natural_image
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 CONTENT = Content(KEY)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from natural_images import natural_image
+from floormark.network import TILE, Lattice, pilot_tile
 from floormark.registration import Picture, Pilots, Place, periods, seen_at
 from floormark.registration.pilots import _middle
-from studies.watermark.networks import Lattice
-from floormark.network import TILE, pilot_tile
+from natural_images import natural_image
 
 Matrix = NDArray[np.float64]
 SEEDS = [bytes([number]) for number in range(64)]

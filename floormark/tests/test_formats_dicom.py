@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from dicom_files import make, opened, real
-from samplewise.errors import ConfigurationError, DataError
+from floormark.errors import ConfigurationError, DataError
 from floormark.imageio import dicom, read
 from floormark.imageio.streams import ENCODERS
 

@@ -19,7 +19,7 @@ from pydicom.pixels.encoders.base import get_encoder
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from dicom_files import make, opened, real
-from samplewise.errors import DataError
+from floormark.errors import DataError
 from floormark.imageio import read
 from floormark.imageio.streams import (
     ENCODERS,

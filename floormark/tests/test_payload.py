@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, DataError
+from floormark.errors import ConfigurationError, DataError
 from floormark.payload import Codec, Key, Kind, Payload
 from floormark.payload.bch import MAX_BITS
 from floormark.payload.codec import layouts

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplewise.errors import ConfigurationError
+from floormark.errors import ConfigurationError
 from floormark.payload.bch import MAX_BITS, PRIMITIVE, BchCode, _generator, nearest_codeword, parity_bits
 
 # The generators that textbooks list, in octal, by n and t (Lin and Costello, appendix C).

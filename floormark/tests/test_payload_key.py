@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samplewise.errors import ConfigurationError
+from floormark.errors import ConfigurationError
 from floormark.payload import Key, read_key
 from floormark.payload.message import mask, permutation
 

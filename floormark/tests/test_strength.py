@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from natural_images import natural_image
 from floormark.fidelity import fidelity
 from floormark.imageio import StoredImage, Window
 from floormark.strength import Drawing, Strongest, checked_floor, enlarged, highest_floor
+from natural_images import natural_image
 
 BITS = np.zeros(1, np.uint8)
 

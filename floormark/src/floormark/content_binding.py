@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from floormark.registration import Picture
 from floormark.network import TILE
 from floormark.payload import Key, derived
+from floormark.registration import Picture
 
 PAIRS = 40
 """Bits that are embedded: for each pair, which of its places is brighter than what is around it."""

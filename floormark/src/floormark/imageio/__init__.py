@@ -8,8 +8,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from samplewise.storage.disk import open_regular
-from samplewise.errors import ConfigurationError, DataError
+from floormark.disk import open_regular
+from floormark.errors import ConfigurationError, DataError
 from floormark.imageio.dicom import DICOM
 from floormark.imageio.raster import RASTERS, RasterFormat
 from floormark.imageio.stored import (

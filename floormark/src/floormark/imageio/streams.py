@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from samplewise.errors import DataError
+from floormark.errors import DataError
 from floormark.imageio.stored import Pixels, check_scans
 
 if TYPE_CHECKING:

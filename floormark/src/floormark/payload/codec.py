@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from samplewise.errors import ConfigurationError, DataError
+from floormark.errors import ConfigurationError, DataError
 from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
@@ -213,4 +213,4 @@ class Codec:
                 return Payload(Kind(kind), content)
         except ValueError:  # an unknown kind, or text that is none
             pass
-        raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update samplewise")
+        raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update floormark")

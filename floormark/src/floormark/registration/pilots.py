@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import fft, ndimage
 from torch.nn import functional
 
-from floormark.registration.place import Picture, Place, seen_at, whitened
 from floormark.network import ACROSS, CELL, TILE, Lattice, pilot_tile
+from floormark.registration.place import Picture, Place, seen_at, whitened
 
 Tiles = NDArray[np.float32]
 """Of 64 x 64 pixels, most often each as one row of 4,096."""
