@@ -184,6 +184,7 @@ def classifier(
 def _result_text(result: dict[str, Any]) -> str:
     from studies.chest.auroc import FEWEST
     from studies.chest.for_report import score_table
+    from studies.output import markdown_table
 
     table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
     return "\n".join(
