@@ -21,7 +21,7 @@ from samplewise import (
     audit,
     fit,
 )
-from samplewise.audits.binomial import to_aim_at
+from samplewise.training import to_aim_at
 from studies.data import digits
 from studies.mnist.digit_network import DigitNetwork, study_problem
 

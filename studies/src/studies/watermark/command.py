@@ -102,12 +102,12 @@ def train(
     All settings are in the recipe.toml that is written into the run's folder: change it and give it as --recipe.
     """
     begin(f"watermark train: opening {data}")
-    from floormark.tiling import check_bits, limits
+    from floormark import Watermarker
     from samplewise.report import to_tensorboard
     from samplewise.storage import MODEL_FILE
     from studies.chest.classifier import read_classifier
     from studies.chest.densenet import fingerprint_of
-    from studies.watermark.networks import load_network, network_name
+    from studies.watermark.networks import Lattice, load_network, network_name
     from studies.watermark.recipe import DERIVED_FIELDS, Recipe, make_recipe
     from studies.watermark.training import make_network, read_seen, train
 
@@ -133,14 +133,15 @@ def train(
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = _with_length(wanted, steps, epochs)
     fresh = make_network(wanted)  # what does not fit together is said before hours of decoding
-    check_bits(fresh)
+    if isinstance(fresh, Lattice):
+        Watermarker(fresh)  # which refuses messages that are too short for its code
     if start is not None and (type(start), start.arguments) != (type(fresh), fresh.arguments):
         raise ConfigurationError(f"{begin_with}: holds another network than the recipe's: give the recipe of that run")
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
     with to_tensorboard(fabric, out / "fit" if tensorboard else None):
         wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
-        if (limited := limits(fresh)) and fabric.global_rank == 0:
-            note(f"training {limited}")
+        if not isinstance(fresh, Lattice) and fabric.global_rank == 0:
+            note(f"training {wanted.network}, a network of the study: floormark embeds and extracts with lattice alone")
         solution = train(
             store,
             wanted,

@@ -18,11 +18,12 @@ from typing import Self, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from floormark.fidelity import Fidelity, fidelity
 from floormark.imageio import StoredImage
-from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError, needed_for
+from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
@@ -174,9 +175,9 @@ def measure(
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count()))
         stack.enter_context(evaluation_mode(network))
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="samplewise-")) if keep is None else keep)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="studies-")) if keep is None else keep)
         ensure_writable(folder)
-        trip = partial(_round_trip, keep=keep is not None)
+        trip = partial(round_trip, keep=keep is not None)
         for index in torch.arange(len(data)).split(batch_size):
             images, numbers = data.take(index)
             covers, messages, marked = mark(network, images.to(device), numbers.to(device))
@@ -250,10 +251,8 @@ def file_name(name: str) -> str:
     return name if name.lower().endswith(".png") else f"{name}.png"
 
 
-def _round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
+def round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
     """What is read from a PNG file that was really written, so that what is measured is what a user gets."""
-    with needed_for("writing files", "watermark"):
-        from PIL import Image
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)

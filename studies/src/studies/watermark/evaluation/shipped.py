@@ -1,4 +1,4 @@
-"""Every image of a data set marked by the tool itself: what ``embed`` writes and what ``extract`` reads from it."""
+"""Every image of a data set marked by the tool itself: what ``embed`` makes of it and what ``extract`` reads."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from PIL import Image
 
-from floormark import RefusedError, Watermarker
-from floormark.files.marking import FileMarker
-from floormark.imageio import StoredImage, read
-from floormark.payload import Payload
+from floormark import Payload, RefusedError, Watermarker
 from samplewise.samples import mix
 from samplewise.storage import ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, to_attack
+from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, round_trip, to_attack
 from studies.watermark.networks import Lattice
 from studies.watermark.noise import Chain
 
@@ -41,7 +36,7 @@ def payload_of(number: int, marker: Watermarker) -> Payload:
 
 def ship(marker: Watermarker, pixels: Pixels, number: int, floor: float) -> Pixels:
     """An image ``(H, W)`` as :func:`measure_shipped` has marked it; it raises :class:`RefusedError` where it did."""
-    marked: Pixels = marker.mark(StoredImage(pixels, 8), payload_of(number, marker), psnr=floor)[0]
+    marked: Pixels = marker.embed(pixels, payload_of(number, marker), psnr=floor).image
     return marked
 
 
@@ -57,10 +52,10 @@ def measure_shipped(
     keep: Path | None = None,
     watch: Watch | None = None,
 ) -> tuple[Measured, dict[str, str]]:
-    """Mark each image with its own message as ``embed`` does, and read what it wrote as ``extract`` does.
+    """Mark each image with its own message as ``embed`` does, and read it from the file as ``extract`` does.
 
-    Strength up to the floors of image and patches, the code that corrects errors, rounding to 8 bits, the checks of the
-    written file and the registration of moved images are all those of the tool. Arguments are as for
+    Strength up to the floors of image and patches, the code that corrects errors, rounding to 8 bits and the
+    registration of moved images are all those of the tool. Arguments are as for
     :func:`~studies.watermark.evaluation.measure.measure`, and ``floor`` is the PSNR in dB; attacks may be geometric.
 
     Returns:
@@ -73,20 +68,13 @@ def measure_shipped(
 
     def evaluate(folder: Path, place: int) -> dict[str, float] | str:
         row = int(data.rows[place])
-        cover, source = images[row], folder / f"{place}.png"
-        target = folder / f"{place}.marked.png" if keep is None else keep / "grey" / file_name(names[place])
-        payload = payload_of(row, marker)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(cover).save(source)
+        cover, payload = images[row], payload_of(row, marker)
         try:
-            certificate, _ = FileMarker(marker, payload, floor, force=True).mark_file(source, target)
-            marked = read(target).pixels
+            embedded = marker.embed(cover, payload, psnr=floor)
         except RefusedError as error:
-            return str(error).removeprefix(f"{source}: ")
-        finally:
-            for path in folder.glob(f"{place}.*"):
-                path.unlink()
-        fidelity = certificate.fidelity
+            return str(error)
+        marked = round_trip(folder / "grey" / file_name(names[place]), embedded.image, keep=keep is not None)
+        fidelity = embedded.certificate.fidelity
         found = {f"grey/{key}": value for key, value in quality(fidelity).items()}
         found["grey/floor_kept"] = min((*fidelity.floors, found["grey/psnr"]))
 
@@ -102,13 +90,10 @@ def measure_shipped(
             reading(attack(marked, rng, cover), f"{attack} ")
         return found
 
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="samplewise-")))
-        pool = stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count()))
-        if keep is not None:
-            ensure_writable(keep)
-        results: list[dict[str, float] | str] = []
-        places = range(len(data))
+    results: list[dict[str, float] | str] = []
+    places = range(len(data))
+    with TemporaryDirectory(prefix="studies-") as scratch, ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        folder = Path(scratch) if keep is None else ensure_writable(keep)
         for block in (places[:GIVE_UP_AFTER], places[GIVE_UP_AFTER:]):
             if results and all(isinstance(one, str) for one in results):
                 results += ["not tried, since the first were refused"] * len(block)
