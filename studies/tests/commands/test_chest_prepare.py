@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from picture_folders import chest_names, noise, row, save, write_chest, write_pictures, write_table
-from samplewise.cli import main
+from studies.commands import main
 from studies.pictures import Store
 
 

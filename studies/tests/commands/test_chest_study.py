@@ -11,10 +11,10 @@ from unittest.mock import patch
 import pytest
 
 from forked import Forked
-from samplewise.cli import main
 from small_chest import make_store
 from studies.chest import impact
 from studies.chest.densenet import Classifier
+from studies.commands import main
 
 CLASSIFIER = ("--epochs", "1", "--batch-size", "8")
 MARK = ("--network", "swift", "--size", "32", "--bits", "4", "--psnr", "30")
@@ -72,14 +72,14 @@ def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[s
 
 def killed(*arguments: str) -> int:
     """The command in a process that is killed when it comes to the second run."""
-    plain = impact.judge_run
+    plain = impact.evaluate_run
 
-    def judge_run(run: Any, *arguments: Any, **options: Any) -> Any:
+    def evaluate_run(run: Any, *arguments: Any, **options: Any) -> Any:
         if run.name == "again":
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(run, *arguments, **options)
 
-    impact.judge_run = judge_run
+    impact.evaluate_run = evaluate_run
     return main(arguments)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forked import Forked, command
-from samplewise.cli import main
+from studies.commands import main
 
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--threads", "1")
 
@@ -123,7 +123,7 @@ class Slow(importlib.abc.MetaPathFinder):
         if name == "torch":
             raise ImportError("still loading", name="torch")
 sys.meta_path.insert(0, Slow())
-from samplewise.cli import main
+from studies.commands import main
 for arguments in sys.stdin.read().splitlines():
     assert main(arguments.split()) == 1
 """

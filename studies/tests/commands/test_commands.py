@@ -2,12 +2,12 @@ import re
 from pathlib import Path
 
 import pytest
-from studies.commands.mnist import Source, share_cores
 
 from samplewise.errors import ConfigurationError
 from studies.commands import main
 from studies.commands.options import Devices
 from studies.commands.progress import duration, progress
+from studies.mnist.command import Source, share_cores
 
 SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--jobs", "1", "--threads", "1")
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from forked import Forked, torchrun
-from samplewise.cli import main
+from studies.commands import main
 from studies.mnist.results import read_results
 
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--epochs", "2")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
+from studies.commands.evaluate import EPILOG, evaluate
 
 from floormark import Watermarker, judging
 from natural_images import natural_image
-from samplewise.audits.audit import violation_rate_upper
+from samplewise.audits.binomial import violation_rate_upper
 from samplewise.cli import run
-from studies.commands.evaluate import EPILOG, evaluate
 from studies.pictures import Store, prepare
 from studies.watermark.evaluation import Measured
 from studies.watermark.recipe import LATTICE, Recipe

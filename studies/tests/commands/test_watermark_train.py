@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from floormark import Watermarker
-from samplewise.cli import main
 from samplewise.storage import SettingsFile, load_state
+from studies.commands import main
 from studies.pictures import Store
 from studies.watermark.recipe import make_recipe
 from studies.watermark.training import read_seen

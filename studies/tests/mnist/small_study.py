@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from samplewise.history import History, Row
+from samplewise.training import History
 from studies.data import ImageData
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import parse_row

@@ -15,7 +15,7 @@ from studies.watermark.noise import STANDARD_ATTACKS, parse_attack, parse_attack
 from studies.watermark.operators import OPERATORS
 
 EVERY = {name: f"{name}(1)" if operator.limits else name for name, operator in OPERATORS.items()}
-IN_PLACE = [spec for name, spec in EVERY.items() if not OPERATORS[name].moves]
+IN_PLACE = [spec for name, spec in EVERY.items() if not OPERATORS[name].geometric]
 
 
 def attacked(
