@@ -14,7 +14,7 @@ from picture_folders import save
 from samplewise.errors import DataError
 from small_chest import make_store
 from studies.chest.densenet import Classifier, probabilities
-from studies.chest.impact import Impact, Originals, diagnose_marked, evaluate_originals, evaluate_run
+from studies.chest.impact import Diagnoses, Impact, Originals, diagnose_marked, evaluate_originals, evaluate_run
 from studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
 from studies.pictures import PATHOLOGIES, Store, prepare
 from studies.watermark.evaluation.shipped import payload_of
@@ -109,7 +109,7 @@ def test_nothing_hidden_changes_nothing(originals: Originals) -> None:
     assert found.satisfied == 1.0
 
 
-def judged(originals: Originals, *, name: str = "c40", recipe: Recipe = SWIFT) -> tuple[Impact, Seen]:
+def evaluated(originals: Originals, *, name: str = "c40", recipe: Recipe = SWIFT) -> tuple[Impact, Diagnoses]:
     rng = np.random.default_rng(0)
     logits = np.log(originals.probabilities / (1 - originals.probabilities))
     noisy = 1 / (1 + np.exp(-(logits + rng.normal(size=logits.shape))))
@@ -119,7 +119,7 @@ def judged(originals: Originals, *, name: str = "c40", recipe: Recipe = SWIFT) -
 
 
 def test_numbers_are_those_of_their_definitions(originals: Originals) -> None:
-    found, seen = judged(originals)
+    found, seen = evaluated(originals)
     change = np.abs(seen["probabilities"] - originals.probabilities)
     for k, one in enumerate(found.differences):
         truth = originals.labels[:, k]
@@ -147,7 +147,7 @@ def test_differences_are_paired(originals: Originals) -> None:
 
 
 def test_tables_report_and_figure(originals: Originals, tmp_path: Path) -> None:
-    impacts = [judged(originals)[0], judged(originals, name="own")[0]]
+    impacts = [evaluated(originals)[0], evaluated(originals, name="own")[0]]
     columns = {"c40": "floor40"}
     report = write_table(tmp_path, originals, impacts, columns, {"seed": 0})
     assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report).replace("NaN", "null"))

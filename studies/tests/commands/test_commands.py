@@ -58,7 +58,7 @@ def test_cores_go_to_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_cores(1, None, None) == (1, 8)
     assert share_cores(11, 2, None) == (2, 4)
     assert share_cores(11, None, 4) == (2, 4)
-    assert share_cores(11, 16, None) == (16, 1)
+    assert share_cores(11, 16, None) == (11, 1)
 
 
 def test_device_flags_become_a_fabric() -> None:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def killed_run(out: Path, row: str) -> None:
     """Run a row in a process that ends at once after the second epoch."""
     plain = History.append
 
-    def append(self: History, row: Row) -> None:
+    def append(self: History, row: dict[str, Any]) -> None:
         plain(self, row)
         if self.folder and "warm" not in self.folder.parts and row["epoch"] == 2:
             os._exit(9)

@@ -243,7 +243,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
     return prepare(folder, folder / "store", size=128, workers=1).select()
 
 
-def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Path) -> None:
+def test_what_the_tool_ships_is_what_is_evaluated(larger: PictureData, tmp_path: Path) -> None:
     marker = Watermarker.load()
     assert isinstance(marker.network, Lattice)
     attacks = parse_attacks("flip, gaussian(0.9)")
@@ -265,7 +265,7 @@ def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Pa
         assert 38.0 <= columns["grey/floor_kept"][place] <= psnr
         assert columns["grey/bit_error"][place] == expected.certificate.bit_errors / 255
     assert columns["grey/message"].tolist() == [1, 1]
-    assert columns["grey/flip message"][0] == 1  # which only the search finds
+    assert columns["grey/flip message"][0] == 1  # which only registration finds
     assert columns["grey/gaussian(0.9) message"][0] == 0
     assert columns["grey/gaussian(0.9) bit_error"][0] == 0.5
     assert np.isnan(columns["grey/flip message"][1])
@@ -280,7 +280,7 @@ def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Pa
 def test_a_network_that_no_image_can_be_marked_with_is_given_up(
     larger: PictureData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("studies.watermark.evaluation.shipped.HOPELESS", 1)
+    monkeypatch.setattr("studies.watermark.evaluation.shipped.GIVE_UP_AFTER", 1)
     found, refused = measure_shipped(Lattice(128, size=128, width=8), larger, floor=26.0)
     assert (len(found), len(refused)) == (0, 3)
     assert "not tried" in refused["1.png"]
