@@ -130,7 +130,7 @@ def test_images_that_were_trained_on_or_selected_the_network_are_told_apart(
         met = report["quality"]["grey"]["satisfied"]
         missed = met["samples"] - met["held"]
         bound = None if part == "train" else 1 - violation_rate_upper(missed, met["samples"], 0.95, compared)
-        assert met["at_least"] == bound
+        assert met["at_least"] == (None if bound is None else pytest.approx(bound, abs=1e-9))
 
 
 def test_images_that_were_trained_on_are_known_wherever_they_lie(
@@ -270,7 +270,7 @@ def test_data_that_cannot_be_used(place: Path, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "few").mkdir()
     shutil.copy(place / "pictures" / "00000001_000.png", tmp_path / "few")
     assert main(*judged, tmp_path / "few") == 2
-    assert "have no test part; --part all" in capsys.readouterr().err
+    assert "--part all" in capsys.readouterr().err
 
 
 def test_options_that_cannot_be_right(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

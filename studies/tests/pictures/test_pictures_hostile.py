@@ -110,7 +110,6 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     found[path.name] = (time.process_time() - began, peak, why)
 print(json.dumps(found))
 """
-REFUSED = ("thin.png", "flat.png", "announced.png", "announced.tif", "scans.jpg", "cmyk.jpg", "runs.bmp", "rows.bmp")
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not say what a process held")
@@ -123,8 +122,7 @@ def test_no_small_file_takes_a_gigabyte_or_ten_seconds(tmp_path: Path) -> None:
     for name, (seconds, peak, why) in found.items():
         assert peak < MOST_BYTES, f"{name}: {peak / 1e6:.0f} MB"  # the most so far, so at least what this one takes
         assert seconds < MOST_SECONDS, f"{name}: {seconds:.1f} s"
-    assert {name for name in found if found[name][2]} >= set(REFUSED)
-    assert not found["chain.tif"][2] or "pages" in found["chain.tif"][2]
+        assert why, name
 
 
 def test_runs_within_the_limit_are_quick(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
     with pytest.raises(floormark.DataError, match=r"torn\.safetensors"):
         load_network(tmp_path / "torn.safetensors")
     save_state(tmp_path / "foreign.safetensors", {"model": {}})
-    with pytest.raises(floormark.DataError, match="not a network"):
+    with pytest.raises(floormark.DataError, match="floormark-network"):
         load_network(tmp_path / "foreign.safetensors")
     with pytest.raises(floormark.DataError, match="swift"):
         floormark_network.load_network(tmp_path / "n.safetensors")  # the tool knows lattice alone
