@@ -26,7 +26,7 @@ from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
 from samplewise.samples import mix
 from samplewise.storage import checkpoint, disk, distributed
 from samplewise.storage.provenance import provenance
-from samplewise.storage.sharding import held_like
+from samplewise.storage.sharding import reshard_like
 from samplewise.training import fit
 from samplewise.training.step import single_device
 from studies.data import ImageData
@@ -143,7 +143,7 @@ def run_row(
         if last:
             epoch, reason = settings.epochs, "the last epoch: this row does not train the decoder"
             state = checkpoint.Checkpoints(folder / FIT / "checkpoints").latest() or {}
-            chosen.load_state_dict(held_like(state["model"], chosen.state_dict()))
+            chosen.load_state_dict(reshard_like(state["model"], chosen.state_dict()))
         # Every process audits its share, so all of them must come here; only one writes.
         audits = {name: audit(problem, chosen, images, batch_size=EVALUATION_BATCH) for name, images in splits.items()}
         if distributed.rank() != 0:
