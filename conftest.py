@@ -15,7 +15,6 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 
 import forked  # noqa: F401 - says what is imported before the forks
 
@@ -56,6 +55,7 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are laid out and drawn once, but not turned into pixels: each kind has a test of its files elsewhere."""
+    from matplotlib.figure import Figure
 
     def savefig(self: Figure, file: Path, **options: Any) -> None:
         if options["format"] == "png":

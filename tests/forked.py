@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from samplewise.storage.checkpoint import load_state, save_state
-
 SECONDS = 900  # of a machine that is busy with other work
 Result = dict[str, Any]
 MAIN = {"samplewise": "samplewise.cli", "floormark": "floormark.cli", "studies": "studies.commands"}
@@ -34,6 +32,7 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(
         "torch.distributed.checkpoint.hf_storage",
         "samplewise.training",
         "samplewise.cli.app",
+        "floormark.files.folder",
     ]
 )
 
@@ -90,6 +89,8 @@ def two_processes(work: Callable[..., Result], *arguments: object) -> list[Resul
 
 def processes(count: int, work: Callable[..., Result], *arguments: object) -> list[Result]:
     """Do ``work`` in so many processes that meet over gloo: what each ends with."""
+    from samplewise.storage.checkpoint import load_state  # here, so that tests of the tool do without the library
+
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         started = start(count, folder, work, *arguments)
@@ -111,6 +112,8 @@ def start(count: int, folder: Path, work: Callable[..., Result], *arguments: obj
 
 
 def _one(rank: int, count: int, folder: Path, work: Callable[..., Result], arguments: tuple[object, ...]) -> None:
+    from samplewise.storage.checkpoint import save_state
+
     size = str(count)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     # By a file, not by a port, which another program might take first.

@@ -15,10 +15,10 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-def candidate(share: float, score: float, test_share: float, test_score: float) -> dict[str, Any]:
+def candidate(share: float, score: float, test_fraction: float, test_score: float) -> dict[str, Any]:
     return {
         "validation": {"share": share, "score": score},
-        "test": {"share": test_share, "score": test_score},
+        "test": {"share": test_fraction, "score": test_score},
     }
 
 

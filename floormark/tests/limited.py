@@ -21,7 +21,7 @@ def run(command: list[str]) -> None:
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, own + MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    from samplewise.cli import main
+    from floormark.cli import main
 
     told = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
@@ -36,14 +36,14 @@ def main_loop() -> None:
     import torch
     from PIL import Image
 
+    import floormark.cli.app
     import floormark.files.folder
     import floormark.verify
-    import samplewise.cli.app
 
     Image.init()
     torch.set_num_threads(1)
     with contextlib.redirect_stderr(io.StringIO()):
-        samplewise.cli.main(["watermark", "extract", "nothing"])  # what is loaded at first use is so in all forks
+        floormark.cli.main(["extract", "nothing"])  # what is loaded at first use is so in all forks
     for line in sys.stdin:
         command = json.loads(line)
         reader, writer = os.pipe()

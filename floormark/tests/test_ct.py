@@ -12,10 +12,10 @@ from pydicom.data import get_testdata_files
 
 from floormark import Payload, Watermarker
 from floormark.certificate import ImageCertificate
+from floormark.errors import FloormarkError, RefusedError
 from floormark.files.marking import FileMarker
 from floormark.imageio import ImageFile, read
 from floormark.verify import verify_files
-from samplewise.errors import RefusedError, SamplewiseError
 
 MARKER = Watermarker.load()
 
@@ -26,7 +26,7 @@ def windowed(largest: int) -> Iterator[ImageFile]:
     for path in map(Path, sorted(get_testdata_files())):
         try:
             image = read(path)
-        except SamplewiseError:  # what is no image of one frame
+        except FloormarkError:  # what is no image of one frame
             continue
         content = image.pixels.tobytes()
         if image.window is not None and image.pixels.size <= largest and content not in seen:
@@ -34,10 +34,10 @@ def windowed(largest: int) -> Iterator[ImageFile]:
             yield image
 
 
-def marked(image: ImageFile, target: Path, floor: float) -> ImageCertificate | SamplewiseError:
+def marked(image: ImageFile, target: Path, floor: float) -> ImageCertificate | FloormarkError:
     try:
         return FileMarker(MARKER, Payload.of(b"x"), floor).mark_file(image.path, target)[0]
-    except SamplewiseError as error:
+    except FloormarkError as error:
         return error
 
 

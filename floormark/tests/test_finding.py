@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from floormark.network import TILE, pilot_tile
+from floormark.network import TILE, Lattice, pilot_tile
 from floormark.registration import Picture, Pilots, Place, periods, seen_at
 from floormark.registration.pilots import _middle
 from natural_images import natural_image
-from studies.watermark.networks import Lattice
 
 Matrix = NDArray[np.float64]
 SEEDS = [bytes([number]) for number in range(64)]

@@ -15,10 +15,10 @@ from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
+from floormark.errors import ConfigurationError, DataError, FloormarkError, OutputError
 from floormark.imageio import read
 from floormark.imageio.raster import RASTERS
 from floormark.imageio.stored import MAX_PIXELS
-from samplewise.errors import ConfigurationError, DataError, OutputError, SamplewiseError
 
 sides = st.integers(1, 6)
 GREY, DEEP, RGB = (np.uint8, ()), (np.uint16, ()), (np.uint8, (3,))
@@ -422,7 +422,7 @@ def test_pixels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     Image.fromarray(gradient()).save(tmp_path / "a.png")
     picture = read(tmp_path / "a.png")
     for pixels in (picture.pixels[1:], picture.pixels.astype(np.uint16), picture.pixels.astype(float)):
-        with pytest.raises(SamplewiseError, match=r"expected pixels of shape \(12, 12\) and type uint8"):
+        with pytest.raises(FloormarkError, match=r"expected pixels of shape \(12, 12\) and type uint8"):
             picture.write(tmp_path / "b.png", pixels)
     with pytest.raises(ValueError, match="read-only"):
         picture.pixels[0] = 1

@@ -14,9 +14,9 @@ from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from dicom_files import make, opened, real
+from floormark.errors import ConfigurationError, DataError
 from floormark.imageio import dicom, read
 from floormark.imageio.streams import ENCODERS
-from samplewise.errors import ConfigurationError, DataError
 
 # What a derived instance changes, and what may change with the way pixels are stored.
 CHANGED = {

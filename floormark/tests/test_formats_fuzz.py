@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 
+from floormark.errors import FloormarkError
 from floormark.imageio import read
-from samplewise.errors import SamplewiseError
 
 IMAGE = (np.arange(24 * 20 * 3) % 251).astype(np.uint8).reshape(24, 20, 3)
 
@@ -111,7 +111,7 @@ def survives(name: str, mutants: int, folder: Path) -> int:
             good += 1
             assert not unhurt or np.array_equal(picture.pixels, whole)
             picture.write(target, picture.nearest(picture.pixels + 1.0), force=True, lossy=target.suffix == ".jpg")
-        except SamplewiseError as error:
+        except FloormarkError as error:
             if unhurt:
                 pytest.fail(f"mutant {number} of {name} is not hurt: {error}")
             if "\n" in str(error):

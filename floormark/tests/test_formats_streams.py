@@ -19,6 +19,7 @@ from pydicom.pixels.encoders.base import get_encoder
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from dicom_files import make, opened, real
+from floormark.errors import DataError
 from floormark.imageio import read
 from floormark.imageio.streams import (
     ENCODERS,
@@ -34,7 +35,6 @@ from floormark.imageio.streams import (
     RLE,
     Shape,
 )
-from samplewise.errors import DataError
 
 WAVES = np.add.outer(np.sin(np.arange(40) / 5), np.cos(np.arange(32) / 7)) / 4 + 0.5  # values in [0, 1]
 

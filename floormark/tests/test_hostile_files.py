@@ -12,8 +12,7 @@ import pytest
 import hostile_files
 import limited
 from hostile_files import FILES, TAKEN
-from samplewise.storage.checkpoint import load_state, save_state
-from studies.watermark.networks import Swift, save_network
+from network_files import rewritten
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and numbers are those of Linux")
 
@@ -52,14 +51,14 @@ def run() -> Iterator[Run]:
 def test_small_files_that_ask_for_much_are_refused(run: Run, tmp_path: Path) -> None:
     files = hostile_files.write(tmp_path / "files", FILES)
     out = str(tmp_path / "out.png")
-    commands = [["watermark", "extract", str(path)] for path in files]
-    embed = ["watermark", "embed", str(files[0]), out, "--text", "x"]
-    commands += [[*embed[:2], str(path), *embed[3:]] for path in files[::3]]
-    commands += [["watermark", "verify", str(path), str(path)] for path in files[1::6]]
+    commands = [["extract", str(path)] for path in files]
+    embed = ["embed", str(files[0]), out, "--text", "x"]
+    commands += [[*embed[:1], str(path), *embed[2:]] for path in files[::3]]
+    commands += [["verify", str(path), str(path)] for path in files[1::6]]
     commands += [[*embed, "--protect", str(path)] for path in files[2::6]]
     for command, ended in zip(commands, run(commands), strict=True):
         assert ended["code"] == 2, (command, ended)
-        assert ended["told"].startswith(f"samplewise: error: {tmp_path / 'files'}/"), (command, ended)
+        assert ended["told"].startswith(f"floormark: error: {tmp_path / 'files'}/"), (command, ended)
     assert not (tmp_path / "out.png").exists()
 
 
@@ -69,12 +68,12 @@ def test_the_largest_files_that_are_taken_stay_within_the_limits(
     run: Run, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     files = hostile_files.write(tmp_path / "files", {name: TAKEN[name] for name in names})
-    commands = [["watermark", "extract", str(path)] for path in files]
+    commands = [["extract", str(path)] for path in files]
     targets = [tmp_path / path.with_suffix(".dcm" if path.suffix == ".dcm" else ".png").name for path in files]
     # They are flat, and so must keep 15 dB more than is asked for.
     options = ["--text", "x", "--psnr", "30"]
-    commands += [["watermark", "embed", str(a), str(b), *options] for a, b in zip(files, targets, strict=True)]
-    commands.append([*commands[-len(files)][:3], str(tmp_path / "no.png"), "--text", "x", "--psnr", "99"])
+    commands += [["embed", str(a), str(b), *options] for a, b in zip(files, targets, strict=True)]
+    commands.append([*commands[-len(files)][:2], str(tmp_path / "no.png"), "--text", "x", "--psnr", "99"])
     # Of 16 bits that are all alike 32 levels count as used, of which 45 dB are less than what rounding takes away.
     marked = [int(path.name == "deep.png") for path in files]
     assert [ended["code"] for ended in run(commands)] == [1] * len(files) + marked + [1]
@@ -83,19 +82,16 @@ def test_the_largest_files_that_are_taken_stay_within_the_limits(
 def test_weights_and_certificates_that_ask_for_much_are_refused(run: Run, tmp_path: Path) -> None:
     image = tmp_path / "a.png"
     image.write_bytes(hostile_files.png(256, 256))
-    save_network(tmp_path / "weights", Swift(64, size=64, width=8))
-    state = load_state(tmp_path / "weights")
     commands = []
     for name, change in {
         "wide": {"width": 30_000},
         "long": {"bits": 1 << 30, "size": 1 << 20},
-        "slots": {"slots": 1 << 30},
         "channels": {"channels": 1 << 30},
     }.items():
-        save_state(tmp_path / name, state | {"arguments": state["arguments"] | change})
-        commands.append(["watermark", "extract", str(image), "--model", str(tmp_path / name)])
+        rewritten(tmp_path / name, change)
+        commands.append(["extract", str(image), "--model", str(tmp_path / name)])
     for name, text in {"deep": "[" * 4_000_000, "wide": "[" + "0," * 2_000_000 + "0]"}.items():
         (tmp_path / f"{name}.png").write_bytes(image.read_bytes())
         (tmp_path / f"{name}.png.json").write_text(text)
-        commands.append(["watermark", "verify", str(image), str(tmp_path / f"{name}.png")])
+        commands.append(["verify", str(image), str(tmp_path / f"{name}.png")])
     assert [ended["code"] for ended in run(commands)] == [2] * len(commands)

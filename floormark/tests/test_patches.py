@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from floormark import shown
+from floormark import display_range
 from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range, used_range
 from floormark.imageio import StoredImage, Window
 from floormark.patches import above_image, calmness, patch_psnr, patch_room
@@ -115,7 +115,7 @@ def test_floors_are_the_same_whatever_band_an_image_is_looked_at_in(monkeypatch:
         image = StoredImage(natural_image(channels, height=203, width=90), 8)
         whole = relative_floors(image)
         with monkeypatch.context() as patched:
-            patched.setattr(shown, "BAND", 32 * 90 * channels)
+            patched.setattr(display_range, "BAND", 32 * 90 * channels)
             np.testing.assert_allclose(relative_floors(image), whole, atol=1e-6)
         grey = np.atleast_3d(image.pixels).mean(2) / 255.0
         np.testing.assert_allclose(whole, above_by_hand(calm_by_hand(grey)), atol=1e-9)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from floormark.errors import ConfigurationError, DataError
 from floormark.payload import Codec, Key, Kind, Payload
 from floormark.payload.bch import MAX_BITS
 from floormark.payload.codec import layouts
-from samplewise.errors import ConfigurationError, DataError
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 keys = st.none() | st.binary(min_size=16, max_size=100).map(Key)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from floormark.errors import ConfigurationError
 from floormark.payload.bch import MAX_BITS, PRIMITIVE, BchCode, _generator, nearest_codeword, parity_bits
-from samplewise.errors import ConfigurationError
 
 # The generators that textbooks list, in octal, by n and t (Lin and Costello, appendix C).
 TEXTBOOK = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from floormark.errors import ConfigurationError
 from floormark.payload import Key, read_key
 from floormark.payload.message import mask, permutation
-from samplewise.errors import ConfigurationError
 
 SECRET = "correct horse battery"
 

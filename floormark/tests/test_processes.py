@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from floormark.errors import ProcessLostError
 from floormark.processes import QUEUED, side_by_side
-from samplewise.errors import ProcessLostError
-from studies.data import ImageData, digits
-from studies.mnist import study
-from studies.mnist.rows import parse_row
-from studies.mnist.settings import StudySettings, open_run
 
 
 def kept(folder: Path) -> Path:
@@ -59,17 +55,3 @@ def test_a_process_that_is_killed_is_told_with_how_much_was_done(tmp_path: Path)
         assert [next(results) for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(ProcessLostError, match=r"ended from outside.* when 5 of 20 were done: use fewer processes"):
             next(results)
-
-
-def die_while_loading() -> tuple[ImageData, None]:
-    """As for want of memory."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    return digits(), None
-
-
-def test_rows_that_did_not_fail_are_not_called_so_when_a_process_is_lost(tmp_path: Path) -> None:
-    settings = StudySettings.of(digits(), theta=0.05, code=4, epochs=1, warm_epochs=0)
-    open_run(tmp_path / "out", settings, resume=False)
-    todo = [study.Job(parse_row(name), 0) for name in ("fixed:10", "fixed:100")]
-    with pytest.raises(study.JobFailedError, match=r"ended from outside.* when 0 of 2 rows were complete\. Run again"):
-        study.run_jobs(todo, settings, tmp_path / "out", die_while_loading, threads=1)

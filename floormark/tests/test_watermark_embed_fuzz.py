@@ -13,10 +13,10 @@ from PIL import Image
 from dicom_files import make
 from floormark import Payload, Watermarker
 from floormark.certificate import certificate_path
+from floormark.errors import FloormarkError
 from floormark.files.marking import FileMarker
 from floormark.verify import verify_files
 from natural_images import natural_image
-from samplewise.errors import SamplewiseError
 from test_formats_fuzz import damaged
 
 # As small as holds a message of one byte, so that thousands take minutes.
@@ -61,7 +61,7 @@ def survives(name: str, mutants: int, folder: Path) -> int:
         told = ""
         try:
             MARKER.mark_file(source, target)
-        except SamplewiseError as error:
+        except FloormarkError as error:
             told = str(error)
         except Exception as error:
             pytest.fail(f"mutant {number} of {name} ({mutant[:40].hex()}...): {type(error).__name__}: {error}")

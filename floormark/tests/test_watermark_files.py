@@ -3,7 +3,6 @@
 import json
 import shutil
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ from pydicom.data import get_testdata_file
 from dicom_files import make, opened
 from floormark import Key, Payload, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, sha256
+from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError
 from floormark.files.marking import FileMarker, Region
 from floormark.imageio import read
 from floormark.verify import verify_files
 from natural_images import natural_image
-from samplewise.errors import ConfigurationError, DataError, OutputError, RefusedError
-from studies.watermark.networks import FIRST_SHIPPED_FILE
 
 MARKER = Watermarker.load()
-FIRST = Path(str(resources.files("floormark") / FIRST_SHIPPED_FILE))
 TEXT = Payload.from_text("patient 4711")
 GREY, COLOUR = natural_image(height=256, width=264), natural_image(3, height=264, width=256)
 DEEP = (GREY.astype(np.uint16) * 12 + np.random.default_rng(0).integers(0, 12, GREY.shape)).astype(np.uint16)
@@ -388,7 +385,7 @@ def test_a_file_that_is_shown_otherwise_is_not_well(tmp_path: Path) -> None:
 
 
 def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    keyed = Watermarker(MARKER.network, model=MARKER.model, key=Key(b"0123456789abcdef"))
+    keyed = Watermarker(MARKER.network, key=Key(b"0123456789abcdef"))
     assert verify_files(keyed, *pair).problems == ("no readable watermark with this network and key",)
     assert verify_files(MARKER, *pair, floor=41).problems[0].endswith("below the floor of 41")
     lower = verify_files(MARKER, *pair, floor=30)
@@ -404,31 +401,6 @@ def test_another_key_another_floor_and_another_image_are_not_well(pair: tuple[Pa
         other = saved(tmp_path / "other.png", values)
         with pytest.raises(DataError, match=f"got {kind}"):
             verify_files(MARKER, pair[0], other)
-
-
-def test_files_of_the_first_version_are_well(tmp_path: Path) -> None:
-    first = Watermarker.load(FIRST)
-    source, target = saved(tmp_path / "a.png", GREY), tmp_path / "b.png"
-    FileMarker(first, TEXT, 40.0).mark_file(source, target)
-    beside = certificate_path(target)
-    entries = json.loads(beside.read_text())
-    for model in (first.model, "swift-" + sha256(FIRST)[:12]):  # at first, the name was that of the file of weights
-        beside.write_text(json.dumps(entries | {"model": model}))
-        for marker in (MARKER, first):
-            found = verify_files(marker, source, target)
-            assert (found.problems, found.extracted.message, found.bits) == ((), "patient 4711", 200)
-    beside.write_text(json.dumps(entries | {"model": "swift-0"}))
-    assert "the certificate says model swift-0" in verify_files(MARKER, source, target).problems[0]
-
-
-def test_the_network_that_a_certificate_names_must_read_the_file(pair: tuple[Path, Path]) -> None:
-    beside = certificate_path(pair[1])
-    beside.write_text(beside.read_text().replace(MARKER.model, MARKER.before[0].model))
-    assert "no readable watermark with this network and key" in verify_files(MARKER, *pair).problems
-    FileMarker(MARKER.before[0], TEXT, 40.0, force=True).mark_file(*pair)
-    assert not verify_files(MARKER, *pair).problems
-    beside.write_text(beside.read_text().replace(MARKER.before[0].model, MARKER.model))
-    assert "no readable watermark with this network and key" in verify_files(MARKER, *pair).problems
 
 
 @pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
@@ -465,7 +437,7 @@ def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> Non
     assert after.SOPInstanceUID != before.SOPInstanceUID
     assert after.file_meta.MediaStorageSOPInstanceUID == after.SOPInstanceUID
     assert after.ImageType[0] == "DERIVED"
-    assert "samplewise" in after.DerivationDescription
+    assert "floormark" in after.DerivationDescription
     assert after.SourceImageSequence[0].ReferencedSOPInstanceUID == before.SOPInstanceUID
 
 

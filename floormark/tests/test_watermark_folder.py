@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,18 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 
 from floormark import Key, Payload, Watermarker
+from floormark.disk import PARTIAL, alone
+from floormark.errors import ConfigurationError, DataError
 from floormark.files.folder import FOLDER_FILE, FileResult, Status, extract_file, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker, Region
 from natural_images import natural_image
-from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.storage.disk import PARTIAL, alone
 
 MARKER = Watermarker.load()
 GREY = natural_image(height=256, width=256)
 
 
 def file_marker(text: str = "hello", floor: float = 40.0, **options: Any) -> FileMarker:
-    marker = Watermarker(MARKER.network, model=MARKER.model, key=options.pop("key", None))
+    marker = Watermarker(MARKER.network, key=options.pop("key", None))
     return FileMarker(marker, Payload.from_text(text), floor, **options)
 
 
@@ -106,7 +105,7 @@ def test_each_file_is_told_apart(tmp_path: Path) -> None:
         assert " object at " not in outcome.reason
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*")}
     images = {"good.png", "photo.png", "sub/done.png"}
-    assert written == images | {f"{name}.json" for name in images} | {FOLDER_FILE.name, ".lock"}
+    assert written == images | {f"{name}.json" for name in images} | {FOLDER_FILE, ".lock"}
 
 
 def test_going_on_leaves_what_is_done_and_clears_what_is_torn(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_going_on_leaves_what_is_done_and_clears_what_is_torn(tmp_path: Path) ->
     torn = out / "sub" / f"{PARTIAL}xyz"
     torn.mkdir()
     (torn / "b.png").write_bytes(b"half")
-    with pytest.raises(CheckpointError, match="add --resume"):
+    with pytest.raises(ConfigurationError, match="add --resume"):
         mark(source, out, file_marker())
     found = mark(source, out, file_marker(), resume=True)
     assert [outcome.status for outcome in found.values()] == [Status.WRITTEN, Status.DONE]
@@ -167,9 +166,9 @@ def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
     }
     for message, markers in others.items():
         for marker in markers:
-            with pytest.raises(CheckpointError, match=f"holds another run .*{message}"):
+            with pytest.raises(ConfigurationError, match=f"marked otherwise .*{message}"):
                 mark(source, out, marker, resume=True)
-    assert "hello" not in (out / FOLDER_FILE.name).read_text()
+    assert "hello" not in (out / FOLDER_FILE).read_text()
 
 
 def test_a_region_is_the_same_however_it_is_written(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_a_region_is_the_same_however_it_is_written(tmp_path: Path) -> None:
     for same in ("1, 2,3,4", " 01,2 ,3,004 "):
         found = mark(source, out, file_marker(protect=Region.parse(same)), resume=True)
         assert found["a.png"].status is Status.DONE
-    with pytest.raises(CheckpointError, match="protect"):
+    with pytest.raises(ConfigurationError, match="protect"):
         mark(source, out, file_marker(protect=Region.parse("1,2,3,5")), resume=True)
 
 
@@ -223,21 +222,6 @@ def test_links_in_the_place_of_files_are_neither_written_through_nor_waited_for(
     assert not (out / "b.png").exists()
 
 
-def test_a_folder_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
-    source, out = folder(tmp_path / "in", "a.png", "b.png"), tmp_path / "out"
-    (first,) = MARKER.before
-    marker = FileMarker(first, Payload.from_text("hello"), 40.0)
-    mark(source, out, marker)
-    assert first.formerly is not None
-    for path in (out / FOLDER_FILE.name, out / "a.png.json", out / "b.png.json"):
-        path.write_text(path.read_text().replace(first.model, first.formerly))
-    (out / "b.png").unlink()
-    with pytest.raises(CheckpointError, match="model"):  # half of a folder is not marked by another network
-        mark(source, out, replace(marker, marker=MARKER), resume=True)
-    found = mark(source, out, marker, resume=True)
-    assert [found[name].status for name in ("a.png", "b.png")] == [Status.DONE, Status.WRITTEN]
-
-
 def test_what_may_change_and_what_is_replaced_is_the_same_when_a_folder_is_gone_on_with(tmp_path: Path) -> None:
     source, out = folder(tmp_path / "in", "a.png"), tmp_path / "out"
     found = mark(source, out, file_marker(max_difference=4))
@@ -248,7 +232,7 @@ def test_what_may_change_and_what_is_replaced_is_the_same_when_a_folder_is_gone_
         (file_marker(), "max_difference 4.0 there, None here"),
         (file_marker(replace=True), "replace False there, True here"),
     ):
-        with pytest.raises(CheckpointError, match=told):
+        with pytest.raises(ConfigurationError, match=told):
             mark(source, out, other, resume=True)
 
 
@@ -264,9 +248,9 @@ def test_marked_images_are_refused_one_by_one_or_replaced(tmp_path: Path) -> Non
 
 def test_a_folder_with_other_things_or_another_process_in_it_is_refused(tmp_path: Path) -> None:
     source, out = folder(tmp_path / "in", "a.png"), folder(tmp_path / "out", "mine.png")
-    with pytest.raises(CheckpointError, match="exists and is not a run of marked images"):
+    with pytest.raises(ConfigurationError, match="exists and holds other files"):
         mark(source, out, file_marker())
     assert {path.name for path in out.iterdir()} == {"mine.png"}
     mark(source, tmp_path / "new", file_marker())
-    with alone(tmp_path / "new", "folder"), pytest.raises(CheckpointError, match="another process is working"):
+    with alone(tmp_path / "new"), pytest.raises(ConfigurationError, match="another process is working"):
         mark(source, tmp_path / "new", file_marker(), resume=True)

@@ -18,6 +18,7 @@ from PIL import Image
 
 from floormark import Payload, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries
+from floormark.errors import ConfigurationError, DataError, OutputError
 from floormark.files.folder import Status, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker, Region
 from floormark.signing import (
@@ -31,7 +32,6 @@ from floormark.signing import (
 )
 from floormark.verify import Verification, verify_files
 from natural_images import natural_image
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
 from test_watermark_certificate import certificates, example
 
 MARKER = Watermarker.load()
@@ -225,7 +225,7 @@ RSA, CURVE = rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.S
 @pytest.mark.parametrize(
     ("content", "passphrase", "message"),
     [
-        (b"", None, "cannot be read as a private key: expected PEM; make one with: samplewise watermark keygen NAME"),
+        (b"", None, "cannot be read as a private key: expected PEM; make one with: floormark keygen NAME"),
         (b"\x00\xff" * 50, None, "cannot be read as a private key: expected PEM"),
         (MINE.pem()[:70], b"x", "cannot be read as a private key: expected PEM"),
         (b"x" * 20_000, None, "expected a private key, got more than 16384 bytes"),
@@ -313,7 +313,7 @@ def test_a_folder_is_signed_file_by_file_and_gone_on_with_by_the_same_key_only(t
     for task in found:
         assert not verify_files(MARKER, task.source, task.target, public_key=MINE.public).problems
     for signer in (OTHER, None):
-        with pytest.raises(CheckpointError, match=f"holds another run .*signed_by {MINE.public.fingerprint} there"):
+        with pytest.raises(ConfigurationError, match=f"marked otherwise .*signed_by {MINE.public.fingerprint} there"):
             marked(signer)
     OTHER.sign(ImageCertificate.read(out / "b.png.json")).write(out / "b.png.json")
     assert marked(MINE) == [Status.DONE, Status.BAD]
@@ -321,21 +321,6 @@ def test_a_folder_is_signed_file_by_file_and_gone_on_with_by_the_same_key_only(t
     assert marked(MINE) == [Status.DONE, Status.WRITTEN]
     kept = [path for path in out.iterdir() if MINE.secret.hex().encode() in path.read_bytes()]
     assert not kept
-
-
-def test_folders_that_were_begun_before_there_were_signatures_go_on(tmp_path: Path) -> None:
-    source, out = tmp_path / "in", tmp_path / "out"
-    source.mkdir()
-    Image.fromarray(GREY).save(source / "a.png")
-    found = tasks(source, image_files(source)[0], out)
-    list(mark_folder(file_marker(None), found, out, workers=1, resume=False))
-    settings_file = out / ".samplewise-watermark.json"
-    stored = json.loads(settings_file.read_text())
-    del stored["settings"]["signed_by"]
-    settings_file.write_text(json.dumps(stored))
-    assert [one.status for one in mark_folder(file_marker(None), found, out, workers=1, resume=True)] == [Status.DONE]
-    with pytest.raises(CheckpointError, match="holds another run"):
-        list(mark_folder(file_marker(), found, out, workers=1, resume=True))
 
 
 def test_a_key_may_come_through_a_pipe(tmp_path: Path) -> None:

@@ -5,32 +5,22 @@ import math
 import re
 import subprocess
 import sys
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-import samplewise as sw
 from floormark import Key, Payload, Watermarker
-from floormark.imageio import StoredImage
-from floormark.network_input import NetworkView
-from floormark.strength import Strongest
+from floormark.errors import ConfigurationError, DataError, RefusedError
 from natural_images import natural_image
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, RefusedError
-from studies.watermark.networks import FIRST_SHIPPED_FILE, Hidden, Network, Swift
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
-FIRST_FILE = Path(str(resources.files("floormark") / FIRST_SHIPPED_FILE))
-MARKER, FIRST = Watermarker.load(), Watermarker.load(FIRST_FILE)
-MARKERS = {key: Watermarker(MARKER.network, model="m", key=key) for key in (None, KEY)}
+MARKER = Watermarker.load()
+MARKERS = {key: Watermarker(MARKER.network, key=key) for key in (None, KEY)}
 IMAGE = natural_image(height=256, width=264)
 
 
@@ -112,7 +102,7 @@ def test_sixteen_bits_keep_the_floor_against_the_range_in_use(low: int, span: in
     assert MARKER.extract(image).message is None
 
 
-def test_loading_the_shipped_networks_imports_no_compiler() -> None:
+def test_loading_the_shipped_network_imports_no_compiler() -> None:
     code = (
         "import sys; from floormark import Watermarker; Watermarker.load();"
         "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])"
@@ -173,18 +163,8 @@ def test_the_smallest_image_is_one_tile() -> None:
     assert MARKER.extract(MARKER.embed(smallest, "x", psnr=28).image).message == "x"
 
 
-def test_what_a_network_of_cells_needs_is_said_in_cells() -> None:
-    for height, width in ((1, 1), (112, 104), (8, 1000)):
-        with pytest.raises(DataError, match=rf"such as (\d+) x \1, got {width} x {height}") as told:
-            FIRST.embed(np.zeros((height, width), np.uint8), "x")
-        assert not FIRST.extract(np.zeros((height, width), np.uint8))
-    side = int(re.findall(r"such as (\d+)", str(told.value))[0])
-    with pytest.raises(RefusedError):  # large enough, but it is protected
-        FIRST.embed(np.zeros((side, side), np.uint8), "x", psnr=28, protect=np.ones((side, side), np.bool_))
-
-
 def test_without_the_right_key_there_is_nothing() -> None:
-    keyed, other = (Watermarker(MARKER.network, model="m", key=key) for key in (KEY, OTHER))
+    keyed, other = (Watermarker(MARKER.network, key=key) for key in (KEY, OTHER))
     marked, plain = keyed.embed(IMAGE, "secret", psnr=40).image, MARKER.embed(IMAGE, "public", psnr=40).image
     assert keyed.extract(marked).message == "secret"
     assert [reader.extract(marked).message for reader in (MARKER, other)] == [None, None]
@@ -220,19 +200,6 @@ def test_a_second_message_is_refused_or_takes_the_place_of_the_first() -> None:
         MARKER.embed(found.image, "third", psnr=40)
 
 
-def test_what_the_first_version_marked_is_read_and_can_be_replaced() -> None:
-    for key in (None, KEY):
-        first, now = Watermarker.load(FIRST_FILE, key=key), Watermarker.load(key=key)
-        for image in (IMAGE, deep_image(1000, 4000)):
-            marked = first.embed(image, "of the first", psnr=42).image
-            found = now.extract(marked)
-            assert (found.message, found.belongs) == ("of the first", None)  # it was tied to nothing
-            with pytest.raises(RefusedError, match="marked already, with 'of the first'"):
-                now.embed(marked, "new", psnr=40)
-            assert now.extract(now.embed(marked, "new", psnr=40, replace=True).image).message == "new"
-    assert Watermarker.load(key=OTHER).extract(marked).message is None
-
-
 def test_unmarked_images_read_as_nothing() -> None:
     random = np.random.default_rng(0)
     for seed in range(4):
@@ -250,7 +217,7 @@ def test_unmarked_images_read_as_nothing() -> None:
 def test_thousands_of_unmarked_images_read_as_nothing_with_any_key(part: int) -> None:
     random = np.random.default_rng(part)
     for seed in range(part * 375, part * 375 + 375):
-        marker = Watermarker(MARKER.network, model="m", key=Key(random.bytes(16)) if seed % 2 else None)
+        marker = Watermarker(MARKER.network, key=Key(random.bytes(16)) if seed % 2 else None)
         assert not marker.extract(random.integers(0, 256, (128, 128), np.uint8)), seed
         assert not marker.extract(natural_image(height=200, width=168, seed=seed)), seed
 
@@ -318,146 +285,8 @@ def test_what_are_no_bits_is_refused(digits: str) -> None:
         Payload.from_bits(digits)
 
 
-def test_networks_are_loaded_from_files_and_others_refused(tmp_path: Any) -> None:
-    from samplewise.storage.checkpoint import MODEL_FILE
-    from studies.watermark.networks import save_network
-
-    save_network(tmp_path / MODEL_FILE, Swift(64, size=64))
-    save_network(tmp_path / "hidden", Hidden(64, size=64))
-    marker = Watermarker.load(tmp_path)
-    assert marker.network.bits == 64
-    assert marker.model.startswith("swift-")
-    assert marker.model == Watermarker.load(tmp_path / MODEL_FILE).model != MARKER.model
-    hidden = Watermarker.load(tmp_path / "hidden")
-    assert hidden.model.startswith("hidden-")
-    with pytest.raises(RefusedError, match="bits are wrong when read back"):  # it has learned nothing
-        hidden.embed(natural_image(3, height=80, width=80), b"x", psnr=40)
-    with pytest.raises(DataError, match=r"at least 4096 squares of 1 x 1 pixels.*such as 64 x 64, got 40 x 40"):
-        hidden.embed(np.zeros((40, 40), np.uint8), b"x")
-    with pytest.raises(DataError, match="nothing: no such file; expected trained weights"):
-        Watermarker.load(tmp_path / "nothing")
-    (tmp_path / "torn").write_bytes((tmp_path / MODEL_FILE).read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        Watermarker.load(tmp_path / "torn")
-
-
-class Stamp(Network):
-    """Not one of ours, and trained by nobody: each bit makes a square of 8 x 8 pixels lighter or darker."""
-
-    cell = 8
-
-    @property
-    def least_cells(self) -> int:
-        return self.bits
-
-    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
-        height, width = images.shape[2] // 8, images.shape[3] // 8
-        signs = (2.0 * messages - 1.0).repeat(1, -(-height * width // self.bits))[:, : height * width]
-        pattern = torch.tensor([1.0, -1.0]).repeat(4)  # stripes, which the image itself hardly has
-        return images + 0.02 * signs.view(-1, 1, height, width).kron(pattern.outer(torch.ones(8)))
-
-    def extract(self, images: Tensor) -> Tensor:
-        pattern = torch.tensor([1.0, -1.0]).repeat(4).outer(torch.ones(8))
-        cells = torch.nn.functional.conv2d(images, pattern[None, None], stride=8).flatten(1)
-        return cells[:, : cells.shape[1] // self.bits * self.bits].view(len(images), -1, self.bits).sum(1)
-
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return (read - messages).square().mean(1)
-
-
-def test_any_network_that_fulfils_the_interface_is_taken() -> None:
-    marker = Watermarker(Stamp(64, size=64))
-    assert marker.model.startswith("stamp-")
-    image = np.add.outer(np.arange(264), np.arange(256)).astype(np.float64)
-    image = (60 + image / 4).astype(np.uint8)
-    found = marker.embed(image, b"x", psnr=36)
-    assert found.certificate.satisfied
-    assert marker.extract(found.image).message == b"x"
-    with pytest.raises(DataError, match="at least 64 squares of 8 x 8 pixels"):
-        marker.embed(image[:40, :40], b"x")
-
-
-def test_the_name_of_a_network_is_that_of_its_weights(tmp_path: Path) -> None:
-    from samplewise.storage.checkpoint import load_state, save_state
-    from studies.watermark.networks import save_network
-
-    torch.manual_seed(0)
-    save_network(tmp_path / "a", Swift(64, size=64))
-    marker = Watermarker.load(tmp_path / "a")
-    state = load_state(tmp_path / "a")
-    save_state(tmp_path / "b", state | {"trained_by": "somebody"})  # another file, the same weights
-    assert (tmp_path / "a").read_bytes() != (tmp_path / "b").read_bytes()
-    assert Watermarker.load(tmp_path / "b").model == marker.model == Watermarker(marker.network).model
-    next(iter(state["model"].values()))[0] += 1
-    save_state(tmp_path / "c", state)
-    assert Watermarker.load(tmp_path / "c").model != marker.model
-
-
-def test_weights_that_do_not_fit_what_they_ask_for_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
-    from samplewise.storage.checkpoint import load_state, save_state
-    from studies.watermark.networks import save_network
-
-    save_network(tmp_path / "a", Swift(64, size=64, width=8))
-    state = load_state(tmp_path / "a")
-    cases: dict[str, dict[str, Any]] = {
-        "size mismatch": {"arguments": state["arguments"] | {"width": 30_000}},  # 65 GB
-        "expected encoder.fine.0.weight of type torch.float32": {
-            "model": {key: value.double() for key, value in state["model"].items()}
-        },
-        "expected a width": {"arguments": state["arguments"] | {"width": -8}},
-        "unexpected keyword": {"arguments": state["arguments"] | {"depth": 8}},
-        "does not fit": {"model": []},
-        "is not a watermarking network": {"network": ["swift"]},
-    }
-    for message, change in cases.items():
-        save_state(tmp_path / "b", state | change)
-        with pytest.raises(CheckpointError, match=f"does not fit the network it names.*{message}|{message}"):
-            Watermarker.load(tmp_path / "b")
-
-
-def test_the_watermarker_is_reached_from_the_package() -> None:
-    assert sw.watermark.Watermarker is Watermarker
-    with pytest.raises(AttributeError, match="no attribute 'watermarks'"):
-        sw.watermarks  # noqa: B018
-
-
-class Twice(Network):
-    """Adds the image to itself."""
-
-    cell = 8
-
-    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
-        return 2 * images
-
-    def extract(self, images: Tensor) -> Tensor:
-        return images.mean((1, 2, 3))[:, None]
-
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return read[:, 0]
-
-
 def test_a_mark_that_hides_its_image_is_refused_and_a_weaker_one_not() -> None:
     noise = np.rint(np.random.default_rng(0).normal(200, 1.5, (256, 256))).astype(np.uint8)
     with pytest.raises(RefusedError, match=r"higher floor"):
         MARKER.embed(noise, "x", psnr=30)
     assert MARKER.extract(MARKER.embed(noise, "x", psnr=45).image).belongs is not False
-
-
-@given(st.integers(1, 900), st.integers(1, 900), st.sampled_from([1, 3]))
-def test_a_view_is_cut_into_whole_cells_and_comes_back_in_the_shape_of_the_image(
-    height: int, width: int, channels: int
-) -> None:
-    image = StoredImage(np.broadcast_to(np.uint8(2), (height, width)), 8)
-    view = NetworkView.of(image, Twice(1, size=8, channels=channels))
-    seen = view.tensor()
-    assert (seen.shape[1], seen.shape[2] % 8, seen.shape[3] % 8) == (channels, 0, 0)
-    assert seen.shape[2] // 8 * (seen.shape[3] // 8) == view.room  # in cells, as the network needs one
-    assert torch.allclose(seen, torch.tensor(2 / 255))
-    drawing = view.drawing(np.zeros(1, np.uint8))
-    assert drawing.residual.shape == seen.shape[2:]
-    np.testing.assert_allclose(drawing.residual, 2.0, rtol=1e-5)
-    assert drawing.scale == view.factor
-    marked = Strongest(image, drawing, 1.0).pixels(25.0)
-    assert marked.shape == (height, width)
-    np.testing.assert_array_equal(marked, 4)  # as 2 of 255 are 42 dB, all of it
-    np.testing.assert_allclose(view.logits(), [2 / 255], rtol=1e-5)

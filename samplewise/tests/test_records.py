@@ -172,7 +172,7 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
 )
 def test_what_is_wrong_is_said_with_the_file(tmp_path: Path, text: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"recipe\.toml: {complaint}"):
-        toml_values(written(tmp_path, text), Recipe, apart=("data",))
+        toml_values(written(tmp_path, text), Recipe, exclude=("data",))
 
 
 @pytest.mark.parametrize("text", ["name = ", "\0", "x = 1\nx = 2", "a = " + "[" * 5000, "#" * (1 << 21)])
@@ -191,4 +191,4 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_fields_apart_are_not_written() -> None:
-    assert "data" not in toml_of(Recipe("a", data="fingerprint"), apart=("data",))
+    assert "data" not in toml_of(Recipe("a", data="fingerprint"), exclude=("data",))

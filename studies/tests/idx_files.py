@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.data.mnist import FILES, PublishedData
+from studies.data import FILES, PublishedData
 
 SIDE = 4
 

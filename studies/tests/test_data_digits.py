@@ -6,7 +6,7 @@ from studies.data import digits
 
 
 def test_the_digits_are_split_alike_in_every_class() -> None:
-    data = digits(test_share=0.25, seed=3)
+    data = digits(test_fraction=0.25, seed=3)
     assert len(data.train) + len(data.test) == 1797
     assert data.shape == (8, 8)
     images, labels = data.train.tensors
@@ -25,4 +25,4 @@ def test_the_split_is_a_function_of_the_seed() -> None:
 
 def test_a_share_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="between 0 and 1"):
-        digits(test_share=1.0)
+        digits(test_fraction=1.0)

@@ -7,7 +7,7 @@ import torch
 from idx_files import contents, described, idx, write_folder
 from samplewise.errors import ConfigurationError, DataError
 from studies.data import FASHION_MNIST, MNIST, ImageData, load_folder, published
-from studies.data.mnist import FILES, OWN, PUBLISHED
+from studies.data import FILES, OWN, PUBLISHED
 
 
 @pytest.mark.parametrize("compressed", [False, True])

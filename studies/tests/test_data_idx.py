@@ -10,7 +10,7 @@ import torch
 from idx_files import idx
 from limits import cost
 from samplewise.errors import DataError
-from studies.data.mnist import read_idx
+from studies.data import read_idx
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_idx(tmp_path / "nowhere", 3)
 
 
-READ = "import sys; from pathlib import Path; from studies.data.mnist import read_idx; read_idx(Path(sys.argv[1]), 3)"
+READ = "import sys; from pathlib import Path; from studies.data import read_idx; read_idx(Path(sys.argv[1]), 3)"
 
 
 @pytest.mark.parametrize("announced", [(1 << 32) + (1 << 24), 28 * 28])

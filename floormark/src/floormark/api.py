@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -12,17 +11,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from floormark.certificate import ImageCertificate, sha256
+from floormark.certificate import ImageCertificate
 from floormark.display_range import shown_range
+from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.fidelity import fidelity
 from floormark.imageio import StoredImage
+from floormark.network import SHIPPED_FILE, Lattice, load_network, network_name
 from floormark.payload import Extracted, Key, Payload
 from floormark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
-from floormark.tiling import Plain, Scheme, Woven
-from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.storage.checkpoint import MODEL_FILE
-from studies.watermark.networks import FIRST_SHIPPED_FILE, SHIPPED_FILE, Lattice, Network, load_network, network_name
+from floormark.tiling import Woven
 
+MODEL_FILE = "model.safetensors"
+"""What was trained, in the folder of its run."""
 STRONGEST = 24.0
 """How many times its residual a network is given where the floor leaves room."""
 SEARCHED = 1 << 22, 1 << 23
@@ -50,50 +50,38 @@ class Watermarker:
     """Hides messages in images of any size and bit depth, and reads them.
 
     Args:
-        network: trained, of any kind. Only what a :class:`~studies.watermark.networks.Lattice` marked is found when
-            it was moved, and tied to its image.
-        model: its name in certificates; made of its weights if not given.
+        network: trained.
         key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
-        formerly: its name in certificates of earlier versions, which hashed the file of weights.
-        before: those of earlier versions, whose files are read too.
 
     Example:
-        >>> import numpy as np, samplewise as sw
+        >>> import numpy as np
+        >>> from floormark import Watermarker
         >>> image = (60 + np.add.outer(np.arange(256), np.arange(256)) // 4).astype(np.uint8)
-        >>> marker = sw.watermark.Watermarker.load()
+        >>> marker = Watermarker.load()
         >>> marked = marker.embed(image, "patient 4711", psnr=40)
         >>> marker.extract(marked.image).message
         'patient 4711'
     """
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        model: str | None = None,
-        key: Key | None = None,
-        formerly: str | None = None,
-        before: Sequence[Watermarker] = (),
-    ) -> None:
+    def __init__(self, network: Lattice, *, key: Key | None = None) -> None:
+        if not isinstance(network, Lattice):
+            raise ConfigurationError(f"expected a network of the kind lattice, got {type(network).__name__}")
         self.network = network.eval()
-        self.model = network_name(network) if model is None else model
-        self.formerly = formerly
-        self.scheme: Scheme = Woven(network, key) if isinstance(network, Lattice) else Plain(network, key)
-        self.before = tuple(before)
+        self.model = network_name(network)
+        self.scheme = Woven(network, key)
         self.codec = self.scheme.codec
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, key: Key | None = None) -> Self:
-        """Load trained weights: a file, the folder that ``samplewise watermark train`` left, or the shipped ones."""
+        """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
-            here = resources.files("floormark")
-            with resources.as_file(here / SHIPPED_FILE) as file, resources.as_file(here / FIRST_SHIPPED_FILE) as first:
-                return cls(load_network(file), key=key, before=[cls.load(first, key=key)])
+            with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
+                return cls(_lattice(file), key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
-            raise DataError(f"{file}: no such file; expected trained weights, or a run of samplewise watermark train")
-        return cls(load_network(file), key=key, formerly=f"swift-{sha256(file)[:12]}")
+            raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
+        return cls(_lattice(file), key=key)
 
     def embed(
         self,
@@ -134,17 +122,10 @@ class Watermarker:
         One look if nobody moved the image; else it is looked for.
         """
         stored = as_stored(image)
-        found = self.scheme.look(stored).found or self._earlier(stored) or self.scheme.search(stored)
+        found = self.scheme.look(stored).found or self.scheme.search(stored)
         if found is None:
             return Extracted()
-        # Of every reader and not only up to here: all of them would try what is not marked.
-        tries = self.scheme.tries + sum(one.scheme.tries for one in self.before)
-        return replace(found, chance=min(1.0, tries * found.chance))
-
-    def _earlier(self, image: StoredImage) -> Extracted | None:
-        """What an earlier version wrote into an image that nobody moved."""
-        looks = (one.scheme.look(image).found for one in self.before)
-        return next((found for found in looks if found is not None), None)
+        return replace(found, chance=min(1.0, self.scheme.tries * found.chance))
 
     def mark(
         self,
@@ -162,12 +143,10 @@ class Watermarker:
         self.codec.correctable(len(payload.content))  # refuses what is too long before any work
         self.scheme.check_room(image)
         there = self.scheme.look(image)
-        found = there.found or self._earlier(image)
-        if found is not None and not replace:
+        if there.found is not None and not replace:
             raise RefusedError(
-                f"the image is marked already, with {found.message!r}: mark the original, or replace that message"
+                f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
             )
-        # What an earlier version wrote stays there, and is read no more: the new message is found first.
         instead = None if there.found is None else there
         mask = None if protect is None else _checked_mask(protect, image)
 
@@ -221,6 +200,13 @@ class Watermarker:
             bit_errors=bit_errors,
             fidelity=fidelity(original, marked, protected=protect),
         )
+
+
+def _lattice(file: Path) -> Lattice:
+    """The network in a file, which knows no other kind."""
+    network = load_network(file)
+    assert isinstance(network, Lattice)
+    return network
 
 
 def _difficulty(room: float, protect: NDArray[np.bool_] | None, *, hopeless: bool) -> str:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from floormark.disk import open_regular, read_json, write_json
+from floormark.errors import DataError, did_you_mean
 from floormark.fidelity import Fidelity
 from floormark.imageio import naming
 from floormark.strength import HIGHEST_FLOOR, LOWEST_FLOOR
-from samplewise.errors import DataError, did_you_mean
-from samplewise.storage.disk import open_regular, write_json
-from samplewise.storage.records import read_json
 
-FORMAT = "samplewise-watermark-certificate-2"
+FORMAT = "floormark-certificate-3"
 ALGORITHM = "ed25519"
 MAX_FILE = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200
@@ -121,7 +120,7 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
     values = dict(entries)
     if values.pop("format", None) != FORMAT:
         raise DataError(
-            f"{path}: is not a certificate of a marked image of this version of the library ({FORMAT}): mark it again"
+            f"{path}: is not a certificate of a marked image of this version of floormark ({FORMAT}): mark it again"
         )
     told = values.pop("satisfied", None)
     with naming(Path(path)):

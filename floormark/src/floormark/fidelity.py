@@ -9,13 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
+from floormark.errors import DataError
 from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH
-from samplewise import measures
-from samplewise.errors import DataError
 
 BAND, SSIM_BAND = 1 << 20, 1 << 17  # values that are compared at once
-SSIM_SIGMA = 1.5  # pixels: the standard deviation of its window
+SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # pixels: side and standard deviation of its Gaussian window
 
 
 @dataclass(frozen=True)
@@ -116,12 +115,12 @@ def _worst_patch(original: StoredImage, squares: NDArray[np.int64], span: float)
 
 
 def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
-    """:func:`samplewise.measures.ssim` of large images: along rows, then columns, a band of rows at a time.
+    """The structural similarity (Wang et al., 2004): filtered along rows, then columns, a band of rows at a time.
 
     In float64, since the variance of what is bright and flat is a difference of two numbers that are nearly equal; of
     the images' sum and difference, which have four moments where the images themselves have five.
     """
-    size, peak = measures.SSIM_WINDOW, original.peak
+    size, peak = SSIM_WINDOW, original.peak
     if min(marked.shape[:2]) < size:
         return None
     window = torch.exp(-((torch.arange(size, dtype=torch.float64) - size // 2) / SSIM_SIGMA).square() / 2)

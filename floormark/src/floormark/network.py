@@ -1,21 +1,33 @@
-"""A network whose mark repeats over the image, so that it can be found again wherever the image went."""
+"""Networks that hide a message in an image and read it back: the base class, the shipped kind, the file of weights."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.base_network import Network
+from floormark.disk import atomic, cannot_write, check_regular
+from floormark.errors import ConfigurationError, DataError
 from floormark.patches import above_image, calmness
-from samplewise.errors import ConfigurationError
-from studies.watermark.networks.swift import CELL as CELL
-from studies.watermark.networks.swift import GROUPS, block
 
+FORMAT = "floormark-network-1"
+SHIPPED_FILE = "lattice.safetensors"
+"""The trained network that comes with the package, in its folder."""
+CELL = 8
+"""Side of a cell in pixels: that of a JPEG block."""
+GROUPS = 8
+"""That group norm divides the channels of a layer into."""
 TILE = 64
 """Side in pixels of what repeats."""
 ACROSS = TILE // CELL
@@ -29,6 +41,70 @@ PILOT_BAND = 5.0, 22.0
 """Lowest and highest number of waves of a pilot in a tile: of less a lung is full, of more JPEG leaves nothing."""
 STRENGTH = 0.02
 """Change of a pixel where the gain is one."""
+
+
+Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From what the encoder gave, and the covers, to the images that ship and those that arrive."""
+
+
+class Network(nn.Module, ABC):
+    """An encoder and a decoder trained together: all that training, evaluation and the tool ask of one.
+
+    A subclass takes these arguments and gives the three methods below. Files know it by the name that it has in the
+    ``kinds`` of :func:`save_network` and :func:`load_network`.
+
+    Args:
+        bits: length of a message.
+        size: height and width of the images it is made for.
+        channels: of an image.
+        width: channels of the layers.
+    """
+
+    cell: ClassVar[int] = 1
+    """The sides of the images it takes are multiples of this."""
+
+    def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
+        super().__init__()
+        self.bits = bits
+        self.size = size
+        self.channels = channels
+        self.width = width
+
+    @property
+    def arguments(self) -> dict[str, int]:
+        """What to build the same network from."""
+        return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
+
+    @property
+    def least_cells(self) -> int:
+        """How many squares of :attr:`cell` an image must have to hold a message; as many as one of its own size."""
+        return (self.size // self.cell) ** 2
+
+    def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
+        """Hide messages, send the images through a channel; the images that ship, and what is read of what arrives.
+
+        Training calls this, not the parts: wrappers for several devices see only calls of the whole model.
+        """
+        shipped, arrived = channel(self.embed(images, messages), images)
+        return shipped, self.extract(arrived)
+
+    @abstractmethod
+    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
+        """Images ``(B, C, H, W)`` in [0, 1] with messages ``(B, L)`` of zeros and ones; neither clamped nor rounded."""
+
+    @abstractmethod
+    def extract(self, images: Tensor) -> Tensor:
+        """What the network reads from images, ``(B, C, H, W)`` to ``(B, L)``; a value above zero reads as 1."""
+
+    @abstractmethod
+    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
+        """How far what was read is from the message, ``(B, L)`` twice to ``(B,)``."""
+
+
+def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
+    """A 3x3 convolution, group norm, ReLU."""
+    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
+    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
 
 
 class Lattice(Network):
@@ -182,3 +258,84 @@ def pilot_tile(seed: bytes) -> Tensor:
     """The pilot that belongs to ``seed``, ``(64, 64)``: in every version the same."""
     draws = np.frombuffer(hashlib.shake_256(b"samplewise pilot " + seed).digest(TILE**2 * 2), "<u2")
     return _banded(torch.from_numpy(draws.reshape(1, TILE, TILE) / 65535.0 - 0.5).float())[0]
+
+
+KINDS: Mapping[str, type[Network]] = {"lattice": Lattice}
+"""The kinds of network that the tool knows, by the names that files use."""
+
+
+def network_name(network: Network, *, kinds: Mapping[str, type[Network]] = KINDS) -> str:
+    """What tells a network from others in certificates: its kind, and a part of the hash of all its weights."""
+    digest = hashlib.sha256(json.dumps(network.arguments, sort_keys=True).encode())
+    for part in _weight_bytes(network.state_dict()):
+        digest.update(part)
+    return f"{_kind(network, kinds)}-{digest.hexdigest()[:12]}"
+
+
+def _weight_bytes(weights: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """What a digest of weights is made of: their names, types, shapes and values."""
+    for key, value in sorted(weights.items()):
+        yield f"{key}:{value.dtype}:{tuple(value.shape)}".encode()
+        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _kind(network: Network, kinds: Mapping[str, type[Network]]) -> str:
+    """The name of a network's class, as files have it."""
+    return next((name for name, kind in kinds.items() if type(network) is kind), type(network).__name__.lower())
+
+
+def save_network(path: Path, network: Network, *, kinds: Mapping[str, type[Network]] = KINDS) -> None:
+    """Write a network to a safetensors file, whole or not at all.
+
+    The header holds the format, the kind and the arguments of the network as JSON, and a digest of these and of all
+    weights.
+    """
+    weights = {key: value.detach().cpu().contiguous().clone() for key, value in network.state_dict().items()}
+    header = {"format": FORMAT, "kind": _kind(network, kinds), "arguments": json.dumps(network.arguments)}
+    try:
+        with atomic(Path(path)) as temporary:
+            save_file(weights, temporary, metadata={**header, "digest": _digest(header, weights)})
+    except SafetensorError as error:
+        raise cannot_write(Path(path), OSError(0, str(error))) from error
+
+
+def load_network(path: Path, *, kinds: Mapping[str, type[Network]] = KINDS) -> Network:
+    """Build the network that :func:`save_network` wrote, in eval mode.
+
+    Raises:
+        DataError: the file is torn, foreign or damaged, or of a kind that is not among ``kinds``.
+    """
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise DataError(f"{path}: expected a network of the format {FORMAT}, got {header.get('format')!r}")
+            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
+        if header.pop("digest", None) != _digest(header, weights):
+            raise DataError(f"{path}: is damaged, as its contents do not match its checksum")
+        if (kind := header["kind"]) not in kinds:
+            raise DataError(f"{path}: expected a network of the kind {' or '.join(kinds)}, got {kind!r}")
+        with torch.device("meta"):  # the weights of the file are all that takes memory, whatever it asks for
+            network = kinds[kind](**json.loads(header["arguments"]))
+        if network.channels not in (1, 3):
+            raise ValueError(f"expected images of 1 or 3 channels, got {network.channels}")
+        for key, value in network.state_dict().items():
+            if weights[key].dtype != value.dtype:
+                raise TypeError(f"expected {key} of type {value.dtype}, got {weights[key].dtype}")
+        network.load_state_dict(weights, assign=True)
+    except DataError:
+        raise
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: cannot be read, it is torn or not a network: {error}") from error
+    except (KeyError, TypeError, RuntimeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: does not fit the network that it names: {' '.join(str(error).split())}") from error
+    return network.eval()
+
+
+def _digest(header: Mapping[str, str], weights: Mapping[str, Tensor]) -> str:
+    """Of the header and all weights."""
+    digest = hashlib.blake2b(json.dumps(dict(header), sort_keys=True).encode(), digest_size=16)
+    for part in _weight_bytes(weights):
+        digest.update(part)
+    return digest.hexdigest()

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from samplewise.errors import ProcessLostError
+from floormark.errors import ProcessLostError
 
 LOST = "a process was ended from outside, perhaps for want of memory"
 QUEUED = 4

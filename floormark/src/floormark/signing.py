@@ -16,12 +16,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from floormark.certificate import ALGORITHM, ImageCertificate, Signature
-from samplewise.errors import ConfigurationError
-from samplewise.storage.disk import cannot_write, open_regular, strict_json
+from floormark.disk import cannot_write, open_regular, strict_json
+from floormark.errors import ConfigurationError
 
 MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
 MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes
-ADVICE = "make one with: samplewise watermark keygen NAME"
+ADVICE = "make one with: floormark keygen NAME"
 FINGERPRINT = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
 
 

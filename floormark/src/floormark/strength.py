@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
+from floormark.errors import ConfigurationError, finite_number
 from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH
-from samplewise.errors import ConfigurationError, finite_number, needed_for
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
@@ -76,8 +76,8 @@ def enlarged(
     values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True
 ) -> NDArray[Any]:
     """Rows of ``values`` at ``scale`` times its size, between its points along cubic curves, or straight lines."""
-    with needed_for("marking", "watermark"):
-        from PIL import Image
+    from PIL import Image
+
     box = (0.0, rows.start / scale, width / scale, rows.stop / scale)
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.BILINEAR
     return np.asarray(Image.fromarray(values).resize((width, rows.stop - rows.start), how, box=box))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,21 +16,22 @@ from torch import Tensor
 
 from floormark.content_binding import PAIRS, Content
 from floormark.display_range import BAND, shown_grey, shown_range
+from floormark.errors import DataError
 from floormark.imageio import StoredImage, bands
-from floormark.network import CELL, TILE, pilot_tile
-from floormark.network_input import MOST, NetworkView, fraction
+from floormark.network import CELL, TILE, Lattice, pilot_tile
 from floormark.payload import Codec, Extracted, Key, Payload, derived
 from floormark.payload.codec import layouts
 from floormark.registration import CANDIDATES, Picture, Pilots, Place, periods, seen_at
 from floormark.strength import Drawing
-from samplewise.errors import DataError
-from studies.watermark.conversion import LEVELS
-from studies.watermark.networks import Lattice, Network
 
 SIDE = 256
 """The network's pixels along the shorter side of an image, whatever its size; smaller images are seen as they are."""
 PICTURE = 1024
 """Pixels of the shorter side, or up to twice as many, of the picture in which a mark is looked for."""
+MOST = 1 << 22
+"""Pixels that the network sees at most. Only images many times as long as they are wide have more."""
+LEVELS = 255
+"""Steps between black and white."""
 SALTS = 256
 """Pilots, of which an image has one; order and mask of the bits differ with it."""
 LEAST_PILOT = 4.5
@@ -49,20 +50,9 @@ LIKELY_PILOT = 2.6
 """Standard deviations that each of them has at least; of all pilots one has that by chance."""
 
 
-def check_bits(network: Network) -> None:
-    """Refuse a lattice whose messages are too short for the tool, before anybody trains it."""
-    if isinstance(network, Lattice):
-        layouts(network.bits, tie=PAIRS)
-
-
-def limits(network: Network) -> str:
-    """What the tool does not do with a network of another kind than the shipped one, in a line; else nothing."""
-    if isinstance(network, Lattice):
-        return ""
-    return (
-        f"a network of the kind {type(network).__name__.lower()}: the tool finds its messages only where nobody moved "
-        "the image, and cannot tell those that were copied from another image; a lattice has both"
-    )
+def check_bits(bits: int) -> None:
+    """Refuse a network whose messages are too short for the tool, before anybody trains it."""
+    layouts(bits, tie=PAIRS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,58 +64,6 @@ class Look:
     found: Extracted | None = None
     salt: str = ""
     """That the message was encoded with."""
-
-
-class Scheme(Protocol):
-    """One way to write messages into images and to read them."""
-
-    codec: Codec
-    tries: int
-    """How often reading one image tries to decode bits, at most."""
-
-    def room(self, image: StoredImage) -> float:
-        """How many times the room that a message needs there is; below 1 the image is too small."""
-
-    def check_room(self, image: StoredImage) -> None:
-        """Refuse an image that is too small."""
-
-    def draw(self, image: StoredImage, payload: Payload, floor: float, *, instead: Look | None = None) -> Drawing:
-        """What to add to an image so that it carries a payload at a floor, or ``instead`` of what was read another."""
-
-    def look(self, image: StoredImage) -> Look:
-        """Read an image that nobody moved."""
-
-    def search(self, image: StoredImage) -> Extracted | None:
-        """Read an image that was moved, if this way allows that."""
-
-
-class Plain:
-    """Cells that begin at the corner of an image: any network, and all files of the first version."""
-
-    tries = 1
-
-    def __init__(self, network: Network, key: Key | None) -> None:
-        self.network = network
-        self.codec = Codec(network.bits, key)
-
-    def room(self, image: StoredImage) -> float:
-        return NetworkView.of(image, self.network).room
-
-    def check_room(self, image: StoredImage) -> None:
-        NetworkView.of(image, self.network).check_room()
-
-    def draw(self, image: StoredImage, payload: Payload, floor: float, *, instead: Look | None = None) -> Drawing:
-        return NetworkView.of(image, self.network).drawing(self.codec.encode(payload))
-
-    def look(self, image: StoredImage) -> Look:
-        view = NetworkView.of(image, self.network)
-        if view.room < 1:
-            return Look()
-        logits = view.logits()
-        return Look(logits, self.codec.decode(logits))
-
-    def search(self, image: StoredImage) -> Extracted | None:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +79,10 @@ class Sight:
     @classmethod
     def of(cls, image: StoredImage) -> Self:
         """What is shown of an image, large ones at a fraction of their size; too oblong an image is refused."""
-        fraction(image)
+        height, width = image.pixels.shape[:2]
+        factor = max(1, min(height, width) // SIDE)
+        if height * width > MOST * factor**2:
+            raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
         return cls(image, shown_range(image), max(1, min(image.pixels.shape[:2]) // PICTURE))
 
     @cached_property

@@ -9,12 +9,12 @@ from typing import Any
 
 from floormark.api import Watermarker
 from floormark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
+from floormark.errors import DataError, finite_number
 from floormark.fidelity import Fidelity, fidelity
 from floormark.files.marking import Region
 from floormark.imageio import ImageFile, naming, read, shown_alike
 from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by
-from samplewise.errors import DataError, finite_number
 
 SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
 """How far a certificate may be from what another processor finds: it rounds otherwise."""
@@ -81,11 +81,6 @@ def verify_files(
     beside = certificate_path(marked)
     told, entries = read_entries(beside) if os.path.lexists(beside) else (None, {})
     signer = None if told is None or told.signature is None else signed_by(entries, told.signature)
-    if told is not None:
-        named = [one for one in (marker, *marker.before) if told.model in (one.model, one.formerly)]
-        for one in named[:1]:  # it reads the file, be it one of an earlier version, and no other does
-            marker = Watermarker(one.network, model=one.model, key=one.codec.key)
-            told = replace(told, model=one.model)
     floors = [] if told is None else [told.floor]
     if floor is not None:
         floors.append(finite_number(floor, "the PSNR floor"))

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from floormark import cli
 from floormark.signing import Signer, write_keys
 from natural_images import natural_image
-from samplewise.cli import watermark
-from samplewise.cli.outcome import run
 
 SECRET = "correct horse battery staple"
 
 
 def main(*arguments: str | Path) -> int:
-    return run(watermark.app, list(map(str, arguments)))
+    return cli.main(list(map(str, arguments)))
 
 
 def error(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -26,7 +25,7 @@ def error(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     assert main(*arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("samplewise: error: ")
+    assert err.startswith("floormark: error: ")
     return err
 
 
@@ -96,8 +95,8 @@ HOSTILE: dict[str, tuple[Callable[[str], str | bytes], int]] = {
     "zeros": (lambda text: bytes(1000), 2),
     "not text": (lambda text: b"\xff\xfe\xfa" + text.encode(), 2),
     "in UTF-16": (lambda text: text.encode("utf-16"), 0),
-    "of another version": (lambda text: text.replace("certificate-2", "certificate-1"), 2),
-    "of a later version": (lambda text: text.replace("certificate-2", "certificate-99"), 2),
+    "of another version": (lambda text: text.replace("certificate-3", "certificate-1"), 2),
+    "of a later version": (lambda text: text.replace("certificate-3", "certificate-99"), 2),
     "a list": (lambda text: f"[{text}]", 2),
     "a number": (lambda text: "1", 2),
     "nested deeply": (lambda text: '{"format":' * 50_000 + "1" + "}" * 50_000, 2),
@@ -187,4 +186,4 @@ def test_a_folder_is_signed(capsys: pytest.CaptureFixture[str], image: Path, tmp
     folder = ("embed", tmp_path / "in", tmp_path / "out", "--text", "a", "--psnr", "40", "--json")
     assert main(*folder, "--sign", tmp_path / "key") == 0
     assert json.loads(capsys.readouterr().out)["signed_by"] == signer.public.fingerprint
-    assert "holds another run (signed_by" in error(capsys, *folder, "--resume", "--sign", tmp_path / "other")
+    assert "marked otherwise (signed_by" in error(capsys, *folder, "--resume", "--sign", tmp_path / "other")

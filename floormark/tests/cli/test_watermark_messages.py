@@ -10,16 +10,15 @@ import pytest
 from PIL import Image
 
 from dicom_files import make
+from floormark import cli
 from natural_images import natural_image
-from samplewise.cli import watermark
-from samplewise.cli.outcome import run
 
 GREY = natural_image(height=256, width=264)
 PATIENTS = {"a.dcm": "PAT-1", "sub/b.dcm": "PAT-2"}
 
 
 def main(*arguments: str | Path) -> int:
-    return run(watermark.app, list(map(str, arguments)))
+    return cli.main(list(map(str, arguments)))
 
 
 def embed(source: Path, out: Path, *arguments: str | Path) -> int:
@@ -64,7 +63,7 @@ def test_each_file_gets_the_text_of_its_row(capsys: pytest.CaptureFixture[str], 
     assert messages(capsys, tmp_path / "out") == found
     table(tmp_path, 'file,text\nsub/b.dcm,"two, zwö"\na.dcm,other\n"photo, old.jpg",three\n')
     assert embed(scans, tmp_path / "out", "--messages", rows, "--resume") == 2
-    assert "holds another run (message_and_key" in capsys.readouterr().err
+    assert "marked otherwise (message_and_key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_messages_come_from_the_attributes_of_each_file(
     assert "PAT-" not in told + err + "".join(path.read_text() for path in (tmp_path / "out").rglob("*.json"))
     assert messages(capsys, tmp_path / "out") == {name: f"{text}!" for name, text in PATIENTS.items()}
     assert embed(scans, tmp_path / "out", "--message-from", "{PatientID}?", "--resume") == 2
-    assert "holds another run (message_and_key" in capsys.readouterr().err
+    assert "marked otherwise (message_and_key" in capsys.readouterr().err
 
 
 def test_a_single_file_takes_a_template_of_several_keywords(

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from floormark import cli
+from floormark.errors import printable
 from floormark.signing import Signer, write_keys
 from natural_images import natural_image
-from samplewise.cli import watermark
-from samplewise.cli.outcome import run
-from samplewise.errors import printable
 
 SECRET = "correct horse battery staple"
 GREY = natural_image(height=256, width=264)
 
 
 def main(*arguments: str | Path) -> int:
-    return run(watermark.app, list(map(str, arguments)))
+    return cli.main(list(map(str, arguments)))
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> str:
@@ -37,7 +35,7 @@ def error(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int 
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert err.startswith("samplewise: error: ")
+    assert err.startswith("floormark: error: ")
     return err
 
 
@@ -189,13 +187,6 @@ def test_bad_files_end_in_one_line(capsys: pytest.CaptureFixture[str], image: Pa
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_what_another_kind_of_network_lacks_is_said(capsys: pytest.CaptureFixture[str], image: Path) -> None:
-    for name, lacks in (("swift", True), ("lattice", False)):
-        with resources.as_file(resources.files("floormark") / f"{name}.safetensors") as weights:
-            assert main("extract", image, "--model", weights) == 1
-        assert ("moved" in capsys.readouterr().err) == lacks
-
-
 def test_force_replaces_and_lossy_allows_jpeg(capsys: pytest.CaptureFixture[str], image: Path, tmp_path: Path) -> None:
     marked = tmp_path / "marked.png"
     for text in ("first", "second"):
@@ -329,4 +320,23 @@ def test_folders_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize("command", ["embed", "extract", "verify", "keygen"])
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     told = shown(capsys, command, "--help")
-    assert f"samplewise watermark {command} " in told.partition("Example: ")[2]
+    assert f"floormark {command} " in told.partition("example: ")[2]
+
+
+def test_versions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "--version").startswith("floormark 0.")
+    assert json.loads(shown(capsys, "env", "--json")).keys() >= {"floormark", "python", "torch"}
+    assert "embed" in shown(capsys)  # alone, it shows its help
+
+
+def test_the_spelling_of_before_runs_and_says_the_new_one(
+    capsys: pytest.CaptureFixture[str], image: Path, tmp_path: Path
+) -> None:
+    marked = str(tmp_path / "marked.png")
+    assert cli.formerly(["watermark", "embed", str(image), marked, "--text", "old"]) == 0
+    assert "floormark embed" in capsys.readouterr().err.splitlines()[0]
+    assert cli.formerly(["watermark", "extract", marked]) == 0
+    out, err = capsys.readouterr()
+    assert out == "old\n"
+    assert "floormark extract" in err
+    assert cli.formerly(["watermark", "extract", "nothing.png"]) == 2

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,20 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from forked import Forked, command
+from floormark import cli
+from floormark.disk import PARTIAL
+from forked import Forked
 from natural_images import natural_image
-from samplewise.cli import watermark
-from samplewise.cli.outcome import run
-from samplewise.storage.disk import PARTIAL
 
-COMMAND = [sys.executable, "-W", "error", "-m", "samplewise.cli", "watermark"]
+COMMAND = [sys.executable, "-W", "error", "-m", "floormark"]
 COUNT = 24
+
+
+def command(*arguments: str) -> int:
+    """As ``python -W error -m floormark``, in a process that was forked."""
+    sys.warnoptions.append("error")  # which the processes that it starts are given too
+    warnings.simplefilter("error")
+    return cli.main(arguments)
 
 
 def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
@@ -87,8 +94,8 @@ def test_a_killed_run_leaves_whole_files_and_no_process_and_goes_on_to_the_same_
 ) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     arguments = ("--text", "hello", "--psnr", "40")
-    embed = ("watermark", "embed", str(images), str(out), *arguments, "--workers", "2")
-    process = Forked(command, "floormark", *embed, told=tmp_path / "told")
+    embed = ("embed", str(images), str(out), *arguments, "--workers", "2")
+    process = Forked(command, *embed, told=tmp_path / "told")
     wait_for(lambda: len(marked(out)) >= 2 or not process.is_alive())
     workers = children(process.pid)
     process.kill()
@@ -101,11 +108,11 @@ def test_a_killed_run_leaves_whole_files_and_no_process_and_goes_on_to_the_same_
             image.load()
         assert path.with_name(f"{path.name}.json").exists()
 
-    assert run(watermark.app, ["embed", str(images), str(out), *arguments, "--workers", "1", "--resume"]) == 0
+    assert cli.main(["embed", str(images), str(out), *arguments, "--workers", "1", "--resume"]) == 0
     told, progress = capsys.readouterr()
     assert told.startswith(f"{COUNT - len(done)} written, {len(done)} done before; lowest PSNR 40.0")
     assert f"{COUNT} of {COUNT} images" in progress
-    assert run(watermark.app, ["embed", str(images), str(whole), *arguments, "--workers", "1"]) == 0
+    assert cli.main(["embed", str(images), str(whole), *arguments, "--workers", "1"]) == 0
     assert contents(out) == contents(whole)
 
 
@@ -122,7 +129,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_several_processes_do(images: P
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to all of them
     code, told, err = finish(process)
     assert (code, told) == (130, "")
-    assert err.splitlines()[-1] == "samplewise: interrupted; a run that writes to a folder goes on with --resume"
+    assert err.splitlines()[-1] == "floormark: interrupted; a folder goes on with --resume"
     assert not list(out.rglob(f"{PARTIAL}*"))
     code, told, err = finish(start("embed", images, out, "--text", "hello", "--workers", "2", "--resume"))
     assert code == 0
@@ -165,7 +172,7 @@ def test_names_and_messages_that_cannot_be_shown_are_escaped(images: Path, tmp_p
     folder.mkdir()
     name = os.fsdecode(b"\xff\x1b[31m.png")
     (folder / name).write_bytes((images / "000.png").read_bytes())
-    assert run(watermark.app, ["embed", str(folder), str(tmp_path / "out"), "--text", "ä", "--workers", "1"]) == 0
+    assert cli.main(["embed", str(folder), str(tmp_path / "out"), "--text", "ä", "--workers", "1"]) == 0
     code, told, _ = finish(start("extract", tmp_path / "out", "--json", env={"PYTHONIOENCODING": "ascii"}))
     assert code == 0
     assert json.loads(told)[name]["message"] == "ä"

@@ -8,15 +8,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from samplewise import Method, Problem, Quadratic
 from samplewise.errors import ConfigurationError, whole_number
-from samplewise.optimality.gradients import estimate_smoothness as estimate_smoothness
-from samplewise.optimality.gradients import gradient_of
-from samplewise.optimality.gradients import sample_gradients as sample_gradients
-from samplewise.penalties import Quadratic
+from samplewise.problem import evaluation_mode
 
 
 def smoothness(
@@ -49,6 +50,80 @@ def smoothness(
             raise ConfigurationError(f"expected {name} >= 0 and finite, as of absolute values, got {given[name]}")
     terms = tensors["slopes"].square() + tensors["violations"] * tensors["constraints"]
     return float(objective + tau / whole_number(samples, "samples", 1) * terms.sum())
+
+
+def sample_gradients(
+    problem: Problem,
+    model: nn.Module,
+    samples: Sequence[Tensor] | Callable[[Tensor], Any],
+    index: Tensor,
+    method: Method,
+) -> Tensor:
+    """The gradients of ``P^j_tau`` of the samples ``index``, ``(B,)``, in eval mode, shape ``(B, n)``.
+
+    ``samples`` are these samples as a batch of tensors, or a function that gives those of given numbers as a batch.
+    """
+    weights, rows = _weights(model), []
+    with evaluation_mode(model, method), torch.enable_grad():
+        for place, number in enumerate(index.split(1)):
+            one = samples(number) if callable(samples) else tuple(each[place : place + 1] for each in samples)
+            rows.append(_gradient(method.loss(problem.evaluate(model, one, number)), weights))
+    return torch.stack(rows)
+
+
+def estimate_smoothness(
+    problem: Problem,
+    model: nn.Module,
+    batches: Iterable[tuple[Any, Tensor]],
+    method: Method,
+    *,
+    tolerance: float = 1e-2,
+) -> float:
+    """The largest curvature of the penalty function at the model's weights: a lower bound of L in Lemma 3.
+
+    The eigenvalue of largest size of the Hessian of the mean of ``P^j_tau`` over the batches, in eval mode, by scipy's
+    Lanczos method on Hessian-vector products: the Hessian is never formed. At the kink of a linear penalty the
+    curvature is not defined; the value is that of either side.
+
+    ``batches`` are pairs of a batch and its sample numbers; ``tolerance`` is the relative accuracy of the eigenvalue.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh  # here, since importing it takes long
+
+    batches, weights = list(batches), _weights(model)
+    if not batches:
+        raise ConfigurationError("expected at least one batch")
+    count, samples = sum(weight.numel() for weight in weights), sum(len(index) for _, index in batches)
+
+    def product(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        direction = torch.from_numpy(np.ascontiguousarray(vector).reshape(-1))
+        total = torch.zeros(count, dtype=torch.float64)
+        for batch, index in batches:
+            loss = method.loss(problem.evaluate(model, batch, index))
+            slope = _gradient(loss, weights, create_graph=True)
+            total += _gradient(slope @ direction.to(slope), weights).double() * (len(index) / samples)
+        return total.numpy()
+
+    with evaluation_mode(model, method), torch.enable_grad():
+        if count == 1:  # Lanczos needs room for two vectors
+            return float(abs(product(np.ones(1))[0]))
+        start = np.random.default_rng(0).normal(size=count)
+        if not product(start).any():
+            return 0.0
+        operator = LinearOperator((count, count), matvec=product, dtype=np.float64)
+        largest = eigsh(operator, 1, which="LM", v0=start, tol=tolerance, ncv=min(count, 20), return_eigenvectors=False)
+    return float(abs(largest[0]))
+
+
+def _weights(model: nn.Module) -> list[Tensor]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def _gradient(value: Tensor, weights: Sequence[Tensor], *, create_graph: bool = False) -> Tensor:
+    """The gradient of a scalar as one vector ``(n,)``, zero for weights it does not depend on."""
+    parts: Sequence[Tensor] = [torch.zeros_like(weight) for weight in weights]
+    if value.requires_grad:
+        parts = torch.autograd.grad(value, weights, create_graph=create_graph, materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
 
 
 def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
@@ -115,7 +190,7 @@ class FiniteSum:
     def gradient(self, x: Tensor, tau: float, j: Tensor | None = None) -> Tensor:
         """The gradient of :meth:`penalty`, of the shape of x."""
         x = x.detach().requires_grad_()
-        return gradient_of(self.penalty(x, tau, j), [x]).view_as(x)
+        return _gradient(self.penalty(x, tau, j), [x]).view_as(x)
 
 
 def uniform_below(count: int, generator: torch.Generator) -> int:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from picture_folders import write_pictures
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.storage.checkpoint import MODEL_FILE
+from samplewise.storage import MODEL_FILE
 from small_chest import make_store
 from studies.chest.classifier import (
     SCORES_FILE,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from floormark.api import Watermarker
+from floormark import Watermarker
 from natural_images import natural_image
 from picture_folders import save
 from samplewise.errors import DataError

@@ -2,10 +2,10 @@ import re
 from pathlib import Path
 
 import pytest
+from studies.commands.mnist import Source, share_cores
 
 from samplewise.errors import ConfigurationError
 from studies.commands import main
-from studies.commands.mnist import Source, share_cores
 from studies.commands.options import Devices
 from studies.commands.progress import duration, progress
 

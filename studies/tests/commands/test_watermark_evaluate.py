@@ -11,11 +11,10 @@ import pytest
 import typer
 from PIL import Image
 
-from floormark import judging
-from floormark.api import Watermarker
+from floormark import Watermarker, judging
 from natural_images import natural_image
 from samplewise.audits.audit import violation_rate_upper
-from samplewise.cli.outcome import run
+from samplewise.cli import run
 from studies.commands.evaluate import EPILOG, evaluate
 from studies.pictures import Store, prepare
 from studies.watermark.evaluation import Measured

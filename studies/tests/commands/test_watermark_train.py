@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from floormark.api import Watermarker
+from floormark import Watermarker
 from samplewise.cli import main
-from samplewise.storage.checkpoint import load_state
-from samplewise.storage.records import SettingsFile
+from samplewise.storage import SettingsFile, load_state
 from studies.pictures import Store
 from studies.watermark.recipe import make_recipe
 from studies.watermark.training import read_seen

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from samplewise.audits.audit import Audit
+from samplewise import Audit
 from samplewise.errors import CheckpointError
 from studies.demo.command import in_words, over_seeds, run_demo
 from studies.demo.runs import AIM, SHARE, SIZES, THETA, Compared, Trained, compare, split

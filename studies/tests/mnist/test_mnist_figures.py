@@ -7,7 +7,7 @@ import pytest
 from small_study import small_data, small_run, small_settings, with_numbers
 
 from samplewise.errors import DataError
-from samplewise.report.style import label_points, new_figure, styled
+from samplewise.report import label_points, new_figure, styled
 from studies.mnist.comparison import write_all
 from studies.mnist.figures import best, write_figures
 from studies.mnist.results import Result

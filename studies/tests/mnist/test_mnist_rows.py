@@ -3,11 +3,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplewise.bounds import AtMost
+from samplewise import (
+    AtMost,
+    AugmentedLagrangian,
+    FixedPenalty,
+    Geometric,
+    Linear,
+    Quadratic,
+    SequentialPenalty,
+    Unconstrained,
+)
 from samplewise.errors import ConfigurationError
-from samplewise.methods import AugmentedLagrangian, FixedPenalty, SequentialPenalty, Unconstrained
-from samplewise.penalties import Linear, Quadratic
-from samplewise.schedules import Geometric
 from studies.mnist.rows import GROUPS, OURS, Naming, Options, make_method, parse_row
 from studies.mnist.table_one import TABLE_ONE
 

@@ -13,9 +13,9 @@ from small_study import killed_run, small_data, small_run, small_settings
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forked import Forked
-from samplewise.audits.audit import audit
+from samplewise import audit
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.storage.checkpoint import load_state
+from samplewise.storage import load_state
 from studies.data import ImageData
 from studies.mnist.digit_network import study_problem
 from studies.mnist.figures import draw_pictures

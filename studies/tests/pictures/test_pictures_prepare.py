@@ -11,7 +11,7 @@ from PIL import Image
 from forked import Forked
 from picture_folders import chest_names, noise, save, write_chest, write_pictures
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
-from samplewise.storage.disk import lock
+from samplewise.storage import lock
 from studies.pictures import PARTS, Store, find, is_unfinished, prepare
 
 MANY = 101

@@ -51,7 +51,7 @@ def test_the_order_of_the_files_does_not_matter(patients: list[str], random: Any
     assert Split.by_patient(mixed_names, mixed_patients) == Split.by_patient(names, patients)
 
 
-def test_shares_are_of_the_patients() -> None:
+def test_fractions_are_of_the_patients() -> None:
     patients = [f"{number:08d}" for number in range(1000)]
     split = Split.by_patient(named(patients), patients)
     assert [len(split.part(part)) for part in PARTS] == [700, 150, 150]

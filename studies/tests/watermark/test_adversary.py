@@ -16,7 +16,7 @@ from forked import two_processes
 from samplewise.errors import CheckpointError
 from samplewise.measures import psnr
 from samplewise.samples import mix, source_of
-from samplewise.storage.checkpoint import load_state, save_state
+from samplewise.storage import load_state, save_state
 from samplewise.training.plan import epoch_order
 from studies.watermark.networks.hidden import Discriminator, Hidden
 from studies.watermark.pipeline import Adversary, MarkedBatch

@@ -44,8 +44,17 @@ def test_keeps_type_and_channels_and_leaves_its_arguments_alone(attack: object, 
 
 def test_the_standard_attacks_are_the_agreed_ones_and_bite() -> None:
     assert [str(attack) for attack in STANDARD_ATTACKS] == [
-        *("identity", "jpeg(95)", "jpeg(90)", "jpeg(75)", "jpeg(50)", "resize(0.5)", "resize(0.75)", "resize(1.25)"),
-        *("gaussian(0.01)", "gaussian(0.02)", "blur(0.5)", "blur(1)", "crop(0.9)", "crop(0.7)"),
+        *(
+            "identity",
+            "jpeg(95)",
+            "jpeg(90)",
+            "jpeg(75)",
+            "jpeg(50)",
+            "resize_back(0.5)",
+            "resize_back(0.75)",
+            "resize_back(1.25)",
+        ),
+        *("gaussian(0.01)", "gaussian(0.02)", "blur(0.5)", "blur(1)", "crop_zero_fill(0.9)", "crop_zero_fill(0.7)"),
         *("dropout(0.1)", "dropout(0.3)", "brightness(0.9)", "brightness(1.1)"),
     ]
     image = natural_image()
@@ -77,8 +86,8 @@ def test_resize_keeps_what_a_coarse_grid_can_hold() -> None:
     ramp = np.repeat(np.arange(0, 128, dtype=np.uint8)[None], 64, axis=0)
     stripes = np.tile(np.array([0, 255], dtype=np.uint8), (64, 64))
     inside = np.s_[:, 4:-4]
-    assert np.abs(attacked("resize(0.5)", ramp).astype(int) - ramp)[inside].max() <= 1
-    assert np.abs(attacked("resize(0.5)", stripes).astype(int) - 127.5)[inside].max() < 2
+    assert np.abs(attacked("resize_back(0.5)", ramp).astype(int) - ramp)[inside].max() <= 1
+    assert np.abs(attacked("resize_back(0.5)", stripes).astype(int) - 127.5)[inside].max() < 2
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
@@ -107,7 +116,7 @@ def test_brightness_and_contrast_scale() -> None:
 def test_crop_keeps_one_rectangle_in_its_place(share: float, seed: int, coloured: bool) -> None:
     rng = np.random.default_rng(seed)
     image = rng.integers(1, 256, size=(20, 30, 3) if coloured else (20, 30), dtype=np.uint8)
-    found = attacked(f"crop({share})", image, seed=seed)
+    found = attacked(f"crop_zero_fill({share})", image, seed=seed)
     kept = (found != 0).any(-1) if coloured else found != 0
     rows, columns = kept.any(1), kept.any(0)
     assert (rows.sum(), columns.sum()) == (max(1, round(20 * share)), max(1, round(30 * share)))
@@ -134,7 +143,7 @@ def test_a_chain_is_its_steps_in_order() -> None:
 
 
 def test_reads_one_attack_or_several() -> None:
-    assert str(parse_attack("crop(.90)+jpeg(75)")) == "crop(0.9) + jpeg(75)"
+    assert str(parse_attack("crop_zero_fill(.90)+jpeg(75)")) == "crop_zero_fill(0.9) + jpeg(75)"
     assert parse_attacks("jpeg(75), blur(1)") == (parse_attack("jpeg(75)"), parse_attack("blur(1)"))
     with pytest.raises(ConfigurationError, match=r"expected one attack, got 2 in 'jpeg\(75\), blur\(1\)'"):
         parse_attack("jpeg(75), blur(1)")

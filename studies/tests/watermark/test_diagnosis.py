@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from natural_images import natural_image
-from samplewise.audits.audit import audit
+from samplewise import audit
 from samplewise.errors import ConfigurationError
 from studies.pictures import Store, prepare
 from studies.watermark.pipeline import DIAGNOSIS, Pipeline

@@ -13,7 +13,7 @@ from plain_networks import SIZE, Plain, make_store
 from scipy.stats import binomtest
 from torch import Tensor
 
-from floormark.api import Watermarker
+from floormark import Watermarker
 from natural_images import natural_image
 from samplewise.errors import DataError, NotFiniteError
 from studies.pictures import PictureData, Store, prepare
@@ -87,7 +87,7 @@ def test_what_differs_between_channels_is_lost_in_grey(data: PictureData, tmp_pa
 
 @pytest.mark.parametrize("network", [Swift(8, size=SIZE), Hidden(4, size=SIZE, width=4)])
 def test_batches_threads_and_the_selection_change_nothing(data: PictureData, network: Swift | Hidden) -> None:
-    attacks = parse_attacks("gaussian(0.05), crop(0.5) + jpeg(50), dropout(0.3)")
+    attacks = parse_attacks("gaussian(0.05), crop_zero_fill(0.5) + jpeg(50), dropout(0.3)")
     network.train()
     whole = measure(network, data, attacks=attacks)
     assert all(module.training for module in network.modules())

@@ -38,7 +38,7 @@ def distance(first: Pixels, second: Pixels) -> float:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_scale_is_pillows_and_not_undone(factor: float, channels: int) -> None:
     image = natural_image(channels)
-    found = attacked(f"scale({factor})", image)
+    found = attacked(f"resize({factor})", image)
     size = round(80 * factor), round(96 * factor)
     assert found.shape[:2] == size[::-1]
     np.testing.assert_array_equal(found, Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
@@ -47,7 +47,7 @@ def test_scale_is_pillows_and_not_undone(factor: float, channels: int) -> None:
 @given(share=st.floats(0.01, 1), seed=st.integers(0, 99), height=st.integers(1, 60), width=st.integers(1, 60))
 def test_cut_keeps_a_rectangle_of_the_area_asked_for(share: float, seed: int, height: int, width: int) -> None:
     image = numbered(height, width)
-    found = attacked(f"cut({share})", image, seed=seed)
+    found = attacked(f"crop({share})", image, seed=seed)
     rows, columns = found.shape[:2]
     assert abs(rows - height * math.sqrt(share)) <= 0.5 or rows == 1
     assert abs(columns - width * math.sqrt(share)) <= 0.5 or columns == 1
@@ -58,7 +58,7 @@ def test_cut_keeps_a_rectangle_of_the_area_asked_for(share: float, seed: int, he
 
 def test_cut_may_keep_any_place() -> None:
     image = numbered(20, 20)
-    corners = {tuple(attacked("cut(0.25)", image, seed=seed)[0, 0]) for seed in range(60)}
+    corners = {tuple(attacked("crop(0.25)", image, seed=seed)[0, 0]) for seed in range(60)}
     assert len(corners) > 30
 
 
@@ -74,25 +74,25 @@ def test_flips_and_quarter_turns_lose_nothing(turns: int, coloured: bool) -> Non
     image = natural_image(3 if coloured else 1, height=20, width=30)
     np.testing.assert_array_equal(attacked("flip", image), image[:, ::-1])
     np.testing.assert_array_equal(attacked("flip + flip", image), image)
-    found = attacked(f"quarter({turns})", image)
+    found = attacked(f"rotate90({turns})", image)
     assert found.shape[:2] == ((30, 20) if turns % 2 else (20, 30))
-    np.testing.assert_array_equal(attacked(f"quarter({-turns % 4})", found), image)
+    np.testing.assert_array_equal(attacked(f"rotate90({-turns % 4})", found), image)
 
 
 @pytest.mark.parametrize("degrees", [90, 180, -90])
 def test_turn_by_right_angles_is_that_of_a_square(degrees: int) -> None:
     image = natural_image(height=40, width=40)
-    np.testing.assert_array_equal(attacked(f"turn({degrees})", image), np.rot90(image, degrees // 90))
+    np.testing.assert_array_equal(attacked(f"rotate({degrees})", image), np.rot90(image, degrees // 90))
 
 
 @pytest.mark.parametrize("degrees", [1, 7, 30, 45, -60])
 def test_turn_moves_a_point_around_the_middle_and_leaves_black_corners(degrees: int) -> None:
     image = np.zeros((101, 121), np.uint8)
     image[48:53, 78:83] = 255  # 20 to the right of the middle
-    row, column = center_of_mass(attacked(f"turn({degrees})", image))
+    row, column = center_of_mass(attacked(f"rotate({degrees})", image))
     angle = math.radians(degrees)
     assert (row, column) == pytest.approx((50 - 20 * math.sin(angle), 60 + 20 * math.cos(angle)), abs=0.1)
-    turned = attacked(f"turn({degrees})", np.full((101, 121), 200, np.uint8))
+    turned = attacked(f"rotate({degrees})", np.full((101, 121), 200, np.uint8))
     assert turned.shape == (101, 121)
     assert turned[0, 0] == 0
     assert turned[50, 60] == 200
@@ -175,7 +175,7 @@ def test_window_stretches_the_middle_of_the_range() -> None:
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_levels_has_as_many_levels_as_its_bits(bits: int) -> None:
     levels = np.arange(256, dtype=np.uint8)[None]
-    found = attacked(f"levels({bits})", levels)
+    found = attacked(f"posterize({bits})", levels)
     assert len(np.unique(found)) == 2**bits
     assert np.abs(found.astype(int) - levels).max() <= math.ceil(255 / (2**bits - 1) / 2)
 
@@ -210,4 +210,4 @@ def test_a_network_by_itself_is_spared_what_moves_the_image() -> None:
 def test_an_attack_that_has_moved_the_image_has_no_use_for_its_cover() -> None:
     image = natural_image()
     with pytest.raises(ConfigurationError, match="give the cover and change no size before"):
-        parse_attack("scale(0.5) + dropout(0.5)")(image, np.random.default_rng(0), image)
+        parse_attack("resize(0.5) + dropout(0.5)")(image, np.random.default_rng(0), image)

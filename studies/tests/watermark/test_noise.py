@@ -19,8 +19,8 @@ RANGES = [
     "identity",
     "jpeg(30..95)",
     "webp(30..95)",
-    "resize(0.5..1.5)",
-    "crop(0.3..0.9)",
+    "resize_back(0.5..1.5)",
+    "crop_zero_fill(0.3..0.9)",
     "dropout(0.1..0.6)",
     "gaussian(0.05..0.3)",
     "blur(0.3..2)",
@@ -30,7 +30,7 @@ RANGES = [
     "window(0.5..0.9)",
     "jitter(0.5..2)",
 ]
-CHAIN = "gaussian(0.1) + jpeg(50..90) + crop(0.5..1)"
+CHAIN = "gaussian(0.1) + jpeg(50..90) + crop_zero_fill(0.5..1)"
 
 
 def disturbed(spec: str, images: Tensor, cover: Tensor | None = None, *, seed: int = 0) -> Tensor:
@@ -59,7 +59,7 @@ def test_keeps_size_and_range_and_the_seed_decides(spec: str, channels: int) -> 
     assert torch.equal(first, other) == (spec == "identity")
 
 
-@pytest.mark.parametrize("spec", sorted(set(RANGES) - {"identity", "resize(0.5..1.5)"}))
+@pytest.mark.parametrize("spec", sorted(set(RANGES) - {"identity", "resize_back(0.5..1.5)"}))
 def test_every_image_of_a_batch_gets_its_own_draw(spec: str) -> None:
     images = natural_batch(1).expand(3, -1, -1, -1)
     first, second, third = disturbed(spec, images)
@@ -68,7 +68,7 @@ def test_every_image_of_a_batch_gets_its_own_draw(spec: str) -> None:
 
 
 def test_a_batch_shares_the_scale_of_resize() -> None:
-    first, second = disturbed("resize(0.5..1.5)", natural_batch(1).expand(2, -1, -1, -1))
+    first, second = disturbed("resize_back(0.5..1.5)", natural_batch(1).expand(2, -1, -1, -1))
     torch.testing.assert_close(first, second)
 
 
@@ -77,8 +77,8 @@ def test_a_batch_shares_the_scale_of_resize() -> None:
     [
         ("blur(0)", 100),
         ("gaussian(0)", 100),
-        ("resize(1)", 100),
-        ("crop(1)", 100),
+        ("resize_back(1)", 100),
+        ("crop_zero_fill(1)", 100),
         ("dropout(0)", 100),
         ("brightness(1)", 100),
         ("contrast(1)", 100),
@@ -97,8 +97,8 @@ def test_the_gentle_end_of_every_range_leaves_images_alone(spec: str, least: flo
     ("gentle", "harsh"),
     [
         ("jpeg(90)", "jpeg(30)"),
-        ("resize(0.9)", "resize(0.4)"),
-        ("crop(0.9)", "crop(0.4)"),
+        ("resize_back(0.9)", "resize_back(0.4)"),
+        ("crop_zero_fill(0.9)", "crop_zero_fill(0.4)"),
         ("dropout(0.1)", "dropout(0.5)"),
         ("gaussian(0.01)", "gaussian(0.1)"),
         ("blur(0.5)", "blur(2)"),
@@ -126,8 +126,8 @@ def test_a_file_in_training_is_the_real_file(spec: str, channels: int) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_resize_does_what_pillow_does(scale: float, channels: int) -> None:
     image = natural_image(channels, height=90, width=75)
-    real = parse_attack(f"resize({scale})")(image, np.random.default_rng(0))
-    ours = to_pixels(disturbed(f"resize({scale})", to_tensor(image)))
+    real = parse_attack(f"resize_back({scale})")(image, np.random.default_rng(0))
+    ours = to_pixels(disturbed(f"resize_back({scale})", to_tensor(image)))
     assert np.abs(ours.astype(int) - real).max() <= 2  # Pillow rounds twice on the way
 
 
@@ -166,7 +166,7 @@ def test_dropout_puts_whole_pixels_of_the_cover_back() -> None:
 
 def test_crop_keeps_a_rectangle_of_the_right_size_in_its_place_anywhere() -> None:
     images = torch.rand(200, 1, 20, 30) * 0.9 + 0.1  # never black
-    found = disturbed("crop(0.7)", images)
+    found = disturbed("crop_zero_fill(0.7)", images)
     tops, lefts = Counter[int](), Counter[int]()
     for image, kept in zip(images[:, 0], found[:, 0], strict=True):
         rows, columns = kept.nonzero(as_tuple=True)
@@ -218,7 +218,7 @@ def test_gradients_stay_finite_on_flat_black_and_white(spec: str, channels: int)
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("spec", ["jpeg(20)", "blur(1)", "resize(0.5)"])
+@pytest.mark.parametrize("spec", ["jpeg(20)", "blur(1)", "resize_back(0.5)"])
 def test_what_is_learned_through_the_noise_survives_the_real_attack(spec: str) -> None:
     cover = natural_batch(1, height=64, width=64) * 0.6 + 0.2
     torch.manual_seed(0)
@@ -264,8 +264,8 @@ def test_jpeg_gives_a_slope_to_descend() -> None:
 
 
 def test_describes_itself() -> None:
-    noise = parse_noise("2* jpeg(50 .. 95),crop(.7..1.0)+identity")
-    assert str(noise) == "2*jpeg(50..95), crop(0.7..1) + identity"
+    noise = parse_noise("2* jpeg(50 .. 95),crop_zero_fill(.7..1.0)+identity")
+    assert str(noise) == "2*jpeg(50..95), crop_zero_fill(0.7..1) + identity"
     assert str(parse_noise(str(noise))) == str(noise)
     assert repr(noise) == f"Noise({noise})"
 

@@ -41,7 +41,7 @@ def test_every_noise_can_be_written_and_read_back(written: tuple[Chain, ...]) ->
         ("jpeg(50..95)", (Chain((Step("jpeg", 50, 95),)),)),
         (" jpeg ( 75 ) ", (Chain((Step("jpeg", 75, 75),)),)),
         (
-            "2*crop(0.7..1)+blur(0..1), identity",
+            "2*crop_zero_fill(0.7..1)+blur(0..1), identity",
             (Chain((Step("crop", 0.7, 1), Step("blur", 0, 1)), 2), Chain((Step("identity"),))),
         ),
         ("blur(1e+0) + blur(1e-1)", (Chain((Step("blur", 1, 1), Step("blur", 0.1, 0.1))),)),
@@ -68,7 +68,7 @@ def test_reads_what_is_meant(spec: str, expected: tuple[Chain, ...]) -> None:
         ("jpeg(0..50)", "expected a whole number from 1 to 100 as the strength of jpeg, got 'jpeg(0..50)'."),
         ("jpeg(50", "as in jpeg(75), got 'jpeg(50'."),
         ("jpeg(50..)", "as in jpeg(75), got 'jpeg(50..)'."),
-        ("crop(1.5)", "expected a number from 0.05 to 1 as the strength of crop, got 'crop(1.5)'."),
+        ("crop_zero_fill(1.5)", "expected a number from 0.05 to 1 as the strength of crop, got 'crop_zero_fill(1.5)'."),
         ("blur(-1)", "expected a number from 0 to 16 as the strength of blur, got 'blur(-1)'."),
         ("blur(1e999)", "got 'blur(1e999)'."),
         ("jpeg(1e999)", "got 'jpeg(1e999)'."),
@@ -117,7 +117,7 @@ def test_any_text_is_either_read_or_refused_in_words(spec: str) -> None:
     ],
 )
 def test_an_attack_has_neither_ranges_nor_weights(spec: str, message: str) -> None:
-    assert parse_chains("jpeg(50) + crop(0.5), identity", attack=True)
+    assert parse_chains("jpeg(50) + crop_zero_fill(0.5), identity", attack=True)
     with pytest.raises(ConfigurationError) as raised:
         parse_chains(spec, attack=True)
     assert message in str(raised.value)

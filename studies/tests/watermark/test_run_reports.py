@@ -12,7 +12,7 @@ from plain_networks import SIZE, Plain, make_store
 
 from samplewise.audits.audit import violation_rate_upper
 from samplewise.errors import DataError
-from samplewise.report.page import make_page
+from samplewise.report import make_page
 from small_fit import small_fit
 from studies.watermark.evaluation import measure, summarise
 from studies.watermark.evaluation.output import Judged, write_judged, write_report

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from natural_images import natural_image
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.storage.checkpoint import MODEL_FILE, load_state, save_state
+from samplewise.storage import MODEL_FILE, load_state, save_state
 from studies.pictures import Store, prepare
 from studies.watermark.networks import Lattice, Swift, load_network, save_network
 from studies.watermark.recipe import HIDDEN, LATTICE, SWIFT, Recipe

@@ -45,7 +45,7 @@ def names(paths: list[Path]) -> set[str]:
 def test_several_runs_have_all_figures(data: PictureData, tmp_path: Path) -> None:
     (tmp_path / "run" / "fit").mkdir(parents=True)
     (tmp_path / "run" / "fit" / "history.jsonl").write_text(HISTORY)
-    attacks = "identity, jpeg(90), jpeg(50), crop(0.9) + jpeg(90)"
+    attacks = "identity, jpeg(90), jpeg(50), crop_zero_fill(0.9) + jpeg(90)"
     judged = [
         judge(data, "one", Plain(), tmp_path / "run", attacks=attacks),
         judge(data, "two", Plain(channels=3), tmp_path / "nowhere", attacks=attacks),

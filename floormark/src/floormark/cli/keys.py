@@ -1,43 +1,32 @@
-"""``samplewise watermark keygen``: the pair of keys that certificates are signed and verified with."""
+"""``floormark keygen``: the pair of keys that certificates are signed and verified with."""
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from samplewise.cli.outcome import begin, emit
-from samplewise.errors import ConfigurationError, printable
-from studies.commands.options import JsonFlag
+from floormark.cli.outcome import SUCCEEDED, begin, emit
+from floormark.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
     from floormark.signing import Signer
 
-KEYGEN = (
-    "\b\nExample: samplewise watermark keygen hospital\n"
-    "Then:    samplewise watermark embed xray.png marked.png --text 4711 --sign hospital\n"
-    "         samplewise watermark verify xray.png marked.png --public-key hospital.pub"
-)
-
-SignOption = Annotated[
-    Path | None, typer.Option("--sign", help="Private key of watermark keygen, to sign the certificates with.")
-]
-PassphraseOption = Annotated[
-    str | None, typer.Option("--passphrase", help="File that holds the passphrase of the private key, or env:NAME.")
-]
-PublicKeyOption = Annotated[
-    Path | None, typer.Option("--public-key", help="The key that the certificate must be signed with.")
-]
+PASSPHRASE = "file that holds the passphrase of the private key, or env:NAME"
+EXAMPLES = """example: floormark keygen hospital
+then:    floormark embed xray.png marked.png --text 4711 --sign hospital
+         floormark verify xray.png marked.png --public-key hospital.pub"""
 
 
-def keygen(
-    name: Annotated[Path, typer.Argument(metavar="NAME", help="The private key; the public one becomes NAME.pub.")],
-    passphrase: PassphraseOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+def add_options(parser: ArgumentParser) -> None:
+    """Those of :func:`keygen`."""
+    parser.add_argument("name", metavar="NAME", type=Path, help="the private key; the public one becomes NAME.pub")
+    parser.add_argument("--passphrase", help=PASSPHRASE)
+
+
+def keygen(name: Path, passphrase: str | None, as_json: bool) -> int:
     """Make a pair of Ed25519 keys: NAME, to be kept secret, signs certificates; with NAME.pub anybody verifies them."""
-    begin(f"watermark keygen: making {name}")
+    begin(f"keygen: making {name}")
     from floormark.signing import Signer, write_keys
 
     signer = Signer.generate()
@@ -49,6 +38,7 @@ def keygen(
         f"Keep {name} secret; give {public} to those who verify, in a way that they trust",
         as_json=as_json,
     )
+    return SUCCEEDED
 
 
 def open_signer(key: Path | None, passphrase: str | None) -> Signer | None:

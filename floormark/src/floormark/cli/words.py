@@ -1,16 +1,21 @@
-"""What ``samplewise watermark embed``, ``extract`` and ``verify`` found, in words."""
+"""What the commands found, in words."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from samplewise.errors import printable
+from floormark.errors import printable
 
 if TYPE_CHECKING:
     from floormark.fidelity import Fidelity
     from floormark.payload import Extracted
     from floormark.verify import Verification
 
+BELONGS = {
+    True: "it belongs to this image",
+    False: "it belongs to another image and was copied",
+    None: "whether it belongs to this image cannot be said",
+}
 SUREST = 0.9999999999
 """What a confidence is printed as at most."""
 

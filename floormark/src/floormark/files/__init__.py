@@ -1,0 +1,1 @@
+"""Image files marked and read: one, or a whole folder."""

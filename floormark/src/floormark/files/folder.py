@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
+from floormark.disk import alone, clear_partial, read_json, write_json
+from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.files.marking import FileMarker
 from floormark.files.messages import Messages
 from floormark.imageio import SUFFIXES, looks_like_image, naming, read, suffix_format
 from floormark.payload import Extracted
 from floormark.processes import side_by_side
-from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.storage.disk import alone, clear_partial
-from samplewise.storage.records import SettingsFile
 
 if TYPE_CHECKING:
     from floormark.signing import Signer
@@ -41,7 +40,28 @@ class FolderSettings:
     replace: bool = False
 
 
-FOLDER_FILE = SettingsFile(".samplewise-watermark.json", "samplewise-marked-1", FolderSettings, "marked images")
+FOLDER_FILE, FOLDER_FORMAT = ".floormark.json", "floormark-folder-1"
+MAX_FOLDER_FILE = 1 << 16  # bytes
+
+
+def open_folder(folder: Path, settings: FolderSettings, *, resume: bool) -> None:
+    """Begin to fill ``folder``, new or empty, or with ``resume`` go on with one of the same settings."""
+    path, here = folder / FOLDER_FILE, asdict(settings)
+    if not path.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigurationError(f"{folder}: exists and holds other files; choose an empty or a new folder")
+        write_json(path, {"format": FOLDER_FORMAT, "settings": here})
+        return
+    stored = read_json(path, "the settings of a folder of marked images", largest=MAX_FOLDER_FILE)
+    there = stored.get("settings")
+    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != here.keys():
+        raise ConfigurationError(f"{path}: is not of this version of floormark; choose another folder")
+    if differ := [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]:
+        raise ConfigurationError(f"{folder}: was marked otherwise ({'; '.join(differ)}); choose another folder")
+    if not resume:
+        raise ConfigurationError(
+            f"{folder}: holds marked images already; add --resume to go on with it, or choose another folder"
+        )
 
 
 class Status(Enum):
@@ -142,10 +162,8 @@ def mark_folder(
         settings = replace(settings, signed_by=marker.signer.public.fingerprint)
     folders = {out, *(task.target.parent for task in found)}
     _check_links(out, folders)
-    if (out / FOLDER_FILE.name).exists() and FOLDER_FILE.read(out).model == marker.marker.formerly:
-        settings = replace(settings, model=marker.marker.formerly)  # begun by an earlier version
-    FOLDER_FILE.open(out, settings, resume=resume)
-    with alone(out, "folder"):
+    open_folder(out, settings, resume=resume)
+    with alone(out):
         for folder in folders:  # of a run that was killed
             clear_partial(folder)
         marker = replace(marker, force=False)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from floormark.api import OTHERS, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path
+from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.files.messages import Messages
 from floormark.imageio import ImageFile, check_free, naming, read, target_format
 from floormark.payload import Payload
 from floormark.strength import checked_floor
-from samplewise.errors import ConfigurationError, DataError, RefusedError
 
 if TYPE_CHECKING:
     from floormark.signing import Signer  # who does not sign needs no cryptography

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Self
 
+from floormark.disk import decoding, open_regular
+from floormark.errors import ConfigurationError, DataError, did_you_mean
 from floormark.imageio import ImageFile
 from floormark.payload import Payload
-from samplewise.errors import ConfigurationError, DataError, did_you_mean, needed_for
-from samplewise.storage.disk import open_regular
-from samplewise.storage.records import decoding
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -103,8 +102,7 @@ class MessageTemplate(Messages):
     template: str
 
     def __post_init__(self) -> None:
-        with needed_for("a message from DICOM files", "watermark"):
-            from pydicom.datadict import dictionary_keyword, keyword_dict, tag_for_keyword
+        from pydicom.datadict import dictionary_keyword, keyword_dict, tag_for_keyword
 
         example = "expected DICOM keywords in braces, such as {PatientID}"
         try:

@@ -8,6 +8,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from floormark.disk import open_regular
+from floormark.errors import ConfigurationError, DataError
 from floormark.imageio.dicom import DICOM
 from floormark.imageio.raster import RASTERS, RasterFormat
 from floormark.imageio.stored import (
@@ -21,8 +23,6 @@ from floormark.imageio.stored import (
     one_line,
     shown_alike,
 )
-from samplewise.errors import ConfigurationError, DataError
-from samplewise.storage.disk import open_regular
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
 __all__ += ["looks_like_image", "naming", "read", "shown_alike", "suffix_format", "target_format"]

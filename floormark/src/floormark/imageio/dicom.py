@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from floormark.errors import DataError
 from floormark.imageio import streams
 from floormark.imageio.stored import Format, ImageFile, Pixels, check_size, one_line
 from floormark.imageio.window import display_window
-from samplewise.errors import DataError, needed_for
 
 if TYPE_CHECKING:
     from pydicom import FileDataset
 
 
-DESCRIPTION = "Invisible watermark embedded by samplewise"
+DESCRIPTION = "Invisible watermark embedded by floormark"
 DEFLATED = "1.2.840.10008.1.2.1.99"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
 """Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
@@ -107,9 +107,6 @@ class DicomFormat(Format):
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
-        with needed_for("reading DICOM", "watermark"):
-            import imagecodecs  # noqa: F401 - only to see whether they are there
-            import pydicom  # noqa: F401
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

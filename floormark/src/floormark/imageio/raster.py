@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from floormark.errors import DataError
 from floormark.imageio.stored import (
     BAND,
     Format,
@@ -22,7 +23,6 @@ from floormark.imageio.stored import (
     check_size,
     one_line,
 )
-from samplewise.errors import DataError, MissingPackageError, needed_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,8 +60,8 @@ class RasterFormat(Format):
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file."""
-        with needed_for("reading images", "watermark"):
-            from PIL import Image
+        from PIL import Image
+
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -72,7 +72,7 @@ class RasterFormat(Format):
                     found = self._image(path, image, content)
             told = dict.fromkeys(one_line(each.message) for each in caught if isinstance(each.message, Exception))
             return replace(found, notes=(*found.notes, *told))
-        except (DataError, MissingPackageError):
+        except DataError:
             raise
         except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
             raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error

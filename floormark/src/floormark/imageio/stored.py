@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError, DataError, RefusedError
-from samplewise.storage.disk import atomic
+from floormark.disk import atomic
+from floormark.errors import ConfigurationError, DataError, RefusedError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""

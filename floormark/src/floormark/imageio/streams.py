@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from floormark.errors import DataError
 from floormark.imageio.stored import Pixels, check_scans
-from samplewise.errors import DataError
 
 if TYPE_CHECKING:
     from pydicom.pixels.decoders.base import Decoder, DecodeRunner

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError
+from floormark.errors import ConfigurationError
 
 # A primitive polynomial for each field GF(2^m) that a code of up to 2^m - 1 bits needs.
 PRIMITIVE = {3: 0xB, 4: 0x13, 5: 0x25, 6: 0x43, 7: 0x89, 8: 0x11D, 9: 0x211}

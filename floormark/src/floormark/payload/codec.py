@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from floormark.errors import ConfigurationError, DataError
 from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
-from samplewise.errors import ConfigurationError, DataError
 
 HEADER = 4  # bits: two of version, two of kind
 VERSION, TIED_VERSION = 0, 1
@@ -213,4 +213,4 @@ class Codec:
                 return Payload(Kind(kind), content)
         except ValueError:  # an unknown kind, or text that is none
             pass
-        raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update samplewise")
+        raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update floormark")

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import ConfigurationError
-from samplewise.storage.disk import open_regular
+from floormark.disk import open_regular
+from floormark.errors import ConfigurationError
 
 MIN_BYTES = 16  # shorter ones can be found by trying
 MAX_BYTES = 4096  # a file above is not a key: most likely the wrong path

@@ -1,1 +1,33 @@
 """What lies on disk and what several processes share: files written whole, checkpoints, records, provenance."""
+
+from samplewise.storage import distributed
+from samplewise.storage.checkpoint import MODEL_FILE, Checkpoints, load_state, save_state
+from samplewise.storage.disk import (
+    PARTIAL,
+    alone,
+    atomic,
+    clear_partial,
+    ensure_writable,
+    lock,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from samplewise.storage.provenance import provenance, versions
+from samplewise.storage.records import (
+    SettingsFile,
+    decoding,
+    from_plain,
+    read_json,
+    toml_of,
+    toml_values,
+    write_csv,
+)
+
+# fmt: off
+__all__ = [
+    "MODEL_FILE", "PARTIAL", "Checkpoints", "SettingsFile", "alone", "atomic", "clear_partial", "decoding",
+    "distributed", "ensure_writable", "from_plain", "load_state", "lock", "provenance", "read_json", "save_state",
+    "toml_of", "toml_values", "versions", "write_csv", "write_json", "write_tensors", "write_text",
+]
+# fmt: on

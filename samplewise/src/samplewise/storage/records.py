@@ -95,13 +95,13 @@ def from_plain(kind: type[T], stored: Mapping[str, Any], **more: Any) -> T:
     return kind(**said, **more)
 
 
-def toml_values(path: Path, kind: type[Any], *, apart: Collection[str] = ()) -> dict[str, Any]:
+def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
     """The settings that a file sets, by field and of the field's type.
 
     Args:
         path: of a TOML file.
         kind: a dataclass whose fields are bool, int, float, str, a Literal, an optional one of these or a tuple of one.
-        apart: fields that a file must not set, such as fingerprints of the data.
+        exclude: fields that a file must not set, such as fingerprints of the data.
 
     Raises:
         DataError: the file cannot be read or is not TOML.
@@ -113,7 +113,7 @@ def toml_values(path: Path, kind: type[Any], *, apart: Collection[str] = ()) -> 
         if len(content) > MAX_TOML:
             raise ValueError(f"expected at most {MAX_TOML:,} bytes")
         stored = tomllib.loads(content.decode("utf-8"))
-    known = [field.name for field in fields(kind) if field.name not in apart and field.init]
+    known = [field.name for field in fields(kind) if field.name not in exclude and field.init]
     if unknown := [name for name in stored if name not in known]:
         raise ConfigurationError(
             f"{path}: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], known)} The keys are {', '.join(known)}"
@@ -155,8 +155,8 @@ def _value(value: Any, hint: Any, name: str) -> Any:
     raise ValueError(f"expected {WORDS[hint]} as {name}, got {value!r}")
 
 
-def toml_of(settings: Any, *, apart: Collection[str] = ()) -> str:
-    """The TOML of a dataclass without the fields ``apart``, which :func:`toml_values` reads back.
+def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:
+    """The TOML of a dataclass without the fields ``exclude``, which :func:`toml_values` reads back.
 
     Example:
         >>> @dataclass
@@ -167,7 +167,7 @@ def toml_of(settings: Any, *, apart: Collection[str] = ()) -> str:
         rate = 0.001
         steps = "none"
     """
-    named = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in apart}
+    named = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in exclude}
     return "".join(f"{name} = {_text(value)}\n" for name, value in named.items())
 
 

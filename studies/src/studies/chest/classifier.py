@@ -13,16 +13,10 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
+from samplewise import Problem, Solution, Unconstrained, fit
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.methods import Unconstrained
-from samplewise.problem import Problem
 from samplewise.samples import mix
-from samplewise.storage import distributed
-from samplewise.storage.checkpoint import MODEL_FILE
-from samplewise.storage.disk import alone, write_json
-from samplewise.storage.provenance import provenance
-from samplewise.storage.records import SettingsFile, decoding, read_json
-from samplewise.training import Solution, fit
+from samplewise.storage import MODEL_FILE, SettingsFile, alone, decoding, distributed, provenance, read_json, write_json
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from studies.chest.densenet import (
     Classifier,
@@ -43,8 +37,8 @@ IMBALANCE = (
     "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
     "validation part."
 )
-MADE = ("data", "weights")
-"""Settings that follow from the pictures and the weights, and that nobody chooses."""
+DERIVED_FIELDS = ("data", "weights")
+"""Settings derived from the pictures and the weights, which nobody chooses."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", Class
 
 
 def positive_weight(labels: Tensor, largest: float) -> Tensor:
-    """How many negatives there are for a positive of ``labels`` ``(n, 14)``, from 1 to ``largest``, ``(14,)``."""
+    """Ratio of negatives to positives of ``labels`` ``(n, 14)``, from 1 to ``largest``, ``(14,)``."""
     positives = labels.sum(0).clamp(min=1)
     return ((len(labels) - positives) / positives).clamp(1.0, largest)
 
@@ -133,7 +127,7 @@ def make_augmentation() -> nn.Module:
 def labels_of(store: Store) -> Tensor:
     """Zeros and ones of shape ``(N, 14)``."""
     if store.labels is None:
-        raise DataError(f"{store.folder}: its pictures have no labels; prepare it with samplewise chest prepare")
+        raise DataError(f"{store.folder}: its pictures have no labels; prepare it with studies chest prepare")
     return torch.from_numpy(store.labels).float()
 
 
@@ -142,7 +136,8 @@ def open_run(
 ) -> Classifier:
     """Refuse what cannot be trained, or make ``folder`` ready for the run; returns the classifier it begins with.
 
-    The arguments are those of :func:`train_classifier`. Of several processes the first one makes the folder.
+    ``weights`` is a file of published ImageNet weights, or of another classifier, to start from; without, it starts
+    from scratch. With ``resume`` the run that is there goes on. Of several processes the first one makes the folder.
     """
     pictures = store.select("train")
     labels = labels_of(store)[pictures.rows]
@@ -165,20 +160,14 @@ def train_classifier(
     store: Store,
     settings: ClassifierSettings,
     folder: Path,
+    classifier: Classifier,
     *,
-    weights: Path | None = None,
-    resume: bool = False,
-    classifier: Classifier | None = None,
     fabric: Fabric | None = None,
 ) -> Solution:
-    """Train by the settings; killed at any moment, the same call with ``resume`` goes on to the same weights.
+    """Train ``classifier``, which :func:`open_run` gave; killed at any moment, the same goes on to the same weights.
 
-    The folder gets the settings, checkpoints, the history, and at the end the network and what it reaches. ``weights``
-    is a file of published ImageNet weights, or of another classifier, to start from; without, it starts from scratch.
-    ``classifier`` is what :func:`open_run` returned, if the run was opened already.
+    The folder gets checkpoints, the history, and at the end the network and what it reaches.
     """
-    if classifier is None:
-        classifier = open_run(store, settings, folder, weights=weights, resume=resume)
     labels, pictures = labels_of(store), store.select("train")
     augment = make_augmentation() if settings.augment else None
     problem = classification(labels, weight=positive_weight(labels[pictures.rows], settings.balance), augment=augment)

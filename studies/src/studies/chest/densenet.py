@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from samplewise.errors import CheckpointError, DataError, needed_for
+from samplewise.errors import CheckpointError, DataError
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
-from samplewise.storage.checkpoint import load_state, save_state
-from samplewise.storage.records import decoding
+from samplewise.storage import decoding, load_state, save_state
 from studies.chest.auroc import Array
 from studies.pictures import PATHOLOGIES, PictureData
 
@@ -34,8 +33,8 @@ class Classifier(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        with needed_for("the classifier", "chest"):
-            from monai.networks.nets.densenet import DenseNet121
+        from monai.networks.nets.densenet import DenseNet121
+
         self.size = size
         self.densenet = DenseNet121(spatial_dims=2, in_channels=1, out_channels=len(PATHOLOGIES))
         self.register_buffer("thresholds", torch.full((len(PATHOLOGIES),), 0.5))

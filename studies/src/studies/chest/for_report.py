@@ -5,10 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from samplewise.report.fits import read_fit_within
-from samplewise.report.run import RunReport, Table
-from samplewise.report.words import count
-from samplewise.storage.records import decoding, read_json
+from samplewise.report import RunReport, Table, count, read_fit_within
+from samplewise.storage import decoding, read_json
 from studies.chest.classifier import SCORES_FILE, SETTINGS_FILE
 
 PROBLEM = "Find 14 pathologies in chest X-rays"

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from floormark.api import Watermarker
-from samplewise.errors import CheckpointError, DataError, RefusedError
+from floormark import RefusedError, Watermarker
+from samplewise.errors import CheckpointError, DataError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
-from samplewise.storage.checkpoint import load_state, save_state
+from samplewise.storage import load_state, save_state
 from studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
 from studies.chest.classifier import labels_of
 from studies.chest.densenet import Classifier, probabilities
@@ -26,7 +26,7 @@ from studies.watermark.networks import Lattice, Network
 from studies.watermark.training import Run
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
-Seen = Mapping[str, Array]
+Diagnoses = Mapping[str, Array]
 """Of marked images as written ``probabilities`` ``(n, 14)``, ``psnr`` in dB ``(n,)`` and ``bit_error`` ``(n,)``."""
 
 
@@ -93,18 +93,18 @@ class Impact:
     """Images that the tool did not mark, which stay as they are."""
 
 
-def judge_originals(
+def evaluate_originals(
     classifier: Classifier,
     data: PictureData,
     *,
     fewest: int,
     resamples: int,
     seed: int,
-    look: Callable[[], Array] | None = None,
+    diagnose: Callable[[], Array] | None = None,
 ) -> Originals:
-    """Look at the images themselves, which the classifier was not trained on.
+    """Diagnose the images themselves, which the classifier was not trained on.
 
-    A pathology counts in a mean with ``fewest`` positives. ``look`` gives what the classifier says of the pictures,
+    A pathology counts in a mean with ``fewest`` positives. ``diagnose`` gives what the classifier says of the pictures,
     ``(n, 14)``, where it is known already or watched.
     """
     labels_of(data.store)  # says what is wrong with pictures that have none
@@ -113,7 +113,7 @@ def judge_originals(
     counts = enough(labels, fewest)
     if not counts.any():
         raise DataError(f"{data.store.folder}: no pathology has {fewest} positives here: nothing to compare")
-    found = probabilities(classifier, data) if look is None else look()
+    found = probabilities(classifier, data) if diagnose is None else diagnose()
     weights = patient_weights(data.patients, resamples, seed)
     return Originals(
         data=data,
@@ -126,7 +126,7 @@ def judge_originals(
     )
 
 
-def look_at(
+def diagnose_marked(
     classifier: Classifier,
     network: Network,
     data: PictureData,
@@ -134,8 +134,8 @@ def look_at(
     floor: float | None = None,
     batch_size: int = 32,
     watch: Watch | None = None,
-) -> Seen:
-    """Mark every image at its own resolution, write it as 8-bit grey, and look at what a file would hold.
+) -> Diagnoses:
+    """Mark every image at its own resolution, write it as 8-bit grey, and diagnose what a file would hold.
 
     A lattice marks as the tool does, at ``floor``. An image that the tool refuses stays as it is, with NaN for its PSNR
     and bit error.
@@ -168,7 +168,7 @@ def look_at(
 def _shipped(
     marker: Watermarker, covers: NDArray[np.uint8], numbers: Sequence[int], floor: float
 ) -> tuple[NDArray[np.uint8], Array]:
-    """What the tool makes of images ``(B, H, W)``, and the share of bits it reads wrong; NaN where it refuses."""
+    """What the tool makes of images ``(B, H, W)``, and its bit errors ``(B,)``, NaN where it refuses."""
     pixels, wrong = covers.copy(), np.full(len(covers), np.nan)
     for place, number in enumerate(numbers):
         with suppress(RefusedError):
@@ -177,29 +177,32 @@ def _shipped(
     return pixels, wrong
 
 
-def look_once(folder: Path, about: Mapping[str, str], of: str, look: Callable[[], Seen]) -> Seen:
-    """What ``look`` sees or, if a comparison that was ended had seen it before, what was kept of it in ``folder``.
+def diagnosed_once(folder: Path, about: Mapping[str, str], of: str, diagnose: Callable[[], Diagnoses]) -> Diagnoses:
+    """What ``diagnose`` gives, which is kept in ``folder`` so that a comparison that was ended need not do it again.
 
-    ``about`` says what it is seen by and in, such as the fingerprints of classifier and pictures: of others none is
-    taken. ``of`` tells the images from others, such as the fingerprint of the network that marked them.
+    Args:
+        folder: of what is kept.
+        about: what diagnoses what, such as the fingerprints of classifier and pictures; of others nothing is taken.
+        of: tells the images from others, such as the fingerprint of the network that marked them.
+        diagnose: called if nothing is kept.
     """
     path, about = folder / f"{of}.safetensors", {**about, "of": of}
     if path.exists():
-        with suppress(CheckpointError):  # torn or foreign: looked at again
+        with suppress(CheckpointError):  # torn or foreign: done again
             stored = load_state(path)
             if stored.get("about") == about:
                 return {name: values.numpy() for name, values in stored["arrays"].items()}
-    found = look()
+    found = diagnose()
     save_state(path, {"about": about, "arrays": {name: torch.from_numpy(each) for name, each in found.items()}})
     return found
 
 
-def judge_run(run: Run, originals: Originals, seen: Seen, *, bounds: Sequence[float]) -> Impact:
-    """Compare what is seen of a run's marked images with the originals.
+def evaluate_run(run: Run, originals: Originals, diagnoses: Diagnoses, *, bounds: Sequence[float]) -> Impact:
+    """Compare the diagnoses of a run's marked images with those of the originals.
 
     For each of ``bounds``, a change of probability, it is said how many images stay within.
     """
-    before, after, counts = originals.probabilities, seen["probabilities"], originals.counts
+    before, after, counts = originals.probabilities, diagnoses["probabilities"], originals.counts
     change = np.abs(after - before)
     flipped = (after >= originals.thresholds) != (before >= originals.thresholds)
     moved = Aurocs.of(originals.labels, after, originals.weights) - originals.aurocs
@@ -208,10 +211,10 @@ def judge_run(run: Run, originals: Originals, seen: Seen, *, bounds: Sequence[fl
         for k, (name, auroc) in enumerate(zip(PATHOLOGIES, moved.intervals, strict=True))
     )
     largest = change.max(1)
-    marked = ~np.isnan(seen["psnr"])
+    marked = ~np.isnan(diagnoses["psnr"])
     if not marked.any():
         raise DataError(f"{run.folder}: the tool can mark none of the images at {run.recipe.floor:g} dB: train longer")
-    reached = seen["psnr"][marked]
+    reached = diagnoses["psnr"][marked]
     floor = None if run.recipe.image_loss else run.recipe.floor
     return Impact(
         name=run.name,
@@ -227,6 +230,6 @@ def judge_run(run: Run, originals: Originals, seen: Seen, *, bounds: Sequence[fl
         psnr_mean=float(reached.mean()),
         psnr_min=float(reached.min()),
         satisfied=None if floor is None else float((reached >= floor).mean()),
-        bit_error=float(seen["bit_error"][marked].mean()),
+        bit_error=float(diagnoses["bit_error"][marked].mean()),
         refused=int((~marked).sum()),
     )

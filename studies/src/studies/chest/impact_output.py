@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from samplewise.report.style import COLOURS, legend_below, new_figure, save, series, styled
-from samplewise.storage.disk import write_json, write_text
-from samplewise.storage.records import write_csv
+from samplewise.report import COLOURS, legend_below, new_figure, save, series, styled
+from samplewise.storage import write_csv, write_json, write_text
 from studies.chest.auroc import Interval
 from studies.chest.impact import Impact, Originals
+from studies.output import markdown_table
 from studies.pictures import PATHOLOGIES
-from studies.watermark.evaluation.output import aligned
 from studies.watermark.recipe import Recipe
 
 FORMAT = "samplewise-chest-impact-1"
-SUMMARY = ("PSNR mean", "min", "floor met", "BER", "mean \\|Δ AUROC\\|", "significant", "flipped", "mean \\|Δp\\|")
-HEIGHT = 0.16  # inches of the figure for each run within a pathology
+SUMMARY_HEADINGS = ("PSNR mean", "min", "floor met", "BER", "mean |Δ AUROC|", "significant", "flipped", "mean |Δp|")
+RUN_HEIGHT = 0.16  # inches of the figure for each run within a pathology
 
 
 class PaperRow(NamedTuple):
@@ -86,7 +85,9 @@ def table_text(originals: Originals, impacts: Sequence[Impact], paper: Mapping[s
     left_out = [name for name, counts in zip(PATHOLOGIES, originals.counts, strict=True) if not counts]
     if left_out:
         notes.append(f"Too few positives to count in the means: {', '.join(left_out)}.")
-    return "\n\n".join([aligned(_differences(originals, impacts, paper)), aligned(_summaries(impacts)), *notes])
+    return "\n\n".join(
+        [markdown_table(_differences(originals, impacts, paper)), markdown_table(_summaries(impacts)), *notes]
+    )
 
 
 def _differences(originals: Originals, impacts: Sequence[Impact], paper: Mapping[str, str]) -> list[list[str]]:
@@ -113,7 +114,7 @@ def _differences(originals: Originals, impacts: Sequence[Impact], paper: Mapping
 def _summaries(impacts: Sequence[Impact]) -> list[list[str]]:
     names = ["largest" if q == "1" else f"{float(q):.0%}" for q in impacts[0].quantiles]
     bounds = [f"within {bound}" for bound in impacts[0].within]
-    rows = [["", *SUMMARY, *(f"{name} \\|Δp\\| of images" for name in names), *bounds]]
+    rows = [["", *SUMMARY_HEADINGS, *(f"{name} |Δp| of images" for name in names), *bounds]]
     for one in impacts:
         rows.append(
             [
@@ -166,7 +167,7 @@ def write_table(
         for score, difference in zip(scores, one.differences, strict=True)
     ]
     write_csv(out / "table.csv", rows)
-    judged = zip(scores, originals.counts.tolist(), originals.thresholds.tolist(), strict=True)
+    columns = zip(scores, originals.counts.tolist(), originals.thresholds.tolist(), strict=True)
     report = {
         "format": FORMAT,
         "images": len(data),
@@ -174,7 +175,7 @@ def write_table(
         "size": data.store.size,
         "originals": {
             "mean_auroc": asdict(originals.aurocs.mean(originals.counts)),
-            "pathologies": [{**score, "counts": counts, "threshold": point} for score, counts, point in judged],
+            "pathologies": [{**score, "counts": counts, "threshold": point} for score, counts, point in columns],
         },
         "runs": [asdict(one) for one in impacts],
         "paper": {name: row._asdict() for name, row in TABLE_TWO.items()},
@@ -192,7 +193,7 @@ def _columns(name: str, interval: Mapping[str, float]) -> dict[str, float]:
 def draw_impact(folder: Path, impacts: Sequence[Impact]) -> list[Path]:
     """Differences of the AUROC with their intervals, a group for each pathology that counts, and their mean."""
     names = [one.pathology for one in impacts[0].differences if one.counts]
-    height = 1.2 + (len(names) + 1) * (HEIGHT * len(impacts) + 0.12)
+    height = 1.2 + (len(names) + 1) * (RUN_HEIGHT * len(impacts) + 0.12)
     with styled():
         figure, (panel,) = new_figure(1, 1, height=height)
         places = np.arange(len(names) + 1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 T = TypeVar("T")
-RECIPE = "recipe.toml"
+RECIPE_TOML = "recipe.toml"
 PANEL = "Devices"
 Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=PANEL)]
 DevicesFlag = Annotated[int, typer.Option("--devices", min=1, help="Devices on each node.", rich_help_panel=PANEL)]
@@ -24,7 +24,7 @@ Strategy = Annotated[str, typer.Option(help="auto or ddp.", rich_help_panel=PANE
 Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.", rich_help_panel=PANEL)]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random, a split included; 0 if not given.")]
-Pictures = Annotated[Path, typer.Option(help="Folder of images, or a store made by samplewise chest prepare.")]
+Pictures = Annotated[Path, typer.Option(help="Folder of images, or a store made by studies chest prepare.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 RecipeFile = Annotated[
@@ -102,19 +102,19 @@ def launch(fabric: Fabric, begin: Callable[[bool], T]) -> T:
     return begun if first else begin(False)
 
 
-def given_settings(recipe: Path | None, kind: type[Any], apart: Collection[str], **options: Any) -> dict[str, Any]:
-    """What differs from the defaults of ``kind``: what the file sets, then the options that were given, which are not
-    None. The fields ``apart`` follow from the data, and no file may set them.
-    """
-    from samplewise.storage.records import toml_values
+def given_settings(recipe: Path | None, kind: type[Any], exclude: Collection[str], **options: Any) -> dict[str, Any]:
+    """What differs from the defaults of ``kind``: what the file sets, then the options that are not None.
 
-    stored = {} if recipe is None else toml_values(recipe, kind, apart=apart)
+    The fields ``exclude`` are derived from the data, and no file may set them.
+    """
+    from samplewise.storage import toml_values
+
+    stored = {} if recipe is None else toml_values(recipe, kind, exclude=exclude)
     return {**stored, **{name: value for name, value in options.items() if value is not None}}
 
 
-def keep_recipe(folder: Path, settings: Any, apart: Collection[str]) -> None:
+def keep_recipe(folder: Path, settings: Any, exclude: Collection[str]) -> None:
     """Write the settings where ``--recipe`` can take them from for another run."""
-    from samplewise.storage.disk import write_text
-    from samplewise.storage.records import toml_of
+    from samplewise.storage import toml_of, write_text
 
-    write_text(folder / RECIPE, toml_of(settings, apart=apart))
+    write_text(folder / RECIPE_TOML, toml_of(settings, exclude=exclude))

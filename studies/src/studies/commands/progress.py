@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samplewise.cli.outcome import note
+from samplewise.cli import note
 from samplewise.errors import printable
 
 if TYPE_CHECKING:

@@ -7,36 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from samplewise.audits.audit import Audit
+from samplewise import Audit
 from samplewise.problem import evaluation_mode
-from samplewise.report.fits import read_curves
-from samplewise.report.page import write_page
-from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport, distribution
-from samplewise.report.style import (
+from samplewise.report import (
     COLOURS,
     LINES,
     MARKERS,
+    Audited,
+    Finding,
+    Gallery,
+    Picture,
+    Requirement,
+    RunReport,
     bound_line,
     curve,
+    distribution,
     label_points,
     legend_below,
     new_figure,
+    read_curves,
     save,
     styled,
+    write_page,
 )
-from samplewise.storage.provenance import provenance
-from samplewise.training.request import TUNE
-from studies.demo.runs import AIM, SHARE, THETA, UNSEEN, Compared, Trained
+from samplewise.storage import provenance
+from studies.demo.runs import AIM, SHARE, THETA, TUNE, UNSEEN, Compared, Trained
 from studies.mnist.digit_network import CONSTRAINT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REPORT = "report.html"
-SIDE = 8  # pixels
-PICTURES = 10
+DIGIT_SIDE = 8  # pixels
+GALLERY = 10  # pictures
 PROMISE = "ours"
-"""Whose style the promise has."""
+"""The style of figures that the promise has."""
 
 
 def draw(found: Compared, folder: Path) -> None:
@@ -134,13 +139,13 @@ def _report(found: Compared, run: Trained, said: str, folder: Path) -> RunReport
 
 
 def _audited(part: str, audit: Audit) -> Audited:
-    fared = audit[CONSTRAINT]
+    found = audit[CONSTRAINT]
     return Audited(
         part,
         samples=audit.samples,
         objective=audit.objective,
         satisfied=audit.satisfied,
-        constraints={CONSTRAINT: Finding(fared.violated, fared.satisfied, fared.mean_violation, fared.worst)},
+        constraints={CONSTRAINT: Finding(found.violated, found.satisfied, found.mean_violation, found.worst)},
         means=audit.means,
         confidence=audit.confidence,
         compared=audit.compared,
@@ -151,11 +156,12 @@ def _gallery(found: Compared, run: Trained) -> Gallery:
     """The unseen digits with the largest errors, dark on light."""
     images = found.parts[UNSEEN].tensors[0]
     wrong = run.audits[UNSEEN][CONSTRAINT].values
-    worst = wrong.argsort(descending=True)[:PICTURES]
+    worst = wrong.argsort(descending=True)[:GALLERY]
     with evaluation_mode(run.solution.model):
         _, redrawn = run.solution.model(images[worst])
     pairs = [
-        (255 * (1 - each)).round().to(torch.uint8).view(-1, SIDE, SIDE).numpy() for each in (images[worst], redrawn)
+        (255 * (1 - each)).round().to(torch.uint8).view(-1, DIGIT_SIDE, DIGIT_SIDE).numpy()
+        for each in (images[worst], redrawn)
     ]
     pictures = [
         Picture(f"sample {int(index):,}: {float(wrong[index]):.4f}", {"original": before, "reconstruction": after})

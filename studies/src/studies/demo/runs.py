@@ -9,13 +9,19 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import TensorDataset
 
-from samplewise.audits.audit import Audit, audit
-from samplewise.audits.binomial import to_aim_at
-from samplewise.methods import FixedPenalty, Method, SequentialPenalty
-from samplewise.penalties import Logarithmic
-from samplewise.schedules import Constant
-from samplewise.training import Promise, Solution, fit
-from samplewise.training.request import PROVE, TUNE
+from samplewise import (
+    Audit,
+    Constant,
+    FixedPenalty,
+    Logarithmic,
+    Method,
+    Promise,
+    SequentialPenalty,
+    Solution,
+    audit,
+    fit,
+)
+from samplewise.training import to_aim_at
 from studies.data import digits
 from studies.mnist.digit_network import DigitNetwork, study_problem
 
@@ -25,7 +31,7 @@ THETA, CODE, HIDDEN, EPOCHS, WARM_EPOCHS, BATCH, RATE, DECAY = 0.03, 10, 128, 10
 epochs, in trials that were cut short. That was looked at on ``tune_on`` alone, with seeds 100 to 102, which no result
 uses; a rate of 2e-3 and bounds of 0.035 and 0.04 with seed 100 only."""
 WEIGHTS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-TRAIN, UNSEEN = "train", "unseen"
+TRAIN, TUNE, PROVE, UNSEEN = "train", "tune_on", "prove_on", "unseen"
 SIZES = {TRAIN: 900, TUNE: 300, PROVE: 300, UNSEEN: 297}
 """Samples of each part: trained on; steers and selects; proves, once; and what the claims are about."""
 AIM = to_aim_at(SHARE, SIZES[TUNE], SIZES[PROVE], CONFIDENCE)

@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from samplewise.storage import disk
-from samplewise.storage.provenance import provenance
-from samplewise.storage.records import write_csv
+from samplewise.storage import provenance, write_csv, write_json, write_text
 from studies.mnist.figures import write_figures
 from studies.mnist.results import Result, read_results
-from studies.mnist.rows import Naming
+from studies.mnist.rows import RowLabels
 from studies.mnist.settings import StudySettings, read_settings
 from studies.mnist.table_one import COLUMNS, TABLE_ONE, Column
+from studies.output import markdown_table
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
@@ -83,7 +82,7 @@ class Comparison:
 
     def write(self, out: Path) -> None:
         """Write ``table.json``, ``table.csv`` and ``table.md``."""
-        disk.write_json(out / "table.json", {**self.to_dict(), "provenance": provenance()})
+        write_json(out / "table.json", {**self.to_dict(), "provenance": provenance()})
         numbers = [
             {
                 **{"row": entry.name, "epoch": entry.epoch, "seeds": len(entry.seeds), "split": split, "metric": name},
@@ -94,7 +93,7 @@ class Comparison:
             for name, cell in cells.items()
         ]
         write_csv(out / "table.csv", numbers)
-        disk.write_text(out / "table.md", self.text() + "\n")
+        write_text(out / "table.md", self.text() + "\n")
 
     def text(self) -> str:
         """The table as Markdown."""
@@ -126,29 +125,11 @@ class Comparison:
         return "\n\n".join(parts)
 
     def _grid(self, epoch: str, split: str) -> str:
-        headings = " | ".join(column.heading for column in COLUMNS)
-        lines = [f"| Row | Epoch | {headings} |", "|---|---|" + "---|" * len(COLUMNS)]
+        rows = [["Row", "Epoch", *(column.heading for column in COLUMNS)]]
         for entry in self.at(epoch):
-            shown = " | ".join(entry.cells[split][column.name].text(column) for column in COLUMNS)
-            lines.append(f"| {entry.label} | {'/'.join(map(str, entry.epochs))} | {shown} |")
-        return "\n".join(lines)
-
-    def brief(self) -> str:
-        """The selected epoch in plain text, train and held-out side by side, for a terminal."""
-        entries = [entry for entry in self.at("selected") if not entry.name.endswith(BLACK)]
-        splits, wide = ("train", self.settings.held_out), max(len(entry.label) for entry in entries)
-        heading = " ".join(column.heading.rjust(column.width) for column in COLUMNS)
-        lines = [
-            f"{'':{wide}}  {'  '.join(split.center(len(heading)) for split in splits)}",
-            "  ".join(["row".ljust(wide), heading, heading]),
-        ]
-        for entry in entries:
-            halves = (
-                " ".join(column.text(entry.cells[split][column.name].mean).rjust(column.width) for column in COLUMNS)
-                for split in splits
-            )
-            lines.append("  ".join([entry.label.ljust(wide), *halves]))
-        return "\n".join(line.rstrip() for line in lines)
+            numbers = (entry.cells[split][column.name].text(column) for column in COLUMNS)
+            rows.append([entry.label, "/".join(map(str, entry.epochs)), *numbers])
+        return markdown_table(rows)
 
 
 def make_comparison(settings: StudySettings, found: Sequence[Result]) -> Comparison:
@@ -156,17 +137,17 @@ def make_comparison(settings: StudySettings, found: Sequence[Result]) -> Compari
     rows: dict[str, list[Result]] = {}
     for result in found:
         rows.setdefault(result.row.name, []).append(result)
-    naming = Naming(result.row for result in found)
+    labels = RowLabels(result.row for result in found)
     entries = [
-        entry for epoch in EPOCHS for results in rows.values() for entry in _entries(results, epoch, settings, naming)
+        entry for epoch in EPOCHS for results in rows.values() for entry in _entries(results, epoch, settings, labels)
     ]
     made_by = [{**result.provenance, "row": result.row.name} for result in found]
-    return Comparison(settings, list(naming.shared), entries, made_by)
+    return Comparison(settings, list(labels.shared), entries, made_by)
 
 
-def _entries(results: list[Result], epoch: str, settings: StudySettings, naming: Naming) -> list[Entry]:
+def _entries(results: list[Result], epoch: str, settings: StudySettings, labels: RowLabels) -> list[Entry]:
     """The lines of one row at one epoch."""
-    row, label, comparable = results[0].row, naming.label(results[0].row), settings.comparable
+    row, label, comparable = results[0].row, labels.label(results[0].row), settings.comparable
     lines = [(row.name, label, False, comparable)]
     if row.kind == "classification":
         # The paper measures this row against a black image, which says nothing of the network: both are shown.

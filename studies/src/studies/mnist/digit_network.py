@@ -6,10 +6,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from samplewise.bounds import AtMost
+from samplewise import AtMost, Problem
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
-from samplewise.problem import Problem
 
 Latent = Literal["linear", "relu"]
 CONSTRAINT = "reconstruction"
@@ -52,6 +51,13 @@ def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]
     if not torch.is_grad_enabled():
         measures["accuracy"] = (scores.argmax(1) == labels).to(objective.dtype)
     return objective, measures
+
+
+def classify(model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """Cross entropy alone, of code and classifier: the decoder, which costs the most, is not run."""
+    assert isinstance(model, DigitNetwork)
+    images, labels = batch
+    return nn.functional.cross_entropy(model.classifier(model.encoder(images)), labels, reduction="none"), {}
 
 
 def study_problem(theta: float, *, margin: float = 0.0) -> Problem:

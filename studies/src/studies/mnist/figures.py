@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from samplewise.report.style import (
+from samplewise.report import (
     COLOURS,
     LINES,
     MARKERS,
@@ -25,7 +25,7 @@ from samplewise.report.style import (
 )
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.results import ERRORS, EXAMPLES, Result
-from studies.mnist.rows import GAMMA, Naming, parse_row
+from studies.mnist.rows import GAMMA, RowLabels, parse_row
 from studies.mnist.settings import StudySettings
 from studies.mnist.table_one import TABLE_ONE
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACCURACY_LOSS = 0.025
-"""How much training accuracy, against the best of all rows, the "best" row of a family may give up."""
-MANY = 5000  # samples from which on narrow bins are smooth
+"""How much training accuracy, against the best of all rows, the "best" row of a family may lose."""
+SMOOTH_FROM = 5000  # samples from which on narrow bins are smooth
 LONG_NAME = 40  # letters from which on a name takes a line of the legend for itself
-SIZES = {"ours": 9.0}
+MARKER_SIZES = {"ours": 9.0}
 """Points of a marker, where they are not 5."""
-LINE = 0.85  # inches of a line of pictures
-KEPT = ("original", "reconstruction", "error")
+PICTURE_LINE = 0.85  # inches
+EXAMPLE_PARTS = ("original", "reconstruction", "error")
 
 
-def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
+def best(found: Sequence[Result], labels: RowLabels, kind: str) -> Result | None:
     """Of the rows of one kind the one that satisfies the most training constraints at little loss of accuracy."""
     accuracies = {id(result): result.numbers("train")["accuracy"] for result in found}
-    rows = [result for result in found if naming.kind(result.row) == kind]
+    rows = [result for result in found if labels.kind(result.row) == kind]
     good = [result for result in rows if accuracies[id(result)] >= max(accuracies.values()) - ACCURACY_LOSS]
     if good:
         return max(good, key=lambda result: (result.numbers("train")["satisfied"], -result.seed))
@@ -56,31 +56,31 @@ def best(found: Sequence[Result], naming: Naming, kind: str) -> Result | None:
 def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]) -> list[str]:
     """Draw all figures that the rows at hand allow; returns the names of those for which they keep too little."""
     folder.mkdir(parents=True, exist_ok=True)
-    naming = Naming(result.row for result in found)
-    shown = [result for kind in COLOURS if (result := best(found, naming, kind)) is not None]
+    labels = RowLabels(result.row for result in found)
+    shown = [result for kind in COLOURS if (result := best(found, labels, kind)) is not None]
     constrained = [result for result in shown if result.row.family != "classification"]
     missing = []
     with styled():
         for name, draw, kept in (("errors", draw_errors, ERRORS), ("reconstructions", draw_pictures, EXAMPLES)):
             drawn = [result for result in constrained if result.keeps(kept)]
             if drawn:
-                draw(folder, settings, drawn, naming)
+                draw(folder, settings, drawn, labels)
             elif constrained:
                 missing.append(name)
-        draw_epochs(folder, settings, shown, naming)
-        draw_trade_off(folder, settings, found, naming)
+        draw_epochs(folder, settings, shown, labels)
+        draw_trade_off(folder, settings, found, labels)
     return missing
 
 
-def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], labels: RowLabels) -> list[Path]:
     """Distribution of reconstruction errors with the bound marked (the paper's figure 2)."""
     figure, panels = new_figure(1, 2, height=2.7)
     for panel, split, letter in zip(panels, ("train", settings.held_out), "ab", strict=True):
         for place, result in enumerate(shown):
-            total, colour = result.samples[split], COLOURS[naming.kind(result.row)]
-            spread = result.errors(merged=1 if total >= MANY else 4)
+            total, colour = result.samples[split], COLOURS[labels.kind(result.row)]
+            spread = result.errors(merged=1 if total >= SMOOTH_FROM else 4)
             shares = 100 * np.array(spread.counts[split]) / total
-            histogram(panel, shares, np.array(spread.edges), colour, label=naming.label(result.row))
+            histogram(panel, shares, np.array(spread.edges), colour, label=labels.label(result.row))
             text = f"{result.numbers(split)['satisfied']:.1%} satisfied"
             panel.text(0.98, 0.84 - 0.09 * place, text, transform=panel.transAxes, ha="right", color=colour)
         panel.set_xlim(0, 3 * settings.theta)
@@ -93,7 +93,7 @@ def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], 
     return save(figure, folder, "errors")
 
 
-def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], labels: RowLabels) -> list[Path]:
     """Accuracy and share satisfied over the epochs (the paper's figure 3)."""
     figure, panels = new_figure(2, 2, height=4.4)
     columns = [("accuracy", "accuracy"), (f"{CONSTRAINT}/satisfied", "share satisfied")]
@@ -102,8 +102,8 @@ def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], 
         lowest = 1.0
         for result in shown:
             epochs, values = result.history("epoch", f"{split}/{column}")
-            kind = naming.kind(result.row)
-            curve(panel, epochs, values, COLOURS[kind], LINES[kind], naming.label(result.row))
+            kind = labels.kind(result.row)
+            curve(panel, epochs, values, COLOURS[kind], LINES[kind], labels.label(result.row))
             lowest = min(lowest, float(np.quantile(values, 0.02)))
         panel.set_title(f"({letter}) {name}, {_split_name(split)}", loc="left")
         panel.set_xlim(0, settings.epochs)
@@ -118,8 +118,8 @@ def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], 
 
 
 def _legend(figure: Figure, panel: Axes) -> None:
-    handles, labels = panel.get_legend_handles_labels()
-    columns = 1 if max(map(len, labels)) > LONG_NAME else min(3, len(labels))
+    handles, names = panel.get_legend_handles_labels()
+    columns = 1 if max(map(len, names)) > LONG_NAME else min(3, len(names))
     legend_below(figure, handles, columns=columns)
 
 
@@ -127,7 +127,7 @@ def _split_name(split: str) -> str:
     return "training set" if split == "train" else f"{split} set"
 
 
-def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result], labels: RowLabels) -> list[Path]:
     """Share satisfied against accuracy: every row of the run and, for MNIST, of the paper.
 
     Classification only, which satisfies next to nothing, is a line at its accuracy, so that the others are seen. A row
@@ -142,20 +142,22 @@ def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result
             _point(panel, parse_row(name).family, *papers[split][-1], filled=False)
         for result in found:
             numbers = result.numbers(split)
-            _point(panel, naming.kind(result.row), numbers["accuracy"], numbers["satisfied"], filled=True)
+            _point(panel, labels.kind(result.row), numbers["accuracy"], numbers["satisfied"], filled=True)
         panel.set_xlabel("accuracy")
         panel.set_ylabel("share satisfied")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
         panel.margins(x=0.12, y=0.08)
     rows = {result.row.name: result.row for result in found}
-    ours = [name for name, row in rows.items() if naming.kind(row) == "ours"]
+    ours = [name for name, row in rows.items() if labels.kind(row) == "ours"]
     letters = dict(zip(ours, string.ascii_uppercase, strict=False))
     legend = [("sequential", f"sequential penalty (τ₀, {GAMMA})"), ("fixed", "fixed (λ)")]
-    legend += [("ours", f"{letter}: {naming.short(rows[name])}") for name, letter in letters.items()]
-    kinds = {naming.kind(row) for row in rows.values()}
+    legend += [("ours", f"{letter}: {labels.short(rows[name])}") for name, letter in letters.items()]
+    kinds = {labels.kind(row) for row in rows.values()}
     for kind, text in legend:
         if kind in kinds:
-            panels[0].plot([], [], MARKERS[kind], color=COLOURS[kind], label=text, markersize=SIZES.get(kind, 5.0))
+            panels[0].plot(
+                [], [], MARKERS[kind], color=COLOURS[kind], label=text, markersize=MARKER_SIZES.get(kind, 5.0)
+            )
     if "classification" in kinds:
         panels[0].plot([], [], LINES["classification"], color=COLOURS["classification"], label="classification only")
     if settings.comparable:
@@ -167,7 +169,7 @@ def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result
             if row.kind != "classification":  # once for all seeds
                 seeds = [result.numbers(split) for result in found if result.row.name == name]
                 x, y = (float(np.mean([each[column] for each in seeds])) for column in ("accuracy", "satisfied"))
-                names.append((x, y, letters.get(name) or naming.short(row), COLOURS[naming.kind(row)]))
+                names.append((x, y, letters.get(name) or labels.short(row), COLOURS[labels.kind(row)]))
         label_points(panel, names, others=papers[split])
     return save(figure, folder, "trade_off")
 
@@ -182,28 +184,28 @@ def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled:
         MARKERS[kind],
         color=COLOURS[kind],
         fillstyle="full" if filled else "none",
-        markersize=SIZES.get(kind, 5.0) + (0.0 if filled else 2.0),
+        markersize=MARKER_SIZES.get(kind, 5.0) + (0.0 if filled else 2.0),
         markeredgewidth=0.9,
         alpha=0.9,
     )
 
 
-def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result], naming: Naming) -> list[Path]:
+def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result], labels: RowLabels) -> list[Path]:
     """The first held-out images as each row reconstructs them, then each row's worst."""
     split = settings.held_out
-    kept = [(naming.kind(result.row), naming.label(result.row), result.examples()) for result in shown]
+    kept = [(labels.kind(result.row), labels.label(result.row), result.examples()) for result in shown]
     # A heading where a new block begins, the name of the line, its pictures (K, D), and the error of each, if any.
     strips: list[tuple[str, str, Tensor, Tensor | None]] = []
     for which in ("first", "worst"):
         for place, (kind, label, examples) in enumerate(kept):
-            original, redrawn, missed = (examples[f"{split}/{which}/{what}"] for what in KEPT)
+            original, redrawn, missed = (examples[f"{split}/{which}/{what}"] for what in EXAMPLE_PARTS)
             if which == "first" and not place:
                 heading = f"First of the {split} set, with the error (MSE) of each, bold beyond the bound"
                 strips.append((heading, "original", original, None))
             elif which == "worst":
                 strips.append((f"Worst of the {split} set for {label}", "original", original, None))
             strips.append(("", kind, redrawn, missed))
-    figure, lines = new_figure(len(strips), 1, height=LINE * len(strips))
+    figure, lines = new_figure(len(strips), 1, height=PICTURE_LINE * len(strips))
     height, width = settings.shape
     for axes, (heading, name, pictures, errors) in zip(lines, strips, strict=True):
         # One image for a line: axes for each picture would take seconds.
@@ -215,8 +217,8 @@ def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result]
         axes.spines[:].set_visible(False)
         axes.set_yticks([])
         said = [] if errors is None else errors.tolist()
-        labels = axes.set_xticks(width * (np.arange(len(said)) + 0.5) - 0.5, [f"{error:.4f}" for error in said])
-        for tick, error in zip(labels, said, strict=True):
+        ticks = axes.set_xticks(width * (np.arange(len(said)) + 0.5) - 0.5, [f"{error:.4f}" for error in said])
+        for tick, error in zip(ticks, said, strict=True):
             tick.label1.set_fontweight("bold" if error > settings.theta else "normal")
             tick.label1.set_color(COLOURS["bound" if error > settings.theta else "classification"])
         axes.tick_params(length=0)

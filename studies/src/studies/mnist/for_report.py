@@ -9,12 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from samplewise.report.fits import read_certificate, read_curves, read_multipliers
-from samplewise.report.run import Audited, Finding, Gallery, Picture, Requirement, RunReport
-from samplewise.storage.records import decoding
+from samplewise.report import (
+    Audited,
+    Finding,
+    Gallery,
+    Picture,
+    Requirement,
+    RunReport,
+    read_certificate,
+    read_curves,
+    read_multipliers,
+)
+from samplewise.storage import decoding
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
-from studies.mnist.rows import Naming
+from studies.mnist.rows import RowLabels
 from studies.mnist.settings import SETTINGS, StudySettings
 
 MERGED = 4  # bins of the study's files in one bar: they are narrow enough for 60,000 samples
@@ -25,10 +34,10 @@ def read_study(folder: Path) -> Sequence[RunReport] | None:
     if not SETTINGS.belongs_to(folder):
         return None
     settings, found = SETTINGS.read(folder), read_results(folder)
-    naming = Naming(result.row for result in found)
+    labels = RowLabels(result.row for result in found)
     several = len({result.seed for result in found}) > 1
     return [
-        _run(settings, result, naming.label(result.row) + (f", seed {result.seed}" if several else ""))
+        _run(settings, result, labels.label(result.row) + (f", seed {result.seed}" if several else ""))
         for result in found
     ]
 

@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from samplewise.errors import DataError
-from samplewise.report.run import Distribution
-from samplewise.storage import disk
-from samplewise.storage.records import decoding, read_json
+from samplewise.report import Distribution
+from samplewise.storage import decoding, read_json, write_json, write_tensors, write_text
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.rows import Row, parse_row
 from studies.mnist.table_one import TABLE_ONE, numbers_of
@@ -127,6 +126,6 @@ def write_row(
     counts = [np.histogram(values.numpy(), [*edges, np.inf])[0] for values in errors.values()]
     lines = [["lower", *(f"{split}/selected" for split in errors)]]
     lines += [[f"{edge:.8g}", *map(str, row)] for edge, *row in zip(edges, *counts, strict=True)]
-    disk.write_text(folder / ERRORS, "".join(f"{','.join(line)}\r\n" for line in lines))
-    disk.write_tensors(folder / EXAMPLES, examples)
-    disk.write_json(folder / RESULT, {"format": FORMAT, **content})  # last: it says that the row is complete
+    write_text(folder / ERRORS, "".join(f"{','.join(line)}\r\n" for line in lines))
+    write_tensors(folder / EXAMPLES, examples)
+    write_json(folder / RESULT, {"format": FORMAT, **content})  # last: it says that the row is complete

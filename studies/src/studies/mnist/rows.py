@@ -5,11 +5,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from samplewise.constraints import Constraint
+from samplewise import (
+    AugmentedLagrangian,
+    Constraint,
+    FixedPenalty,
+    Geometric,
+    Linear,
+    Method,
+    Quadratic,
+    SequentialPenalty,
+    Unconstrained,
+)
 from samplewise.errors import ConfigurationError, did_you_mean
-from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, SequentialPenalty, Unconstrained
-from samplewise.penalties import Linear, Quadratic
-from samplewise.schedules import Geometric
 from studies.mnist.table_one import TABLE_ONE
 
 GRAMMAR = (
@@ -115,7 +122,7 @@ def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) 
     return SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
 
 
-class Naming:
+class RowLabels:
     """What tables and figures call the rows of one run: options that all rows share are said once, not in each name."""
 
     def __init__(self, rows: Iterable[Row]) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from samplewise.errors import ConfigurationError
-from samplewise.storage.records import SettingsFile
+from samplewise.storage import SettingsFile
 from studies.data import ImageData
 from studies.mnist.digit_network import DigitNetwork, Latent
 from studies.mnist.rows import Row
 
-MADE = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
-"""Settings that follow from the data, and that nobody chooses."""
+DERIVED_FIELDS = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
+"""Settings derived from the data, which nobody chooses."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,21 +18,16 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from floormark.processes import LOST, side_by_side
-from samplewise.audits.audit import audit
+from samplewise import Problem, Unconstrained, audit, fit
 from samplewise.errors import ConfigurationError, SamplewiseError
-from samplewise.history import History
 from samplewise.measures import mse
-from samplewise.methods import Unconstrained
 from samplewise.problem import evaluation_mode
-from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
+from samplewise.report import in_lines, pictures, to_tensorboard
 from samplewise.samples import mix
-from samplewise.storage import checkpoint, disk, distributed
-from samplewise.storage.provenance import provenance
-from samplewise.storage.sharding import reshard_like
-from samplewise.training import fit
-from samplewise.training.step import single_device
+from samplewise.storage import MODEL_FILE, Checkpoints, alone, distributed, load_state, provenance, save_state
+from samplewise.training import single_device
 from studies.data import ImageData
-from studies.mnist.digit_network import CONSTRAINT, DigitNetwork, study_problem
+from studies.mnist.digit_network import CONSTRAINT, DigitNetwork, classify, study_problem
 from studies.mnist.results import FIT, RESULT, write_row
 from studies.mnist.rows import Row, make_method
 from studies.mnist.settings import StudySettings, row_folder
@@ -39,11 +36,11 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 EVALUATION_BATCH = 2000  # large enough that a batch's overhead vanishes, small enough for the processor's cache
-SHOWN = 10  # pictures of each kind that are kept
-Kept = tuple[ImageData, "Fabric | None"]
-"""By each process: the data and its devices."""
+EXAMPLES_SHOWN = 10  # pictures of each kind that are kept
+Loaded = tuple[ImageData, "Fabric | None"]
+"""What each process has: the data, and the devices to train on."""
 Watch = Callable[[dict["Job", int]], None]
-"""Called now and then with the epochs that each unfinished job has behind it."""
+"""Called about every second with the epochs that each unfinished job has behind it."""
 
 POLL_SECONDS = 1.0
 
@@ -66,17 +63,16 @@ def warm_start(
     if not settings.warm_epochs:
         return model
     folder = out / "warm" / f"seed-{seed}"
-    kept = folder / checkpoint.MODEL_FILE
+    kept = folder / MODEL_FILE
     if kept.exists():
-        model.load_state_dict(checkpoint.load_state(kept)["model"])
+        model.load_state_dict(load_state(kept)["model"])
         return model
-    with disk.alone(folder, "row"):
-        problem = study_problem(settings.theta)
+    with alone(folder, "row"):
         fit(
-            problem,
+            Problem(classify, []),
             model,
             data.train,
-            method=Unconstrained(problem.constraints),
+            method=Unconstrained(),
             optimizer=torch.optim.Adam(model.parameters(), lr=1e-3, fused=True),
             epochs=settings.warm_epochs,
             batch_size=settings.batch_size,
@@ -86,7 +82,7 @@ def warm_start(
             progress=False,
         )
         if distributed.rank() == 0:
-            checkpoint.save_state(kept, {"model": dict(model.state_dict())})
+            save_state(kept, {"model": dict(model.state_dict())})
     return model
 
 
@@ -99,13 +95,12 @@ def run_row(
     *,
     fabric: Fabric | None = None,
     progress: bool | None = False,
-    resumable: bool = True,
     tensorboard: bool = False,
 ) -> None:
     """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
 
-    A run of seconds need not be ``resumable``: then it keeps no checkpoints. ``progress`` shows a bar, on a terminal
-    only if None; ``tensorboard`` also writes event files, with pictures, below ``fit``.
+    ``progress`` shows a bar, on a terminal only if None; ``tensorboard`` also writes event files, with pictures, below
+    ``fit``.
     """
     if row.options.margin >= settings.theta:
         raise ConfigurationError(f"expected a margin below theta = {settings.theta:g}, got {row.options.margin:g}")
@@ -118,9 +113,7 @@ def run_row(
     optimizer = torch.optim.Adam(model.parameters(), lr=row.options.rate, weight_decay=row.options.decay, fused=True)
     splits = {"train": data.train, settings.held_out: data.test}
     fabric = fabric or single_device()
-    last = row.kind == "classification"  # it does not train the decoder: the most feasible epoch would be one of chance
-    resumable = resumable or last  # the weights of the last step are in the checkpoint alone
-    with disk.alone(folder, "row"), to_tensorboard(fabric, folder / FIT if tensorboard else None):
+    with alone(folder, "row"), to_tensorboard(fabric, folder / FIT if tensorboard else None):
         solution = fit(
             problem,
             model,
@@ -134,24 +127,22 @@ def run_row(
             # The first decides: the row is selected by what holds on its training data.
             audit_on={name: DataLoader(images, batch_size=EVALUATION_BATCH) for name, images in splits.items()},
             average=row.options.average or None,
-            checkpoint=folder / FIT if resumable else None,
+            checkpoint=folder / FIT,
             fabric=fabric,
             progress=progress,
             on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
         )
         chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
-        if last:
+        if row.kind == "classification":  # its decoder is untrained: the most feasible epoch would be one of chance
             epoch, reason = settings.epochs, "the last epoch: this row does not train the decoder"
-            state = checkpoint.Checkpoints(folder / FIT / "checkpoints").latest() or {}
-            chosen.load_state_dict(reshard_like(state["model"], chosen.state_dict()))
-        # Every process audits its share, so all of them must come here; only one writes.
+            state = Checkpoints(folder / FIT / "checkpoints").latest() or {}
+            chosen.load_state_dict(state["model"])
+        # Every process audits a part, so all of them must come here; only one writes.
         audits = {name: audit(problem, chosen, images, batch_size=EVALUATION_BATCH) for name, images in splits.items()}
         if distributed.rank() != 0:
             return
-        if not resumable:
-            History(folder / FIT, solution.history.rows)
         errors = {name: found[CONSTRAINT].values for name, found in audits.items()}
-        checkpoint.save_state(folder / checkpoint.MODEL_FILE, {"model": dict(chosen.state_dict())})
+        save_state(folder / MODEL_FILE, {"model": dict(chosen.state_dict())})
         content = {
             "name": row.name,
             "row": row.text,
@@ -192,7 +183,7 @@ def _examples(model: nn.Module, splits: dict[str, TensorDataset], errors: dict[s
     for split, images in splits.items():
         pixels = images.tensors[0]
         places = {"first": torch.arange(len(pixels)), "worst": errors[split].argsort(descending=True)}
-        for which, index in ((which, order[:SHOWN]) for which, order in places.items()):
+        for which, index in ((which, order[:EXAMPLES_SHOWN]) for which, order in places.items()):
             with evaluation_mode(model):
                 _, redrawn = model(pixels[index].to(device))
             for what, values in (("original", pixels[index]), ("reconstruction", redrawn.cpu())):
@@ -221,53 +212,111 @@ def run_jobs(
     jobs: Sequence[Job],
     settings: StudySettings,
     out: Path,
-    keep: Callable[[], Kept],
+    load: Callable[[], Loaded],
     *,
     processes: int = 1,
     threads: int | None = None,
     watch: Watch | None = None,
     tensorboard: bool = False,
 ) -> None:
-    """Run the rows, ``processes`` of them at a time, each from its own copy of its seed's warm start.
+    """Run the rows, each from its own copy of its seed's warm start, in this process or several side by side.
 
-    A row that fails does not stop the others. Rows that are complete are left alone. ``keep`` gives the data and the
-    devices once in each process, so it must be picklable; ``watch`` is called about every second.
+    A row that fails does not stop the others. Rows that are complete are left alone.
+
+    Args:
+        jobs: rows and seeds.
+        settings: of the study.
+        out: its folder.
+        load: called once in each process that trains; picklable where there are several.
+        processes: how many rows are trained at a time.
+        threads: of each process; PyTorch's choice if not given.
+        watch: called as the work goes.
+        tensorboard: whether event files are written too.
 
     Raises:
         JobFailedError: at least one row failed, after all the others were run.
     """
     todo = [job for job in jobs if not is_complete(out, job.row, job.seed)]
-    if not todo:
-        return
-    failures: list[str] = []
+    failures: dict[Job, Exception] = {}
+    if min(processes, len(todo)) > 1:
+        _side_by_side(todo, settings, out, load, processes, threads, watch, tensorboard, failures)
+    elif todo:
+        loaded = load()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        with _polled(watch, todo, out, failures):
+            for job in todo:
+                try:
+                    _run(loaded, settings, job, out, tensorboard)
+                except Exception as error:  # whatever it is, the other rows are run
+                    failures[job] = error
+    if failures:
+        said = "; ".join(f"{job}: {_reason(error)}" for job, error in failures.items())
+        raise JobFailedError(f"{len(failures)} of {len(todo)} rows failed: {said}. Run again with --resume to go on")
+
+
+def _side_by_side(
+    todo: Sequence[Job],
+    settings: StudySettings,
+    out: Path,
+    load: Callable[[], Loaded],
+    processes: int,
+    threads: int | None,
+    watch: Watch | None,
+    tensorboard: bool,
+    failures: dict[Job, Exception],
+) -> None:
+    """Run the rows in processes of their own, and add those that fail to ``failures``."""
     try:
         # Rows are safe to end at any moment, so an interrupt need not wait for them.
-        with side_by_side(min(processes, len(todo)), keep, threads=threads, end_at_once=True) as pool:
+        with (
+            side_by_side(min(processes, len(todo)), load, threads=threads, end_at_once=True) as pool,
+            _polled(watch, todo, out, failures),
+        ):
             # Warm starts first: two rows of one seed must not make the same one at the same time.
             for warm in [pool.submit(_warm, settings, seed, out) for seed in {job.seed: None for job in todo}]:
                 warm.result()
             running = {pool.submit(_run, settings, job, out, tensorboard): job for job in todo}
             while running:
-                done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-                if watch:
-                    watch({job: _epochs_done(out, job) for job in running.values()})
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     job, error = running.pop(future), future.exception()
                     if isinstance(error, BrokenProcessPool):
                         raise error
-                    if error is not None:
-                        failures.append(f"{job}: {error if isinstance(error, SamplewiseError) else repr(error)}")
-            if watch:
-                watch({})
+                    if isinstance(error, Exception):
+                        failures[job] = error
     except BrokenProcessPool as error:
         complete = sum(is_complete(out, job.row, job.seed) for job in todo)
         raise JobFailedError(
             f"{LOST}, when {complete} of {len(todo)} rows were complete. Run again with --resume and fewer --jobs"
         ) from error
-    if failures:
-        raise JobFailedError(
-            f"{len(failures)} of {len(todo)} rows failed: {'; '.join(failures)}. Run again with --resume to go on"
-        )
+
+
+@contextmanager
+def _polled(watch: Watch | None, todo: Sequence[Job], out: Path, failures: dict[Job, Exception]) -> Iterator[None]:
+    """Call ``watch`` about every second while the work inside goes, and once at its end."""
+    if watch is None:
+        yield
+        return
+
+    def unfinished() -> dict[Job, int]:
+        left = [job for job in todo if job not in failures and not is_complete(out, job.row, job.seed)]
+        return {job: _epochs_done(out, job) for job in left}
+
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(POLL_SECONDS):
+            watch(unfinished())
+
+    thread = threading.Thread(target=poll, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    watch(unfinished())
 
 
 def _epochs_done(out: Path, job: Job) -> int:
@@ -278,11 +327,15 @@ def _epochs_done(out: Path, job: Job) -> int:
         return 0
 
 
-def _warm(kept: Kept, settings: StudySettings, seed: int, out: Path) -> None:
-    data, fabric = kept
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, SamplewiseError) else repr(error)
+
+
+def _warm(loaded: Loaded, settings: StudySettings, seed: int, out: Path) -> None:
+    data, fabric = loaded
     warm_start(settings, data, seed, out, fabric=fabric)
 
 
-def _run(kept: Kept, settings: StudySettings, job: Job, out: Path, tensorboard: bool) -> None:
-    data, fabric = kept
+def _run(loaded: Loaded, settings: StudySettings, job: Job, out: Path, tensorboard: bool) -> None:
+    data, fabric = loaded
     run_row(settings, data, job.row, job.seed, out, fabric=fabric, tensorboard=tensorboard)

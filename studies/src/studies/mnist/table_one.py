@@ -18,11 +18,6 @@ class Column:
     key: str
     """In the history of a run, behind the name of the data set."""
 
-    @property
-    def width(self) -> int:
-        """Letters that the column takes in plain text."""
-        return max(len(self.heading), self.digits + 4)
-
     def text(self, value: float) -> str:
         """The number as tables show it."""
         return f"{value:.{self.digits}f}"

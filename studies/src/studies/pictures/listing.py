@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from floormark.imageio import SUFFIXES
 from floormark.processes import cores
 from samplewise.errors import DataError, did_you_mean
-from samplewise.storage.records import decoding
+from samplewise.storage import decoding
 
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff")
 PATHOLOGIES = (
     "Atelectasis",
     "Cardiomegaly",
@@ -38,9 +38,9 @@ PATHOLOGIES = (
 )
 """The columns of every label array, in the order of the publication."""
 NO_FINDING = "No Finding"
-TABLE = "Data_Entry_2017*.csv"
-LISTS = ("train_val_list.txt", "test_list.txt")
-NAME, FINDINGS, PATIENT = "Image Index", "Finding Labels", "Patient ID"
+LABELS_CSV = "Data_Entry_2017*.csv"
+OFFICIAL_LISTS = ("train_val_list.txt", "test_list.txt")
+CSV_COLUMNS = NAME, FINDINGS, PATIENT = "Image Index", "Finding Labels", "Patient ID"
 LEVELS_UP = 2  # from .../images to the folder of the CSV when sizes have folders of their own
 OFFICIAL_NAME = re.compile(r"(\d{8})_\d{3}")
 
@@ -110,11 +110,11 @@ def find(root: Path | str, *, labels: bool | None = None) -> Listing:
         raise DataError(f"{root}: holds no pictures ({', '.join(SUFFIXES)}), nor do the folders below it")
     if odd := [repr(str(path)) for path in paths if not str(path).isprintable()]:
         raise DataError(f"{root}: {len(odd):,} names are not plain text: {some(odd)}; rename them")
-    table = find_above(root, TABLE) if labels is not False else None
+    table = find_above(root, LABELS_CSV) if labels is not False else None
     if table is None and labels:
         raise DataError(
-            f"{root}: no {TABLE} there or in the two folders above; it holds the labels of ChestX-ray8 and comes with "
-            "its images: put it beside them"
+            f"{root}: no {LABELS_CSV} there or in the two folders above; it holds the labels of ChestX-ray8 and comes "
+            "with its images: put it beside them"
         )
     if table is not None and (labels or any(_patient(path.stem) for path in paths)):
         return _labelled(root, paths, table)
@@ -183,11 +183,11 @@ def read_rows(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     unknown: Counter[str] = Counter()
     with decoding(path, "a CSV file"), path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
-        missing = [column for column in (NAME, FINDINGS, PATIENT) if column not in (reader.fieldnames or ())]
+        missing = [column for column in CSV_COLUMNS if column not in (reader.fieldnames or ())]
         if missing:
             raise DataError(f"{path}: the columns {', '.join(missing)} are missing; is this the official CSV?")
         for row in reader:
-            name, cell, patient = ((row[column] or "").strip() for column in (NAME, FINDINGS, PATIENT))
+            name, cell, patient = ((row[column] or "").strip() for column in CSV_COLUMNS)
             stem = name.rpartition(".")[0] or name  # Path would take most of the time here
             findings = [label.strip() for label in cell.split("|")]
             if wrong := "a second row for this picture" if stem in rows else _wrong(stem, patient, findings):

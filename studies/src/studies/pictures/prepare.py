@@ -17,19 +17,18 @@ from numpy.typing import NDArray
 
 from floormark.processes import cores
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
-from samplewise.storage.disk import PARTIAL, clear_partial, ensure_writable, lock
-from samplewise.storage.provenance import versions
-from studies.pictures.decode import decode, need_pillow
-from studies.pictures.listing import LISTS, Listing, PictureFile, find, find_above, read_list, some
-from studies.pictures.split import Rule, Split, kin
+from samplewise.storage import PARTIAL, clear_partial, ensure_writable, lock, versions
+from studies.pictures.decode import decode
+from studies.pictures.listing import OFFICIAL_LISTS, Listing, PictureFile, find, find_above, read_list, some
+from studies.pictures.split import Rule, Split, merged_patients
 from studies.pictures.store import IMAGES, INDEX, SPLIT, Store, content_of
 
-MAX_BAD_SHARE = 0.01
+MAX_BAD_FRACTION = 0.01
 BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written
 
 Watch = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
-LEFT = (IMAGES, SPLIT, f"{PARTIAL}*")
+LEFTOVERS = (IMAGES, SPLIT, f"{PARTIAL}*")
 """What a kill can leave."""
 Divide = Callable[[Sequence[str], Sequence[str], Sequence[str]], Split | None]
 
@@ -64,7 +63,6 @@ def prepare(
         DataError: there are no pictures, or too many that cannot be decoded.
         CheckpointError: ``out`` holds something else.
     """
-    need_pillow()
     if size < 1 or (workers is not None and workers < 1):
         raise ConfigurationError(f"expected size and workers of 1 or more, got size {size} and workers {workers}")
     listing = root if isinstance(root, Listing) else find(root)
@@ -110,7 +108,7 @@ def prepare(
 
 def is_unfinished(out: Path) -> bool:
     """Whether ``out`` holds what a killed process left of a store, and nothing else."""
-    ours = {path for pattern in LEFT for path in out.glob(pattern)}
+    ours = {path for pattern in LEFTOVERS for path in out.glob(pattern)}
     return not (out / INDEX).exists() and bool(ours) and set(out.iterdir()) == ours
 
 
@@ -137,11 +135,11 @@ def _unfinished(out: Path) -> Iterator[BinaryIO]:
 def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
     """Stop as soon as too many pictures cannot be used: something is wrong with the data as a whole."""
     total = len(listing.pictures) + len(listing.unlisted)
-    if len(bad) > MAX_BAD_SHARE * total:
+    if len(bad) > MAX_BAD_FRACTION * total:
         listed = some(f"{name} ({why})" for name, why in bad.items())
         raise DataError(
             f"{listing.root}: at least {len(bad):,} of {total:,} pictures cannot be used, more than "
-            f"{MAX_BAD_SHARE:.0%}: {listed}; mend or remove them"
+            f"{MAX_BAD_FRACTION:.0%}: {listed}; mend or remove them"
         )
 
 
@@ -150,12 +148,12 @@ def _divide(
 ) -> Split | None:
     """The split of pictures of the listing, where there are patients enough: to judge a network none is needed."""
     if rule == "patients":
-        patients = kin(patients, contents)
+        patients = merged_patients(patients, contents)
         return Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
     if rule not in get_args(Rule):
         raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {rule!r}")
-    paths = [find_above(listing.root, name) for name in LISTS]
-    missing = [name for name, path in zip(LISTS, paths, strict=True) if path is None]
+    paths = [find_above(listing.root, name) for name in OFFICIAL_LISTS]
+    missing = [name for name, path in zip(OFFICIAL_LISTS, paths, strict=True) if path is None]
     if missing:
         raise DataError(f"{listing.root}: {' and '.join(missing)} not found there or in the two folders above")
     train_val, test = (read_list(path) for path in paths if path is not None)
@@ -183,10 +181,9 @@ def _decode_all(
 ) -> tuple[list[str], Counter[str]]:
     """Write all pictures, in order, and add why some cannot be to ``bad``.
 
-    Returns the content of each that is written, and how many were of other modes than grey.
-    Pillow works outside Python's lock, so threads do what processes would.
+    Returns the content of each that is written, and how many were of other kinds than 8-bit grey. Pillow works outside
+    Python's lock, so threads do what processes would.
     """
-    from PIL import Image
 
     def attempt(picture: PictureFile) -> tuple[NDArray[np.uint8] | None, str]:
         try:
@@ -198,8 +195,8 @@ def _decode_all(
     block = max(4 * workers, BLOCK_BYTES // size**2)
     watch = watch or (lambda done, total: None)
     watch(0, len(listing.pictures))
+    # Each thread that reads a file changes how warnings are shown, and none puts back what it found.
     with warnings.catch_warnings(), ThreadPoolExecutor(workers, thread_name_prefix="decode") as pool:
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own bound is lower, and it refuses
         for first in range(0, len(listing.pictures), block):
             pictures = listing.pictures[first : first + block]
             for picture, (pixels, found) in zip(pictures, pool.map(attempt, pictures), strict=True):

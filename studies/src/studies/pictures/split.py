@@ -8,8 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import mix
-from samplewise.storage.disk import write_json
-from samplewise.storage.records import decoding, from_plain, read_json
+from samplewise.storage import decoding, from_plain, read_json, write_json
 from studies.pictures.listing import some
 
 Part = Literal["train", "validation", "test"]
@@ -17,7 +16,7 @@ Rule = Literal["patients", "official"]
 Names = tuple[str, ...]
 PARTS: tuple[Part, ...] = get_args(Part)
 FORMAT = "samplewise-split-1"
-SHARE = 0.15
+HELD_OUT_FRACTION = 0.15
 """Of the patients, for validation and for test each."""
 
 
@@ -54,8 +53,8 @@ class Split:
         drawn = _shuffled(patients, seed)
         if len(drawn) < 3:
             raise DataError(f"expected pictures of at least 3 patients to split, got {len(drawn)}")
-        tested = _count(SHARE, len(drawn), 2)
-        validated = _count(SHARE, len(drawn), 1 + tested)
+        tested = _count(HELD_OUT_FRACTION, len(drawn), 2)
+        validated = _count(HELD_OUT_FRACTION, len(drawn), 1 + tested)
         parts = _divide(names, patients, validation=drawn[tested : tested + validated], test=drawn[:tested])
         return cls(*parts, "patients", seed)
 
@@ -85,7 +84,7 @@ class Split:
                 f"expected pictures from both official lists, got {len(others)} patients for training and validation "
                 f"and {len(tested)} for test; use the split by patients"
             )
-        validated = _shuffled(others, seed)[: _count(SHARE / (1 - SHARE), len(others), 1)]
+        validated = _shuffled(others, seed)[: _count(HELD_OUT_FRACTION / (1 - HELD_OUT_FRACTION), len(others), 1)]
         return cls(*_divide(names, patients, validation=validated, test=tested), "official", seed)
 
     def part(self, part: Part) -> tuple[str, ...]:
@@ -133,7 +132,7 @@ def _divide(
     return train, validated, tested
 
 
-def kin(patients: Sequence[str], contents: Sequence[str]) -> list[str]:
+def merged_patients(patients: Sequence[str], contents: Sequence[str]) -> list[str]:
     """The patient under whom each picture is split: one for all who share a picture, pixel by pixel.
 
     A copy under another name would otherwise be trained on and tested with.

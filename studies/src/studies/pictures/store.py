@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from samplewise.errors import CheckpointError, DataError
-from samplewise.storage.disk import write_json
-from samplewise.storage.records import decoding, from_plain, read_json
+from samplewise.storage import decoding, from_plain, read_json, write_json
 from studies.pictures.listing import PATHOLOGIES, some
 from studies.pictures.split import PARTS, Part, Split
 
@@ -49,7 +48,7 @@ class Store:
     bad: Mapping[str, str]
     """The pictures that were skipped, and why."""
     converted: Mapping[str, int]
-    """How many files of each mode other than 8-bit grey were turned into it."""
+    """How many files of each kind other than 8-bit grey were turned into it."""
     versions: Mapping[str, str]
 
     def write_index(self) -> None:

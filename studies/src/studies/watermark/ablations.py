@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from floormark.network import CELL
 from samplewise.measures import mse
 from samplewise.samples import mix
-from samplewise.storage.disk import write_json, write_text
-from samplewise.storage.provenance import provenance
+from samplewise.storage import provenance, write_json, write_text
+from studies.output import markdown_table
 from studies.pictures import Store
 from studies.watermark.evaluation import measure
-from studies.watermark.evaluation.output import aligned
-from studies.watermark.networks.swift import CELL, STRENGTH, Swift
+from studies.watermark.networks.swift import STRENGTH, Swift
 from studies.watermark.recipe import SWIFT, Recipe
-from studies.watermark.training import train
+from studies.watermark.training import open_run, train
 
 
 class ConstantMap(Swift):
@@ -93,7 +93,8 @@ def run(store: Store, base: Recipe, name: str, folder: Path) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mix(recipe.seed, "network"))
         network = ablation.network(recipe.bits, size=recipe.size)
-    solution = train(store, recipe, folder, network=network, resume=True, progress=False)
+    open_run(folder, recipe, resume=True)
+    solution = train(store, recipe, folder, network=network, progress=False)
     found = measure(network, store.select("validation").spread(recipe.audit_images)).columns
     psnr = found["grey/psnr"]
     audited = [row for row in solution.history.rows if "validation/psnr" in row]
@@ -128,7 +129,7 @@ Validation pictures at the end of training, written as 8-bit files by the networ
 is what the method saw in the last round, with the network in training mode and its margin; over the second half, the \
 least and the most that audits between the rounds saw in eval mode.
 
-{aligned(rows)}
+{markdown_table(rows)}
 """
 
 

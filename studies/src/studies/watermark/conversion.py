@@ -1,21 +1,19 @@
-"""Images as files and real tools hold them, and Pillow's ways to be such a tool."""
+"""Images as files and real tools hold them, and Pillow as such a tool."""
 
-import importlib
 import io
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
-
-from samplewise.errors import needed_for
 
 Pixels: TypeAlias = NDArray[np.uint8]
 """One stored image, ``(H, W)`` or ``(H, W, 3)``."""
-Real: TypeAlias = Callable[[Pixels, float, np.random.Generator, Pixels | None], Pixels]
-"""From one image, the strength, the source of chance and the cover, if there is one, to the image of a real tool."""
+Attack: TypeAlias = Callable[[Pixels, float, np.random.Generator, Pixels | None], Pixels]
+"""A real tool: from an image, the strength, the random generator and the cover, if there is one, to an image."""
 LEVELS = 255
 """Steps between black and white."""
 FileKind = Literal["grey", "rgb"]
@@ -37,28 +35,21 @@ def as_images(pixels: Pixels, *, channels: int, device: torch.device | None = No
     return images.float().div_(LEVELS).expand(-1, channels, -1, -1)
 
 
-def package(name: str) -> Any:
-    """A module of one of the packages that come with an extra, imported when it is first needed."""
-    with needed_for("this", "watermark"):
-        importlib.import_module(name.partition(".")[0])
-        return importlib.import_module(name)
+def by_pillow(change: Callable[[Image.Image, float], Image.Image]) -> Attack:
+    """An attack from what Pillow does to one of its images."""
 
-
-def by_pillow(change: Callable[[Any, float], Any]) -> Real:
-    """A real tool from what Pillow does to one of its pictures."""
-
-    def attack(image: Pixels, strength: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
-        return np.asarray(change(package("PIL.Image").fromarray(image), strength))
+    def attack(image: Pixels, strength: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
+        return np.asarray(change(Image.fromarray(image), strength))
 
     return attack
 
 
-def stored(kind: str) -> Real:
-    """A file of that kind, written with a quality and read."""
+def stored_as(format: str) -> Attack:
+    """A file of that format, written with a quality and read."""
 
-    def through_a_file(picture: Any, quality: float) -> Any:
+    def through_a_file(picture: Image.Image, quality: float) -> Image.Image:
         file = io.BytesIO()
-        picture.save(file, kind, quality=int(quality))
-        return package("PIL.Image").open(file).convert(picture.mode)
+        picture.save(file, format, quality=int(quality))
+        return Image.open(file).convert(picture.mode)
 
     return by_pillow(through_a_file)

@@ -1,4 +1,4 @@
-"""Operators that move pixels: whoever reads must find out where the image went. See the table in ``operators``."""
+"""Geometric operators: who reads the message must first register the image. See the table in ``operators``."""
 
 from __future__ import annotations
 
@@ -7,33 +7,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image
 from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
-from studies.watermark.conversion import Pixels, package, stored
+from studies.watermark.conversion import Pixels, by_pillow, stored_as
 
 if TYPE_CHECKING:
     from studies.watermark.operators import Step
 
-REACH = np.array([1.0, 1.0, math.radians(0.25), 0.004])
-"""How far a jitter of one pixel goes at most: pixels across and down, radians, and what is added to the scale."""
-SHOWN = 0.8
-"""Share of the area that a screenshot shows."""
-ZOOM = 0.5, 0.9
-"""Scales at which a screenshot shows it."""
-FRAME = 0.05
-"""Width of the viewer around it, as a share of the shorter side."""
+BICUBIC = Image.Resampling.BICUBIC  # as most programs do
+JITTER = np.array([1.0, 1.0, math.radians(0.25), 0.004])
+"""The most that a jitter of one pixel does: pixels across and down, radians, and what is added to the scale."""
+SCREEN_PART, SCREEN_ZOOM, SCREEN_BORDER = 0.8, (0.5, 0.9), 0.05
+"""Of a screenshot: the part of the area that it shows, the scales, and the viewer around it by the shorter side."""
+
+resize = by_pillow(lambda image, factor: image.resize([max(1, round(side * factor)) for side in image.size], BICUBIC))
+rotate = by_pillow(lambda image, degrees: image.rotate(degrees, BICUBIC))
 
 
-def scale(image: Pixels, factor: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
-    """Resized for good, bicubic as most programs do."""
-    pillow = package("PIL.Image")
-    height, width = (max(1, round(side * factor)) for side in image.shape[:2])
-    return np.asarray(pillow.fromarray(image).resize((width, height), pillow.Resampling.BICUBIC))
-
-
-def cut(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
+def crop(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
     """Both sides lose alike, and what is left may lie anywhere."""
     height, width = (max(1, round(side * math.sqrt(share))) for side in image.shape[:2])
     top, left = rng.integers(image.shape[0] - height + 1), rng.integers(image.shape[1] - width + 1)
@@ -45,18 +39,12 @@ def trim(image: Pixels, pixels: float, rng: np.random.Generator, cover: Pixels |
     return image[min(int(pixels), image.shape[0] - 1) :, min(int(pixels), image.shape[1] - 1) :]
 
 
-def turn(image: Pixels, degrees: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
-    """Counter-clockwise around the middle; the corners that come in are black, those that go out are lost."""
-    pillow = package("PIL.Image")
-    return np.asarray(pillow.fromarray(image).rotate(degrees, pillow.Resampling.BICUBIC))
-
-
 def flip(image: Pixels, strength: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
     """Left becomes right."""
     return image[:, ::-1]
 
 
-def quarter(image: Pixels, turns: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
+def rotate90(image: Pixels, turns: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
     """Counter-clockwise, no pixel lost."""
     return np.rot90(image, int(turns))
 
@@ -70,13 +58,13 @@ def border(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels 
 
 def screenshot(image: Pixels, quality: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
     """A part of the image at the viewer's zoom with some of the viewer around it, kept as JPEG."""
-    shown = scale(cut(image, SHOWN, rng), rng.uniform(*ZOOM), rng)
-    return stored("JPEG")(border(shown, FRAME, rng), quality, rng, None)
+    shown = resize(crop(image, SCREEN_PART, rng), rng.uniform(*SCREEN_ZOOM), rng, None)
+    return stored_as("JPEG")(border(shown, SCREEN_BORDER, rng), quality, rng, None)
 
 
 def jitter_pixels(image: Pixels, pixels: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
     """The real form of :func:`jitter`, by SciPy."""
-    return shifted_pixels(image, *(rng.uniform(-1.0, 1.0, 4) * pixels * REACH))
+    return shifted_pixels(image, *(rng.uniform(-1.0, 1.0, 4) * pixels * JITTER))
 
 
 def shifted_pixels(image: Pixels, across: float, down: float, angle: float, growth: float) -> Pixels:
@@ -94,12 +82,9 @@ def shifted_pixels(image: Pixels, across: float, down: float, angle: float, grow
 
 
 def jitter(images: Tensor, cover: Tensor, step: Step) -> Tensor:
-    """What is left when a reader has found roughly where an image went: a shift, an angle and a scale for each.
-
-    All are drawn on the CPU, as strengths are.
-    """
+    """The error of a registration: a small shift, angle and scale for each image, drawn on the CPU as strengths are."""
     drawn = (2.0 * torch.rand(len(images), 4, dtype=torch.float64) - 1.0) * step.draw(len(images))[:, None]
-    return shifted(images, *(drawn * torch.from_numpy(REACH)).unbind(1))
+    return shifted(images, *(drawn * torch.from_numpy(JITTER)).unbind(1))
 
 
 def shifted(images: Tensor, across: Tensor, down: Tensor, angle: Tensor, growth: Tensor) -> Tensor:

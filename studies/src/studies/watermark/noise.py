@@ -1,4 +1,4 @@
-"""What happens to images on their way, in one language: noise for training, differentiable, and attacks by real tools.
+"""The language of what happens to images: noise for training, which is differentiable, and attacks by real tools.
 
 What there is to choose from: :data:`studies.watermark.operators.OPERATORS`.
 """
@@ -48,9 +48,9 @@ class Chain:
         return image.copy()  # writable, and never the caller's own
 
     @property
-    def moves(self) -> bool:
-        """Whether what comes out has another size, orientation or place, which somebody has to find."""
-        return any(OPERATORS[step.name].moves for step in self.steps)
+    def geometric(self) -> bool:
+        """Whether what comes out has another size, orientation or place, so that a reader must register it."""
+        return any(OPERATORS[step.name].geometric for step in self.steps)
 
     def __str__(self) -> str:
         steps = " + ".join(map(str, self.steps))
@@ -89,10 +89,10 @@ class Noise(nn.Module):
 
 
 def parse_noise(spec: str) -> Noise:
-    """Read noise from a spec such as ``"2*jpeg(50..95), crop(0.7..1) + blur(0..1), identity"``.
+    """Read noise from a spec such as ``"2*jpeg(50..95), crop_zero_fill(0.7..1) + blur(0..1), identity"``.
 
     The entries between the commas are alternatives, drawn by their weights (1 where none is given); ``+`` applies one
-    after the other. A range is drawn from uniformly, anew for each image (resize: for each batch).
+    after the other. A range is drawn from uniformly, anew for each image (resize_back: for each batch).
 
     Raises:
         ConfigurationError: the spec does not follow the grammar; the message says where and shows it.
@@ -108,7 +108,7 @@ def parse_noise(spec: str) -> Noise:
 
 
 def parse_attack(spec: str) -> Chain:
-    """Read one attack, such as ``"jpeg(75)"`` or ``"crop(0.9) + jpeg(90)"``: a noise without ranges and weights.
+    """Read one attack, such as ``"jpeg(75)"`` or ``"crop(0.9) + jpeg(90)"``: noise without ranges and weights.
 
     Raises:
         ConfigurationError: the spec does not follow the grammar, or holds several attacks.
@@ -128,8 +128,8 @@ def parse_attacks(spec: str) -> tuple[Chain, ...]:
     """Read attacks separated by commas.
 
     Example:
-        >>> [str(attack) for attack in parse_attacks("identity, crop(0.90) + jpeg(75)")]
-        ['identity', 'crop(0.9) + jpeg(75)']
+        >>> [str(attack) for attack in parse_attacks("identity, crop_zero_fill(0.90) + jpeg(75)")]
+        ['identity', 'crop_zero_fill(0.9) + jpeg(75)']
     """
     return parse_chains(spec, attack=True)
 
@@ -189,8 +189,8 @@ def _refuse(spec: str, text: str, expected: str, attack: bool, hint: str = "") -
 
 
 STANDARD_ATTACKS = parse_attacks(
-    "identity, jpeg(95), jpeg(90), jpeg(75), jpeg(50), resize(0.5), resize(0.75), resize(1.25), gaussian(0.01), "
-    "gaussian(0.02), blur(0.5), blur(1), crop(0.9), crop(0.7), dropout(0.1), dropout(0.3), brightness(0.9), "
-    "brightness(1.1)"
+    "identity, jpeg(95), jpeg(90), jpeg(75), jpeg(50), resize_back(0.5), resize_back(0.75), resize_back(1.25), "
+    "gaussian(0.01), gaussian(0.02), blur(0.5), blur(1), crop_zero_fill(0.9), crop_zero_fill(0.7), dropout(0.1), "
+    "dropout(0.3), brightness(0.9), brightness(1.1)"
 )
 """What an evaluation tries unless told otherwise: from what every image meets to what leaves visible traces."""

@@ -12,18 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image, ImageEnhance, ImageFilter
 from torch import Tensor
 from torch.nn import functional
 
-from floormark import greys, moves
 from samplewise.errors import ConfigurationError
-from studies.watermark.conversion import Pixels, Real, as_images, as_pixels, by_pillow, package, stored
+from studies.watermark import geometric_ops, intensity_ops
+from studies.watermark.conversion import Attack, Pixels, as_images, as_pixels, by_pillow, stored_as
 
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]
 """From images ``(B, C, H, W)`` in [0, 1], their covers and the step to images, which may leave [0, 1]."""
 
-NARROWEST = 1e-3  # pixels: the narrowest Gaussian, which kornia's kernel cannot tell from no blur
-REACH = 4.0  # standard deviations a blur kernel reaches
+NARROWEST_BLUR = 1e-3  # pixels: the narrowest Gaussian, which kornia's kernel cannot tell from no blur
+BLUR_RADIUS = 4.0  # standard deviations
 
 
 class Limits(NamedTuple):
@@ -53,11 +54,11 @@ class Operator:
 
     limits: Limits | None
     """Of its strength; None if it has none."""
-    attack: Real
+    attack: Attack
     train: Differentiable | None = None
     """None: no such form is known, so it cannot be trained for."""
-    moves: bool = False
-    """Whether size, orientation or place change by more than a network can bear that is not told of it."""
+    geometric: bool = False
+    """Whether size, orientation or place change, by more than a network can bear without registration."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,10 @@ class Step:
         return self.draw(len(images)).to(images).view(-1, 1, 1, 1)
 
 
-def _through(tool: Real) -> Differentiable:
-    """What a real tool makes of each image, with the slope of doing nothing.
+def _straight_through(tool: Attack) -> Differentiable:
+    """What a real tool makes of each image, differentiated as the identity (a straight-through estimator).
 
-    A smooth imitation of a file lets a trace of what the file loses through, and a network learns to read that.
+    A smooth imitation of a file lets through a trace of what the file loses, and a network learns to read that.
     """
 
     def through(images: Tensor, cover: Tensor, step: Step) -> Tensor:
@@ -105,7 +106,7 @@ def _through(tool: Real) -> Differentiable:
     return through
 
 
-def _resize(images: Tensor, cover: Tensor, step: Step) -> Tensor:
+def _resize_back(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """One scale for the batch. By torch and not by kornia: its antialiased bilinear filter is Pillow's."""
     height, width = images.shape[2:]
     scale = float(step.draw(1))
@@ -115,14 +116,14 @@ def _resize(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     return images
 
 
-def _resize_picture(picture: Any, scale: float) -> Any:
-    bilinear = package("PIL.Image").Resampling.BILINEAR
+def _resize_back_pixels(picture: Image.Image, scale: float) -> Image.Image:
+    bilinear = Image.Resampling.BILINEAR
     width, height = picture.size
     scaled = picture.resize((max(1, round(width * scale)), max(1, round(height * scale))), bilinear)
     return scaled.resize((width, height), bilinear)
 
 
-def _crop(images: Tensor, cover: Tensor, step: Step) -> Tensor:
+def _crop_zero_fill(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """Size and place for each image."""
     shares = step.draw(len(images))
     rows, columns = (_kept(side, shares).to(images.device) for side in images.shape[2:])
@@ -137,7 +138,7 @@ def _kept(side: int, shares: Tensor) -> Tensor:
     return (places >= starts[:, None]) & (places < (starts + lengths)[:, None])
 
 
-def _crop_pixels(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+def _crop_zero_fill_pixels(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
     height, width = (max(1, round(side * share)) for side in image.shape[:2])
     top, left = rng.integers(image.shape[0] - height + 1), rng.integers(image.shape[1] - width + 1)
     window = np.s_[top : top + height, left : left + width]
@@ -170,87 +171,92 @@ def _gaussian_pixels(image: Pixels, sigma: float, rng: np.random.Generator, cove
 
 def _blur(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """By kornia, the border extended, with a standard deviation for each image."""
-    sigmas = step.draw(len(images)).clamp_min(NARROWEST).to(images)[:, None].expand(-1, 2)
-    size = 2 * math.ceil(REACH * step.high) + 1
-    blurred: Tensor = package("kornia.filters").gaussian_blur2d(images, size, sigmas, border_type="replicate")
+    sigmas = step.draw(len(images)).clamp_min(NARROWEST_BLUR).to(images)[:, None].expand(-1, 2)
+    size = 2 * math.ceil(BLUR_RADIUS * step.high) + 1
+    from kornia.filters import gaussian_blur2d  # takes seconds
+
+    blurred: Tensor = gaussian_blur2d(images, size, sigmas, border_type="replicate")
     return blurred
 
 
 def _contrast(images: Tensor, cover: Tensor, step: Step) -> Tensor:
-    adjust = package("kornia.enhance").adjust_contrast_with_mean_subtraction
-    adjusted: Tensor = adjust(images, step.draw(len(images)))
+    from kornia.enhance import adjust_contrast_with_mean_subtraction
+
+    adjusted: Tensor = adjust_contrast_with_mean_subtraction(images, step.draw(len(images)))
     return adjusted
 
 
-def _enhance(name: str) -> Real:
-    return by_pillow(lambda picture, factor: getattr(package("PIL.ImageEnhance"), name)(picture).enhance(factor))
+def _enhance(kind: Callable[[Image.Image], Any]) -> Attack:
+    return by_pillow(lambda picture, factor: kind(picture).enhance(factor))
 
 
 OPERATORS: dict[str, Operator] = {
     "identity": Operator(None, lambda image, *_: image, lambda images, *_: images),
-    "jpeg": Operator(Limits(1, 100, whole=True), stored("JPEG"), _through(stored("JPEG"))),
-    "webp": Operator(Limits(1, 100, whole=True), stored("WEBP"), _through(stored("WEBP"))),
-    "resize": Operator(Limits(0.05, 4), by_pillow(_resize_picture), _resize),
-    "crop": Operator(Limits(0.05, 1), _crop_pixels, _crop),
+    "jpeg": Operator(Limits(1, 100, whole=True), stored_as("JPEG"), _straight_through(stored_as("JPEG"))),
+    "webp": Operator(Limits(1, 100, whole=True), stored_as("WEBP"), _straight_through(stored_as("WEBP"))),
+    "resize_back": Operator(Limits(0.05, 4), by_pillow(_resize_back_pixels), _resize_back),
+    "crop_zero_fill": Operator(Limits(0.05, 1), _crop_zero_fill_pixels, _crop_zero_fill),
     "dropout": Operator(Limits(0, 1), _dropout_pixels, _dropout),
     "gaussian": Operator(
         Limits(0, 1), _gaussian_pixels, lambda images, _, step: images + step.each(images) * torch.randn_like(images)
     ),
     "blur": Operator(
         Limits(0, 16),
-        by_pillow(lambda picture, sigma: picture.filter(package("PIL.ImageFilter").GaussianBlur(sigma))),
+        by_pillow(lambda picture, sigma: picture.filter(ImageFilter.GaussianBlur(sigma))),
         _blur,
     ),
-    "brightness": Operator(Limits(0, 4), _enhance("Brightness"), lambda images, _, step: images * step.each(images)),
-    "contrast": Operator(Limits(0, 4), _enhance("Contrast"), _contrast),
-    "gamma": Operator(Limits(0.1, 10), greys.gamma_pixels, greys.gamma),
-    "window": Operator(Limits(0.05, 1), greys.window_pixels, greys.window),
-    "jitter": Operator(Limits(0, 16), moves.jitter_pixels, moves.jitter),
+    "brightness": Operator(
+        Limits(0, 4), _enhance(ImageEnhance.Brightness), lambda images, _, step: images * step.each(images)
+    ),
+    "contrast": Operator(Limits(0, 4), _enhance(ImageEnhance.Contrast), _contrast),
+    "gamma": Operator(Limits(0.1, 10), intensity_ops.gamma_pixels, intensity_ops.gamma),
+    "window": Operator(Limits(0.05, 1), intensity_ops.window_pixels, intensity_ops.window),
+    "jitter": Operator(Limits(0, 16), geometric_ops.jitter_pixels, geometric_ops.jitter),
     # None of the following has a differentiable form that would be of use.
-    "levels": Operator(Limits(1, 8, whole=True), greys.levels_pixels),
-    "median": Operator(Limits(1, 15, whole=True), greys.median),
-    "equalise": Operator(None, greys.equalise),
-    "invert": Operator(None, greys.invert_pixels),
-    "text": Operator(None, greys.text),
-    "scale": Operator(Limits(0.05, 4), moves.scale, moves=True),
-    "cut": Operator(Limits(0.01, 1), moves.cut, moves=True),
-    "trim": Operator(Limits(0, 1024, whole=True), moves.trim, moves=True),
-    "turn": Operator(Limits(-180, 180), moves.turn, moves=True),
-    "flip": Operator(None, moves.flip, moves=True),
-    "quarter": Operator(Limits(0, 3, whole=True), moves.quarter, moves=True),
-    "border": Operator(Limits(0, 1), moves.border, moves=True),
-    "screenshot": Operator(Limits(1, 100, whole=True), moves.screenshot, moves=True),
+    "posterize": Operator(Limits(1, 8, whole=True), intensity_ops.posterize),
+    "median": Operator(Limits(1, 15, whole=True), intensity_ops.median),
+    "equalise": Operator(None, intensity_ops.equalise),
+    "invert": Operator(None, intensity_ops.invert),
+    "text": Operator(None, intensity_ops.text),
+    "resize": Operator(Limits(0.05, 4), geometric_ops.resize, geometric=True),
+    "crop": Operator(Limits(0.01, 1), geometric_ops.crop, geometric=True),
+    "trim": Operator(Limits(0, 1024, whole=True), geometric_ops.trim, geometric=True),
+    "rotate": Operator(Limits(-180, 180), geometric_ops.rotate, geometric=True),
+    "flip": Operator(None, geometric_ops.flip, geometric=True),
+    "rotate90": Operator(Limits(0, 3, whole=True), geometric_ops.rotate90, geometric=True),
+    "border": Operator(Limits(0, 1), geometric_ops.border, geometric=True),
+    "screenshot": Operator(Limits(1, 100, whole=True), geometric_ops.screenshot, geometric=True),
 }
 """Every operator by name.
 
-===================  ===============================================================================
-identity             nothing
-jpeg(quality)        JPEG compression, 1 to 100, standard tables, 4:2:0
-webp(quality)        WebP compression with loss, 1 to 100
-resize(scale)        scaled and back, antialiased bilinear
-crop(share)          a rectangle with that share of both sides stays in its place, the rest is black
-dropout(chance)      each pixel is replaced with the cover's with that probability
-gaussian(sigma)      normal noise with that standard deviation, where white is 1
-blur(sigma)          Gaussian blur, sigma in pixels
-brightness(factor)   values times the factor
-contrast(factor)     distance to the mean grey times the factor
-gamma(power)         values, where white is 1, to that power
-window(share)        the middle share of the grey range stretched to all of it
-jitter(pixels)       shifted by up to that, with a quarter of a degree and 0.4 % of scale for each pixel
+======================  ============================================================================
+identity                nothing
+jpeg(quality)           JPEG compression, 1 to 100, standard tables, 4:2:0
+webp(quality)           WebP compression with loss, 1 to 100
+resize_back(scale)      resized and back, antialiased bilinear
+crop_zero_fill(share)   a rectangle of that share of both sides stays in its place, the rest is black
+dropout(chance)         each pixel is replaced with the cover's with that probability
+gaussian(sigma)         normal noise with that standard deviation, where white is 1
+blur(sigma)             Gaussian blur, sigma in pixels
+brightness(factor)      values times the factor
+contrast(factor)        distance to the mean grey times the factor
+gamma(power)            values, where white is 1, to that power
+window(share)           the middle share of the grey range stretched to all of it
+jitter(pixels)          shifted by up to that, with a quarter of a degree and 0.4 % of scale for each pixel
 for attacks only:
-levels(bits)         rounded to that many bits
-median(size)         the median of squares of so many pixels a side
-equalise             as many pixels of each grey as of any other
-invert               black becomes white
-text                 a label burned into the image
-for attacks only, and not undone:
-scale(factor)        resized, bicubic
-cut(share)           a rectangle of that share of the area, anywhere in the image, is all that is left
-trim(pixels)         so many rows above and columns to the left are gone
-turn(degrees)        turned around the middle, the canvas kept, black corners
-flip                 mirrored
-quarter(turns)       turned by so many times 90 degrees
-border(share)        a border of one grey, as wide as that share of the shorter side
-screenshot(quality)  a part, scaled, with a border, as JPEG
-===================  ===============================================================================
+posterize(bits)         rounded to that many bits
+median(size)            the median of squares of so many pixels a side
+equalise                as many pixels of each grey as of any other
+invert                  black becomes white
+text                    a label burned into the image
+geometric, for attacks only:
+resize(factor)          resized, bicubic
+crop(share)             a rectangle of that share of the area, anywhere in the image, is all that is left
+trim(pixels)            so many rows above and columns to the left are gone
+rotate(degrees)         counter-clockwise around the middle, the canvas kept, black corners
+flip                    mirrored
+rotate90(turns)         by so many times 90 degrees
+border(share)           a border of one grey, as wide as that share of the shorter side
+screenshot(quality)     a part, resized, with a border, as JPEG
+======================  ============================================================================
 """

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floormark.patches import patch_room
-from samplewise.bounds import AtLeast, AtMost
-from samplewise.constraints import Constraint
+from samplewise import AtLeast, AtMost, Constraint, Problem
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
-from samplewise.problem import Problem
 from samplewise.storage import distributed
 from studies.watermark.conversion import LEVELS
 from studies.watermark.networks import Network
@@ -26,19 +24,18 @@ from studies.watermark.recipe import Recipe
 
 CONSTRAINT = "psnr"
 DIAGNOSIS = "diagnosis"
-"""The measure of how far a classifier's probabilities move, ``(B, m)``."""
+"""The measure of how much a classifier's probabilities change, ``(B, m)``."""
 PATCHES = "patches"
-"""The measure of how far each patch is above its own floor, in dB, ``(B, patches)``."""
+"""The measure of how many dB each patch is above its own floor, ``(B, patches)``."""
 PATCHES_SCALE = 8.0
 """dB in one patch that weigh as one dB in the image."""
 DIAGNOSIS_MARGIN = 0.25
-"""Share of the bound on it that is kept free in training, for images not seen there."""
-COVER, MARKED = 1.0, 0.0
-"""What a discriminator should say."""
+"""Fraction of the bound on it that training keeps as a margin, for unseen images."""
+COVER, MARKED = 1.0, 0.0  # the labels of the discriminator
 
 
 class MarkedBatch(NamedTuple):
-    """A batch on its way through a network, so that a step which needs it twice computes it once."""
+    """A batch on its representation through a network, so that a step which needs it twice computes it once."""
 
     covers: Tensor
     """The images as the network takes them, ``(B, C, H, W)``."""
@@ -49,11 +46,11 @@ class MarkedBatch(NamedTuple):
     logits: Tensor
     """What the decoder read after shipping and noise, ``(B, L)``."""
     adversarial: Tensor | None = None
-    """How far each marked image is from passing for a cover, ``(B,)``; None without a discriminator."""
+    """Adversarial loss of each marked image, ``(B,)``; None without a discriminator."""
 
 
 def written(images: Tensor) -> Tensor:
-    """Images as an 8-bit file stores them; gradients pass the rounding as if it were not there."""
+    """Images as an 8-bit file stores them, with a straight-through estimator for the rounding."""
     clamped = images.clamp(0.0, 1.0)
     return clamped + ((clamped * LEVELS).round() / LEVELS - clamped).detach()
 
@@ -68,8 +65,8 @@ def fixed_messages(numbers: Tensor, bits: int) -> Tensor:
 class Pipeline:
     """Embeds, ships and reads a batch, as a recipe says.
 
-    In training every image gets a new message and noise lies on the way; otherwise an image's message is a function
-    of its number and nothing disturbs it. The mark should not disturb the classifier, which is frozen and takes images
+    In training every image gets a new message and goes through noise; otherwise its message is a function of its number
+    and nothing disturbs it. The classifier, which the mark should not disturb, is frozen and takes images
     ``(B, C, H, W)`` to logits ``(B, m)``.
     """
 
@@ -83,14 +80,14 @@ class Pipeline:
         """The message read back as well as can be, subject to the recipe's PSNR floor for every image.
 
         With local floors every patch has one of its own too. With a bound on the diagnosis, no probability of the
-        classifier may move farther than that, for any image.
+        classifier may change by more, for any image.
         """
         floor, diagnosis = self.recipe.floor, self.recipe.diagnosis
         constraints: list[Constraint] = [AtLeast(CONSTRAINT, floor, margin=self.recipe.margin)]
         if self.recipe.local:
             constraints.append(AtLeast(PATCHES, 0.0, scale=PATCHES_SCALE, margin=self.recipe.margin))
         if diagnosis is not None:
-            # As far beyond the bound as the bound itself weighs what one dB below the floor weighs.
+            # Scaled so that a change of twice the bound weighs as much as an image one dB below its floor.
             constraints.append(AtMost(DIAGNOSIS, diagnosis, scale=diagnosis, margin=DIAGNOSIS_MARGIN * diagnosis))
         return Problem(self.evaluate, constraints)
 
@@ -176,7 +173,7 @@ class Adversary:
         self.optimizer.step()
 
     def _score(self, marked: Tensor) -> Tensor:
-        """How far each marked image is from passing for a cover, ``(B,)``, with a gradient for the encoder alone."""
+        """Adversarial loss of each marked image, ``(B,)``, with a gradient for the encoder alone."""
         self.discriminator.requires_grad_(False)
         try:
             return _cross_entropy(self.discriminator(marked), COVER)

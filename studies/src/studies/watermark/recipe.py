@@ -1,4 +1,4 @@
-"""How a watermarking network is trained: the paper's way, and ours."""
+"""How a watermarking network is trained: the paper's representation, and ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +9,11 @@ from samplewise.errors import ConfigurationError, did_you_mean
 from studies.watermark.networks import NETWORKS
 from studies.watermark.noise import parse_noise
 
-LEAST = {
+LEAST_VALUES = {
     1: "bits size width batch_size steps_per_round rounds every growth audit_images audit_every",
     0: "message_rounds margin image_loss adversarial seed",
 }
-"""What fields must be at least."""
+"""Of the fields named."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Recipe:
     margin: float = 0.0
     """How many dB above the floor to train for."""
     local: bool = False
-    """Whether every patch has a floor of its own too, the higher the calmer it is."""
+    """Whether every patch has a floor of its own too, the higher the smoother the patch."""
     diagnosis: float | None = None
-    """How far the mark may move any probability of a frozen classifier, for every image; None without one."""
+    """Most that any probability of a frozen classifier may change, for every image; None without one."""
     classifier: str = ""
     """Fingerprint of that classifier."""
     image_loss: float = 0.0
-    """Where above zero, the paper's baseline: this weight on the mean squared error in the place of the constraint."""
+    """Above zero, the paper's baseline: this weight on the mean squared error instead of the constraint."""
     adversarial: float = 0.0
-    """Weight of the discriminator's verdict; without one if zero."""
+    """Weight of the adversarial loss; zero for no discriminator."""
     noise: str = "identity"
     """What the images go through in training, as a spec of :func:`studies.watermark.noise.parse_noise`."""
     rounded: bool = True
@@ -59,7 +59,7 @@ class Recipe:
     """Rounds between growths of tau."""
     maximum_tau: float = 500.0
     audit_images: int = 128
-    """Pictures of the training and of the validation part that are looked at between rounds."""
+    """Pictures of the training and of the validation part that are audited between rounds."""
     audit_every: int = 2
     seed: int = 0
     data: str = ""
@@ -73,7 +73,7 @@ class Recipe:
                 f"expected network as one of {', '.join(NETWORKS)}, got {self.network!r}"
                 f"{did_you_mean(self.network, list(NETWORKS))}"
             )
-        for least, names in LEAST.items():
+        for least, names in LEAST_VALUES.items():
             for name in names.split():
                 value, words = getattr(self, name), name.replace("_", " ")
                 if value is not None and value < least:
@@ -147,8 +147,8 @@ LATTICE = replace(
     size=256,
     floor=45.0,
     local=True,
-    noise="2*jitter(1) + jpeg(40..95), jitter(1) + resize(0.4..1) + jpeg(60..95), jitter(1) + crop(0.5..1), "
-    "jitter(1) + gaussian(0..0.02), gamma(0.6..1.6) + jitter(1), jitter(1)",
+    noise="2*jitter(1) + jpeg(40..95), jitter(1) + resize_back(0.4..1) + jpeg(60..95), "
+    "jitter(1) + crop_zero_fill(0.5..1), jitter(1) + gaussian(0..0.02), gamma(0.6..1.6) + jitter(1), jitter(1)",
 )
 """As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
 
@@ -158,8 +158,8 @@ RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} |
     "swift": SWIFT,
 }
 """By network; one without a recipe of its own gets the defaults."""
-FOUND_OUT = ("data", "classifier", "begin")
-"""Fields that no recipe file sets, as they are fingerprints of what is given."""
+DERIVED_FIELDS = ("data", "classifier", "begin")
+"""Fingerprints of what is given, which no recipe file sets."""
 
 
 def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:

@@ -10,11 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samplewise.errors import CheckpointError, DataError
-from samplewise.report.fits import read_fit_within
-from samplewise.report.run import Audited, Bars, Finding, Gallery, Picture, Requirement, RunReport, Table, distribution
-from samplewise.report.words import count, number, percent, share
-from samplewise.storage.checkpoint import load_state
-from samplewise.storage.records import decoding, read_json
+from samplewise.report import (
+    Audited,
+    Bars,
+    Finding,
+    Gallery,
+    Picture,
+    Requirement,
+    RunReport,
+    Table,
+    count,
+    distribution,
+    number,
+    percent,
+    read_fit_within,
+    share,
+)
+from samplewise.storage import decoding, load_state, read_json
 from studies.watermark.evaluation.measure import Measured
 from studies.watermark.evaluation.output import FORMATS, REPORT, WORST, run_folder
 from studies.watermark.evaluation.summary import kept_floor, summarise
@@ -22,12 +34,12 @@ from studies.watermark.pipeline import CONSTRAINT
 from studies.watermark.training import RECIPE_FILE
 
 GAIN = 20  # changes are shown so many times over, around grey
-WAYS = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
+KIND_NAMES = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
 GALLERIES = {"psnr": "Lowest PSNR", "bit_error": "Most bit errors"}
 
 
 def read_training(folder: Path) -> Sequence[RunReport] | None:
-    """The run in a folder of ``samplewise watermark train``, ended or not; None if the folder is of another kind."""
+    """The run in a folder of ``studies watermark train``, ended or not; None if the folder is of another kind."""
     found = read_fit_within(folder, RECIPE_FILE, "recipe")
     if found is None:
         return None
@@ -37,7 +49,7 @@ def read_training(folder: Path) -> Sequence[RunReport] | None:
 
 
 def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
-    """The runs that ``samplewise watermark evaluate`` has judged; None if the folder is of another kind."""
+    """The runs that ``studies watermark evaluate`` has evaluated; None if the folder is of another kind."""
     path = folder / REPORT
     if not path.exists():
         return None
@@ -45,7 +57,7 @@ def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
     if stored.get("format") not in FORMATS:
         return None
     with decoding(path, "a report of watermark evaluate"):
-        return [_judged(folder, stored, run) for run in stored["runs"]]
+        return [_evaluated(folder, stored, run) for run in stored["runs"]]
 
 
 def _inside(folder: Path, path: Path) -> Path:
@@ -55,18 +67,18 @@ def _inside(folder: Path, path: Path) -> Path:
     return path
 
 
-def _judged(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> RunReport:
+def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> RunReport:
     recipe, part, floor = run["recipe"], str(stored["part"]), run["floor"]
     if stored["format"] == FORMATS[0] and recipe["image_loss"] and floor == recipe["floor"]:
         floor = None  # the first format gave a baseline, which has no floor, the one that its recipe names
     measured = Measured.read(_inside(folder, folder / str(run["per_image"])), int(recipe["bits"]))
     confidence = float(run["confidence"])
-    if stored["format"] == FORMATS[-1]:
+    if stored["format"] in FORMATS[2:]:
         compared = int(run["compared"])
     else:
         compared, trained = _before(part, run["data"], recipe)
         measured = replace(measured, trained_on=np.full(len(measured), trained))
-    found = summarise(measured, floor, confidence=confidence, compared=compared)
+    found = summarise(measured, floor, confidence=confidence, n_comparisons=compared)
     notes = ["Measured on 8-bit grey files that were really written and read back."]
     if run.get("judged") == "tool":
         written = run["written"]
@@ -75,7 +87,7 @@ def _judged(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> 
             "it refused the others. Bit errors are those before correction."
         ]
     else:
-        notes.append("The network's own residual, as the paper judges it; what the tool makes of it is not this.")
+        notes.append("The network's own residual, as the paper evaluates it; what the tool makes of it is not this.")
     if trained_on := int((~measured.fresh).sum()):
         notes.append(f"{count(trained_on)} of the images may have been trained on, from which no bound follows.")
     bounds: list[float] = []
@@ -120,8 +132,8 @@ def _problem(recipe: Mapping[str, Any]) -> str:
 
 
 def _before(part: str, data: Mapping[str, Any], recipe: Mapping[str, Any]) -> tuple[int, bool]:
-    """How many networks an evaluation of the first two formats had compared on its images, and whether it may have been
-    trained on them, which went by the fingerprint of all pictures.
+    """Of an evaluation of the first two formats: how many networks it compared, and whether they were trained on its
+    images, which went by the fingerprint of all pictures.
     """
     if not data["trained_on_these"]:
         return 1, False
@@ -176,8 +188,8 @@ def _split(
 def _attacks(found: Mapping[str, Any]) -> Bars:
     series: dict[str, tuple[float, ...]] = {}
     for each in found["attacks"]:
-        way = WAYS[each["way"]]
-        series[way] = (*series.get(way, ()), float(each["reading"]["bit_error_mean"]))
+        kind = KIND_NAMES[each["representation"]]
+        series[kind] = (*series.get(kind, ()), float(each["reading"]["bit_error_mean"]))
     attacked = found["attacks"][0]["reading"]["error_free"]["samples"]
     return Bars(
         "Bit error after attacks",
@@ -189,8 +201,10 @@ def _attacks(found: Mapping[str, Any]) -> Bars:
 
 
 def _bit_errors(summary: Mapping[str, Any]) -> Table:
-    rows = [(f"as written, {WAYS[way]}", found) for way, found in summary["reading"].items()]
-    rows += [(f"{each['attack']}, {WAYS[each['way']]}", each["reading"]) for each in summary["attacks"]]
+    rows = [(f"as written, {KIND_NAMES[kind]}", found) for kind, found in summary["reading"].items()]
+    rows += [
+        (f"{each['attack']}, {KIND_NAMES[each['representation']]}", each["reading"]) for each in summary["attacks"]
+    ]
     confidence = summary["confidence"]
 
     def others(found: Mapping[str, Any]) -> str:

@@ -14,39 +14,45 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, RandomSampler
 
+from samplewise import Geometric, Method, SequentialPenalty, Solution, Unconstrained, fit
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.methods import Method, SequentialPenalty, Unconstrained
-from samplewise.report.tensorboard import in_lines, pictures
+from samplewise.report import in_lines, pictures
 from samplewise.samples import mix
-from samplewise.schedules import Geometric
-from samplewise.storage import distributed
-from samplewise.storage.checkpoint import MODEL_FILE
-from samplewise.storage.disk import alone, write_json, write_text
-from samplewise.storage.provenance import provenance
-from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json, toml_of
-from samplewise.training import Solution, fit
-from samplewise.training.step import single_device
+from samplewise.storage import (
+    MODEL_FILE,
+    SettingsFile,
+    alone,
+    decoding,
+    distributed,
+    from_plain,
+    provenance,
+    read_json,
+    toml_of,
+    write_json,
+    write_text,
+)
+from samplewise.training import single_device
 from studies.pictures import Seen, Store
 from studies.watermark.networks import NETWORKS, Network, load_network, save_network
 from studies.watermark.networks.hidden import Discriminator
 from studies.watermark.pipeline import Adversary, Pipeline
-from studies.watermark.recipe import FOUND_OUT, Recipe
+from studies.watermark.recipe import DERIVED_FIELDS, Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from samplewise.problem import Problem
+    from samplewise import Problem
 
 
 SeenParts = Mapping[str, Seen]
 """Pictures that a network was trained on, ``train``, and that selected it, ``validation``."""
 Loader = DataLoader[tuple[torch.Tensor, torch.Tensor]]
-SHOWN, GAIN = 4, 20  # images side by side in a log, and how many times over their change is shown
-AUDITED_AT_ONCE = 16  # pictures; more would take more memory than a step of training
+LOGGED, GAIN = 4, 20  # images side by side in a log, and how many times over their change is shown
+AUDIT_BATCH = 16  # more would take more memory than a step of training
 RESULT_FILE = "result.json"
 SEEN_FILE, SEEN_FORMAT = "seen.json", "samplewise-seen-1"
 """Which pictures the network was trained on, and which selected it: a bound for unseen ones must know."""
-RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-1", Recipe, "watermark training")
+RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-2", Recipe, "watermark training")
 """What the run is a run of, so that nothing else goes on in its folder."""
 RECIPE_TOML = "recipe.toml"
 """The same for people, to be changed and given to another run."""
@@ -55,7 +61,7 @@ RECIPE_TOML = "recipe.toml"
 def open_run(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     """Begin a run in ``folder``, or with ``resume`` go on with the one there; its recipe is written into it."""
     RECIPE_FILE.open(folder, recipe, resume=resume)
-    write_text(folder / RECIPE_TOML, toml_of(recipe, apart=FOUND_OUT))
+    write_text(folder / RECIPE_TOML, toml_of(recipe, exclude=DERIVED_FIELDS))
 
 
 def make_network(recipe: Recipe) -> Network:
@@ -73,20 +79,18 @@ def train(
     network: Network | None = None,
     before: SeenParts | None = None,
     classifier: nn.Module | None = None,
-    resume: bool | None = False,
     fabric: Fabric | None = None,
     progress: bool | None = None,
 ) -> Solution:
-    """Train a network by a recipe; killed at any moment, the same call with ``resume`` goes on to the same weights.
+    """Train a network by a recipe; killed at any moment, the same call goes on to the same weights.
 
     Args:
         store: prepared pictures of the recipe's size, with their split.
         recipe: how.
-        folder: of the run: recipe, checkpoints, history, and at the end the network.
+        folder: of the run, which :func:`open_run` has opened; it gets checkpoints, the history and the network.
         network: to train in the place of the recipe's own.
         before: what :func:`read_seen` says of the run that this network comes from, if the recipe begins with one.
         classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, for a recipe with a bound on diagnosis.
-        resume: go on with the run that is there; None if :func:`open_run` has opened the folder already.
         fabric: devices, strategy and precision, launched; one device if not given. Its loggers get pictures too.
         progress: show a progress bar; on a terminal only if None.
     """
@@ -95,8 +99,6 @@ def train(
     if (classifier is None) != (recipe.diagnosis is None):
         raise ConfigurationError("a bound on the diagnosis and a classifier belong together: give both or neither")
     network = (make_network(recipe) if network is None else network).train()  # one from a file is in eval mode
-    if distributed.rank() == 0 and resume is not None:
-        open_run(folder, recipe, resume=resume)
     fabric = fabric or single_device()
     pipeline = Pipeline(recipe, network, None if classifier is None else classifier.to(fabric.device))
     problem = pipeline.problem()
@@ -124,8 +126,8 @@ def train(
         )
     if distributed.rank() == 0:
         assert isinstance(solution.model, Network)
-        _leave_result(folder, recipe, solution, store)
-        _leave_seen(folder, recipe, store, before)
+        _write_result(folder, recipe, solution, store)
+        _write_seen(folder, recipe, store, before)
         if type(solution.model) in NETWORKS.values():  # a file names its network; a variant in a study has no name
             save_network(folder / MODEL_FILE, solution.model)  # last: it says that the run is finished
     return solution
@@ -159,10 +161,9 @@ def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int
     else:
         sampler = RandomSampler(trained, num_samples=steps * size)
         loader = DataLoader(trained, batch_size=size, sampler=sampler)
-    looked_at = {"validation": store.select("validation"), "train": trained}
+    parts = {"validation": store.select("validation"), "train": trained}
     audited = {
-        name: DataLoader(part.spread(recipe.audit_images), batch_size=AUDITED_AT_ONCE)
-        for name, part in looked_at.items()
+        name: DataLoader(part.spread(recipe.audit_images), batch_size=AUDIT_BATCH) for name, part in parts.items()
     }
     return loader, audited, steps
 
@@ -170,12 +171,12 @@ def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int
 def _draw(pipeline: Pipeline, model: nn.Module, batch: Any) -> dict[str, Tensor]:
     """Originals, below them the marked images, and last what was changed, many times over, around grey."""
     images, numbers = batch
-    made = pipeline.embed(model, (images[:SHOWN], numbers[:SHOWN]))
+    made = pipeline.embed(model, (images[:LOGGED], numbers[:LOGGED]))
     change = 0.5 + GAIN * (made.marked - made.covers)
     return {f"original, marked, change x {GAIN}": in_lines(made.covers, made.marked, change)}
 
 
-def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store) -> None:
+def _write_result(folder: Path, recipe: Recipe, solution: Solution, store: Store) -> None:
     weights = list(solution.model.parameters())
     write_json(
         folder / RESULT_FILE,
@@ -191,7 +192,7 @@ def _leave_result(folder: Path, recipe: Recipe, solution: Solution, store: Store
     )
 
 
-def _leave_seen(folder: Path, recipe: Recipe, store: Store, before: SeenParts | None) -> None:
+def _write_seen(folder: Path, recipe: Recipe, store: Store, before: SeenParts | None) -> None:
     """Say what the network has seen; nothing where it was trained before and nobody knows on what."""
     if recipe.begin and before is None:
         return
@@ -257,7 +258,7 @@ def read_trained(folders: Sequence[Path]) -> list[Run]:
 
 def _read(folder: Path) -> Run:
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected one made by samplewise watermark train")
+        raise DataError(f"{folder}: no such folder; expected one made by studies watermark train")
     recipe = RECIPE_FILE.read(folder)
     path = folder / MODEL_FILE
     if not path.exists():

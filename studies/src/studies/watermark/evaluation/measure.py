@@ -1,4 +1,4 @@
-"""Every image of a data set marked by a network's own residual, written, attacked and read: as the paper judges one."""
+"""Every image of a data set marked by a network's own residual, written, attacked and read, as the paper does it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from typing import Self, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from floormark.fidelity import Fidelity, fidelity
 from floormark.imageio import StoredImage
-from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError, needed_for
+from samplewise.errors import ConfigurationError, DataError, NotFiniteError, OutputError
 from samplewise.measures import bit_error, psnr
 from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
-from samplewise.storage.disk import atomic, ensure_writable
-from samplewise.storage.records import decoding
+from samplewise.storage import atomic, decoding, ensure_writable
 from studies.pictures import PictureData
 from studies.watermark.conversion import FileKind, as_images, as_pixels
 from studies.watermark.networks import Network
@@ -39,9 +39,9 @@ Column = NDArray[np.float64]
 Pixels: TypeAlias = NDArray[np.uint8]
 """Images as files hold them, ``(B, H, W)`` or ``(B, H, W, 3)``."""
 Flags = NDArray[np.bool_]
-ABOUT = ("name", "patient", "number", "trained_on")
+ABOUT_COLUMNS = ("name", "patient", "number", "trained_on")
 """Columns of the table of images before those of numbers."""
-EQUAL = 120.0  # dB that stand for an image equal to its cover
+EQUAL_PSNR = 120.0  # dB that stand for an image equal to its cover
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
 rounded."""
@@ -53,9 +53,8 @@ Watch = Callable[[int, int], None]
 class Measured:
     """What was measured on every image, in columns.
 
-    There are up to three ways to take a marked image: the ``grey`` file, the ``rgb`` file of a network with three
-    channels, and ``float``, the paper's, which is no file: all channels as the network gives them, neither clamped nor
-    rounded.
+    A marked image has up to three representations: the ``grey`` file; the ``rgb`` file of a network with 3 channels;
+    ``float``, the paper's, which is no file: all channels as the network gives them, neither clamped nor rounded.
     """
 
     bits: int
@@ -64,10 +63,12 @@ class Measured:
     numbers: NDArray[np.int64]
     """The images' rows in their store."""
     columns: Mapping[str, Column]
-    """By way and measure, such as ``grey/psnr``: psnr (dB), bit_error; of files also ssim, max_difference (grey
-    levels), changed (share of the pixels), and after an attack ``grey/jpeg(75) bit_error``, NaN for images that were
-    not attacked. Of files that the tool wrote also floor_kept (dB, that image and patches keep) and, beside each
-    bit_error, message: 1 where it was read exactly, 0 where not."""
+    """By representation and measure, such as ``grey/psnr``.
+
+    psnr (dB) and bit_error; of files also ssim, max_difference (grey levels), changed (fraction of the pixels), and
+    after an attack ``grey/jpeg(75) bit_error``, NaN for images that were not attacked. Of files that the tool wrote
+    also floor_kept (dB, that image and patches keep) and, beside each bit_error, message: 1 where it was read exactly.
+    """
     trained_on: Flags | None = None
     """Which of the images the network was trained on, ``(N,)``; none of them if None."""
 
@@ -80,19 +81,19 @@ class Measured:
         return np.ones(len(self), np.bool_) if self.trained_on is None else ~self.trained_on
 
     @property
-    def ways(self) -> tuple[str, ...]:
-        """How images were taken, files first."""
+    def representations(self) -> tuple[str, ...]:
+        """Of the marked images, files first."""
         return tuple(dict.fromkeys(key.partition("/")[0] for key in self.columns))
 
     @property
     def attacks(self) -> list[tuple[str, str]]:
-        """Ways and attacks after which messages were read."""
+        """Representations and attacks after which messages were read."""
         found = [key.removesuffix(" bit_error").partition("/") for key in self.columns if key.endswith(" bit_error")]
-        return [(way, attack) for way, _, attack in found]
+        return [(representation, attack) for representation, _, attack in found]
 
-    def reading(self, way: str, attack: str = "") -> tuple[Column, Flags, Flags]:
+    def reading(self, representation: str, attack: str = "") -> tuple[Column, Flags, Flags]:
         """Bit error of the images that were read, whether the message was right, and which of all images they are."""
-        key = f"{way}/{attack} " if attack else f"{way}/"
+        key = f"{representation}/{attack} " if attack else f"{representation}/"
         errors = self.columns[f"{key}bit_error"]
         read, right = ~np.isnan(errors), self.columns.get(f"{key}message", errors == 0)
         return errors[read], right[read] > 0, read
@@ -101,7 +102,7 @@ class Measured:
         """Write a table with a row for each image."""
         with atomic(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow([*ABOUT, *self.columns])
+            writer.writerow([*ABOUT_COLUMNS, *self.columns])
             values = np.stack(list(self.columns.values()), axis=1)
             for place, name in enumerate(self.names):
                 numbers = [None if np.isnan(value) else float(value) for value in values[place]]
@@ -111,12 +112,14 @@ class Measured:
     @classmethod
     def read(cls, path: Path, bits: int) -> Self:
         """Read what :meth:`write` wrote of messages of that length."""
-        with decoding(path, "a list of judged images"):
+        with decoding(path, "a list of evaluated images"):
             with path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
-            names, patients, numbers = ([row[key] for row in rows] for key in ABOUT[:3])
-            columns = {key: np.array([float(row[key] or "nan") for row in rows]) for key in rows[0] if key not in ABOUT}
-            trained = np.array([row.get(ABOUT[3]) == "1" for row in rows], np.bool_)  # older tables do not say
+            names, patients, numbers = ([row[key] for row in rows] for key in ABOUT_COLUMNS[:3])
+            columns = {
+                key: np.array([float(row[key] or "nan") for row in rows]) for key in rows[0] if key not in ABOUT_COLUMNS
+            }
+            trained = np.array([row.get(ABOUT_COLUMNS[3]) == "1" for row in rows], np.bool_)  # older tables do not say
             about = tuple(names), tuple(patients), np.array([int(each) for each in numbers])
             return cls(bits, *about, columns, trained)
 
@@ -150,7 +153,7 @@ def measure(
 
     Raises:
         DataError: the pictures are of another size than the network's.
-        ConfigurationError: an attack moves the image, which a network by itself cannot find.
+        ConfigurationError: an attack is geometric, and a network by itself does not register the image.
         NotFiniteError: the network gives NaN or infinities.
     """
     if data.store.size != network.size:
@@ -172,9 +175,9 @@ def measure(
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count()))
         stack.enter_context(evaluation_mode(network))
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="samplewise-")) if keep is None else keep)
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="studies-")) if keep is None else keep)
         ensure_writable(folder)
-        trip = partial(_round_trip, keep=keep is not None)
+        trip = partial(round_trip, keep=keep is not None)
         for index in torch.arange(len(data)).split(batch_size):
             images, numbers = data.take(index)
             covers, messages, marked = mark(network, images.to(device), numbers.to(device))
@@ -203,11 +206,11 @@ def measure(
 
 
 def check_in_place(attacks: Sequence[Chain]) -> None:
-    """Refuse attacks that move the image: a network by itself does not look for it."""
-    if moved := [str(attack) for attack in attacks if attack.moves]:
+    """Refuse geometric attacks: a network by itself does not register the image."""
+    if geometric := [str(attack) for attack in attacks if attack.geometric]:
         raise ConfigurationError(
-            f"expected attacks that leave size and orientation as they are, got {moved[0]!r}: a network by itself does "
-            "not look for an image that was moved, only the whole tool does; leave this attack out"
+            f"expected attacks that leave size and orientation as they are, got {geometric[0]!r}: only the whole tool "
+            "registers an image, a network by itself does not; leave this attack out"
         )
 
 
@@ -229,7 +232,7 @@ QUALITY = ("psnr", "ssim", "max_difference", "changed")
 
 def quality(one: Fidelity) -> dict[str, float]:
     """The columns of a file's quality; NaN where one is not defined."""
-    psnr = EQUAL if one.psnr is None else min(one.psnr, EQUAL)
+    psnr = EQUAL_PSNR if one.psnr is None else min(one.psnr, EQUAL_PSNR)
     ssim = math.nan if one.ssim is None else one.ssim
     return dict(zip(QUALITY, (psnr, ssim, float(one.max_difference), one.changed_share), strict=True))
 
@@ -248,10 +251,8 @@ def file_name(name: str) -> str:
     return name if name.lower().endswith(".png") else f"{name}.png"
 
 
-def _round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
+def round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
     """What is read from a PNG file that was really written, so that what is measured is what a user gets."""
-    with needed_for("writing files", "watermark"):
-        from PIL import Image
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)

@@ -1,8 +1,7 @@
 """The files of an evaluation: ``report.json``, a table of images for each run, and the table of runs."""
 
-import csv
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from floormark.api import Watermarker
-from samplewise.errors import ConfigurationError
+from floormark import Watermarker
 from samplewise.problem import evaluation_mode
-from samplewise.storage.checkpoint import save_state
-from samplewise.storage.disk import atomic, ensure_writable, write_json, write_text
-from samplewise.storage.provenance import provenance
+from samplewise.storage import provenance, save_state, write_csv, write_json, write_text
+from studies.output import markdown_table
 from studies.pictures import PictureData, Store
 from studies.pictures.store import SPLIT
 from studies.watermark.conversion import as_pixels
@@ -24,25 +21,26 @@ from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor
 from studies.watermark.training import Run
 
-FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3))
+FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3, 4))
 """The last is written. Before the second, a baseline without a floor was given the one that its recipe names; before
-the third, all networks were judged by themselves, and what was trained on went by the fingerprint of the pictures."""
+the third, all networks were evaluated by themselves, and what was trained on went by the fingerprint of the pictures;
+before the fourth, operators and representations had other names."""
 REPORT = "report.json"
-OURS = {REPORT, "table.csv", "table.md", "figures", "runs", "store"}
+FILES = {REPORT, "table.csv", "table.md", "figures", "runs", "store"}
 """All that an evaluation's folder holds."""
-IMAGES, MARKED, WORST = "images.csv", "marked", "worst.safetensors"
+IMAGES_CSV, MARKED, WORST = "images.csv", "marked", "worst.safetensors"
 """In the folder of a run: the table of its images, the marked images if they are kept, and those it does worst on."""
-KEPT = 6  # images of each kind
+WORST_KEPT = 6  # images of each kind
 
-NOTES = {
+EXPLANATIONS = {
     "judged": "tool: the file that embed writes and what extract reads from it, with the strength that the floors of "
     "image and patches allow, the code that corrects errors, and the search. network: the residual as the network "
-    "gives it, as the paper judges one; embed scales it to the floor and codes the message, which is not this.",
+    "gives it, as the paper evaluates one; embed scales it to the floor and codes the message, which is not this.",
     "grey": "The image as an 8-bit grey PNG file, really written and read back: clamped, rounded, and the mean of the "
     "channels where the network gives three. PSNR has the peak 255; 120 dB stands for a file equal to its cover.",
     "rgb": "The same as an 8-bit RGB file, for networks with three channels. What differs between red, green and blue "
     "is lost in a grey file, so both are given.",
-    "float": "The paper's way: all channels as the network gives them, neither clamped nor rounded. No file holds "
+    "float": "As in the paper: all channels as the network gives them, neither clamped nor rounded. No file holds "
     "that.",
     "message": "Each image carries a message of its own, a function of its row in the store. Bit errors are those "
     "before correction; where the tool reads no message, one half stands for them.",
@@ -61,8 +59,8 @@ NOTES = {
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A run, the pictures it was judged on, and what was found of it."""
+class RunEvaluation:
+    """A run, the pictures it was evaluated on, and what was found."""
 
     run: Run
     data: PictureData
@@ -70,19 +68,8 @@ class Judged:
     summary: Summary
 
 
-def open_output(out: Path, ours: Collection[str] = OURS) -> Path:
-    """Make ``out`` ready: a new or empty folder, or one of an earlier evaluation, which holds nothing but ``ours``."""
-    if out.is_dir():
-        foreign = sorted(path.name for path in out.iterdir() if path.name not in ours and not path.name.startswith("."))
-        if foreign:
-            raise ConfigurationError(f"{out}: holds {foreign[0]}, which is not of an evaluation; choose another folder")
-    elif out.exists():
-        raise ConfigurationError(f"{out}: is a file; choose a folder")
-    return ensure_writable(out)
-
-
 def run_folder(out: Path, name: str) -> Path:
-    """Where the files of one run are: :data:`IMAGES`, :data:`MARKED` and :data:`WORST`."""
+    """Where the files of one run are: :data:`IMAGES_CSV`, :data:`MARKED` and :data:`WORST`."""
     return out / "runs" / name
 
 
@@ -91,8 +78,8 @@ def split_of(store: Store) -> dict[str, Any] | None:
     return store.split.origin if (store.folder / SPLIT).exists() else None
 
 
-def again(one: Judged, places: Sequence[int]) -> tuple[Pixels, Pixels]:
-    """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as when they were judged."""
+def re_embed(one: RunEvaluation, places: Sequence[int]) -> tuple[Pixels, Pixels]:
+    """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as in the evaluation."""
     if one.summary["judged"] == "tool":
         marker, rows = Watermarker(one.run.network), one.data.rows[list(places)].tolist()
         originals = one.data.store.images[rows]
@@ -105,48 +92,45 @@ def again(one: Judged, places: Sequence[int]) -> tuple[Pixels, Pixels]:
     return as_pixels(covers, "grey"), as_pixels(marked, "grey")
 
 
-def write_judged(out: Path, one: Judged) -> None:
+def write_evaluation(out: Path, one: RunEvaluation) -> None:
     """Write the table of a run's images, and those with the lowest PSNR and with the most bit errors, if any."""
     folder, columns = run_folder(out, one.run.name), one.measured.columns
-    one.measured.write(folder / IMAGES)
+    one.measured.write(folder / IMAGES_CSV)
     error = columns["grey/bit_error"]
     worst = {
-        "psnr": np.argsort(kept_floor(one.measured, "grey"), kind="stable")[:KEPT].tolist(),
-        "bit_error": [place for place in np.argsort(-error, kind="stable")[:KEPT].tolist() if error[place] > 0],
+        "psnr": np.argsort(kept_floor(one.measured, "grey"), kind="stable")[:WORST_KEPT].tolist(),
+        "bit_error": [place for place in np.argsort(-error, kind="stable")[:WORST_KEPT].tolist() if error[place] > 0],
     }
     kept = {}
     for kind, places in worst.items():
         if places:
-            number, (covers, marked) = one.measured.numbers[places], again(one, places)
+            number, (covers, marked) = one.measured.numbers[places], re_embed(one, places)
             named = {"number": number, "original": covers, "marked": marked}
             kept[kind] = {name: torch.from_numpy(values) for name, values in named.items()}
     save_state(folder / WORST, kept)
 
 
 def write_report(
-    out: Path, judged: Sequence[Judged], *, part: str, seed: int, device: str, figures: Sequence[Path]
+    out: Path, evaluations: Sequence[RunEvaluation], *, part: str, seed: int, device: str, figures: Sequence[Path]
 ) -> dict[str, Any]:
     """Write ``report.json`` and the table of runs, at least one, into ``out``; returns what the report holds."""
-    runs = [report_entry(out, one) for one in judged]
+    runs = [report_entry(out, one) for one in evaluations]
     report = {
         "format": FORMATS[-1],
-        "how": NOTES,
+        "how": EXPLANATIONS,
         "part": part,
         "runs": runs,
         "figures": [path.relative_to(out).as_posix() for path in figures],
         "table": "table.csv",
         "provenance": provenance(seed=seed, device=device),
     }
-    with atomic(out / "table.csv") as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(TABLE))
-        writer.writeheader()
-        writer.writerows(table_rows(runs))
+    write_csv(out / "table.csv", table_rows(runs))
     write_text(out / "table.md", table_text(runs) + "\n")
     write_json(out / REPORT, report)
     return report
 
 
-def report_entry(out: Path, one: Judged) -> dict[str, Any]:
+def report_entry(out: Path, one: RunEvaluation) -> dict[str, Any]:
     """All that a report in ``out`` says of a run: where it comes from, its summary, and where its files are."""
     run, folder = one.run, run_folder(out, one.run.name)
     return {
@@ -155,15 +139,15 @@ def report_entry(out: Path, one: Judged) -> dict[str, Any]:
         "folder": run.folder.as_posix(),
         "recipe": asdict(run.recipe),
         "training": run.result,
-        "data": judged_on(run, one),
+        "data": evaluated_on(run, one),
         **one.summary,
-        "per_image": (folder / IMAGES).relative_to(out).as_posix(),
+        "per_image": (folder / IMAGES_CSV).relative_to(out).as_posix(),
         "marked_images": (folder / MARKED).relative_to(out).as_posix() if (folder / MARKED).exists() else None,
     }
 
 
-def judged_on(run: Run, one: Judged) -> dict[str, Any]:
-    """The pictures that a run is judged on, and how many of them it was trained on."""
+def evaluated_on(run: Run, one: RunEvaluation) -> dict[str, Any]:
+    """The pictures that a run is evaluated on, and how many of them it was trained on."""
     store = one.data.store
     return {
         "folder": store.folder.as_posix(),
@@ -188,7 +172,7 @@ def seen_by(run: Run, data: PictureData) -> tuple[Flags, int]:
     return trained, math.ceil(run.recipe.last_round / run.recipe.audit_every) if chose else 1
 
 
-TABLE = {
+RUN_COLUMNS = {
     "run": ("run", "name", ""),
     "network": ("network", "recipe/network", ""),
     "bits": ("bits", "recipe/bits", ""),
@@ -219,21 +203,20 @@ def table_rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     def number(run: Mapping[str, Any], name: str) -> Any:
         found: Any = run
-        for key in TABLE[name][1].split("/"):
+        for key in RUN_COLUMNS[name][1].split("/"):
             found = None if found is None else found.get(key)
         return found / 60 if found is not None and name == "minutes" else found
 
-    return [{name: number(run, name) for name in TABLE} for run in runs]
+    return [{name: number(run, name) for name in RUN_COLUMNS} for run in runs]
 
 
 def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
     """The table of a report's runs as Markdown, with what its columns mean."""
     rows = table_rows(runs)
-    shown = [name for name in TABLE if any(row[name] is not None for row in rows)]
-    cells = [[TABLE[name][0] for name in shown]]
+    shown = [name for name in RUN_COLUMNS if any(row[name] is not None for row in rows)]
+    cells = [[RUN_COLUMNS[name][0] for name in shown]]
     for row in rows:
-        texts = ["" if row[name] is None else format(row[name], TABLE[name][2]) for name in shown]
-        cells.append([text.replace("|", "\\|") for text in texts])
+        cells.append(["" if row[name] is None else format(row[name], RUN_COLUMNS[name][2]) for name in shown])
     notes = [
         "PSNR, SSIM, largest difference (grey levels) and BER are those of the 8-bit grey PNG files as written and "
         f"read back. At least: what holds for images like these with {runs[0]['confidence']:.0%} confidence "
@@ -250,7 +233,7 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
         ((run, "") for run in runs if run["judged"] == "tool"),
     )
     named(
-        "By the network's own residual, as the paper judges it, which is not what embed makes of it",
+        "By the network's own residual, as the paper evaluates it, which is not what embed makes of it",
         ((run, "") for run in runs if run["judged"] == "network"),
     )
     named(
@@ -272,12 +255,4 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
     named(
         "Trained without a floor, on a weighted image loss", ((run, "") for run in runs if run["recipe"]["image_loss"])
     )
-    return "\n\n".join([aligned(cells), *notes])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up; the first row is its head."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
+    return "\n\n".join([markdown_table(cells), *notes])

@@ -1,4 +1,4 @@
-"""Every image of a data set marked by the tool itself: what ``embed`` writes and what ``extract`` reads from it."""
+"""Every image of a data set marked by the tool itself: what ``embed`` makes of it and what ``extract`` reads."""
 
 from __future__ import annotations
 
@@ -6,43 +6,37 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from floormark.api import Watermarker
-from floormark.files.marking import FileMarker
-from floormark.imageio import StoredImage, read
-from floormark.payload import Payload
-from samplewise.errors import RefusedError
+from floormark import Payload, RefusedError, Watermarker
 from samplewise.samples import mix
-from samplewise.storage.disk import ensure_writable
+from samplewise.storage import ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.conversion import package
-from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, to_attack
+from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, round_trip, to_attack
 from studies.watermark.networks import Lattice
 from studies.watermark.noise import Chain
 
-MESSAGE = 8
-"""Bytes of each image's message, as long as an identifier; fewer if the network holds fewer."""
-UNREAD = 0.5
+MESSAGE_BYTES = 8
+"""Of each image's message, as long as an identifier; fewer if the network holds fewer."""
+UNREAD_ERROR = 0.5
 """Bit error that stands for a message that was not read: what guessing gives."""
-HOPELESS = 16
-"""Images after which a network that none can be marked with is given up: to refuse takes long."""
+GIVE_UP_AFTER = 16
+"""Images: if all of the first are refused, which takes long, the others are not tried."""
 
 
 def payload_of(number: int, marker: Watermarker) -> Payload:
     """The message that belongs to an image's number."""
-    length = min(MESSAGE, marker.codec.max_bytes)
+    length = min(MESSAGE_BYTES, marker.codec.max_bytes)
     return Payload.of(hashlib.shake_256(f"message {number}".encode()).digest(length))
 
 
 def ship(marker: Watermarker, pixels: Pixels, number: int, floor: float) -> Pixels:
     """An image ``(H, W)`` as :func:`measure_shipped` has marked it; it raises :class:`RefusedError` where it did."""
-    marked: Pixels = marker.mark(StoredImage(pixels, 8), payload_of(number, marker), psnr=floor)[0]
+    marked: Pixels = marker.embed(pixels, payload_of(number, marker), psnr=floor).image
     return marked
 
 
@@ -58,11 +52,11 @@ def measure_shipped(
     keep: Path | None = None,
     watch: Watch | None = None,
 ) -> tuple[Measured, dict[str, str]]:
-    """Mark each image with its own message as ``embed`` does, and read what it wrote as ``extract`` does.
+    """Mark each image with its own message as ``embed`` does, and read it from the file as ``extract`` does.
 
-    Strength up to the floors of image and patches, the code that corrects errors, rounding to 8 bits, the checks of the
-    written file and the search for moved images are all those of the tool. Arguments are as for
-    :func:`~studies.watermark.evaluation.measure.measure`, and ``floor`` is the PSNR in dB; attacks may move the image.
+    Strength up to the floors of image and patches, the code that corrects errors, rounding to 8 bits and the
+    registration of moved images are all those of the tool. Arguments are as for
+    :func:`~studies.watermark.evaluation.measure.measure`, and ``floor`` is the PSNR in dB; attacks may be geometric.
 
     Returns:
         What was measured on the files that were written, and why the tool refused to mark the others. If it refuses the
@@ -72,29 +66,22 @@ def measure_shipped(
     attacked = to_attack(data, attack_images)
     images, names = data.store.images, data.names
 
-    def judge(folder: Path, place: int) -> dict[str, float] | str:
+    def evaluate(folder: Path, place: int) -> dict[str, float] | str:
         row = int(data.rows[place])
-        cover, source = images[row], folder / f"{place}.png"
-        target = folder / f"{place}.marked.png" if keep is None else keep / "grey" / file_name(names[place])
-        payload = payload_of(row, marker)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        package("PIL.Image").fromarray(cover).save(source)
+        cover, payload = images[row], payload_of(row, marker)
         try:
-            certificate, _ = FileMarker(marker, payload, floor, force=True).mark_file(source, target)
-            marked = read(target).pixels
+            embedded = marker.embed(cover, payload, psnr=floor)
         except RefusedError as error:
-            return str(error).removeprefix(f"{source}: ")
-        finally:
-            for path in folder.glob(f"{place}.*"):
-                path.unlink()
-        fidelity = certificate.fidelity
+            return str(error)
+        marked = round_trip(folder / "grey" / file_name(names[place]), embedded.image, keep=keep is not None)
+        fidelity = embedded.certificate.fidelity
         found = {f"grey/{key}": value for key, value in quality(fidelity).items()}
         found["grey/floor_kept"] = min((*fidelity.floors, found["grey/psnr"]))
 
         def reading(pixels: Pixels, key: str) -> None:
             extracted = marker.extract(pixels)
             right = extracted.payload == payload
-            found[f"grey/{key}bit_error"] = extracted.corrected_errors / network.bits if right else UNREAD
+            found[f"grey/{key}bit_error"] = extracted.corrected_errors / network.bits if right else UNREAD_ERROR
             found[f"grey/{key}message"] = float(right)
 
         reading(marked, "")
@@ -103,18 +90,15 @@ def measure_shipped(
             reading(attack(marked, rng, cover), f"{attack} ")
         return found
 
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="samplewise-")))
-        pool = stack.enter_context(ThreadPoolExecutor(workers or os.cpu_count()))
-        if keep is not None:
-            ensure_writable(keep)
-        results: list[dict[str, float] | str] = []
-        places = range(len(data))
-        for block in (places[:HOPELESS], places[HOPELESS:]):
+    results: list[dict[str, float] | str] = []
+    places = range(len(data))
+    with TemporaryDirectory(prefix="studies-") as scratch, ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        folder = Path(scratch) if keep is None else ensure_writable(keep)
+        for block in (places[:GIVE_UP_AFTER], places[GIVE_UP_AFTER:]):
             if results and all(isinstance(one, str) for one in results):
                 results += ["not tried, since the first were refused"] * len(block)
                 break
-            for one in pool.map(partial(judge, folder), block):
+            for one in pool.map(partial(evaluate, folder), block):
                 results.append(one)
                 if watch is not None:
                     watch(len(results), len(data))

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.audits.binomial import violation_rate_upper
 from studies.watermark.evaluation.measure import Column, Flags, Measured
 
 Summary = dict[str, Any]
-NAMED = 100
+MOST_NAMED = 100
 """Images that a summary names at most; the table of images has all."""
 
 
@@ -38,7 +37,7 @@ def summarise(
     floor: float | None,
     *,
     confidence: float = 0.95,
-    compared: int = 1,
+    n_comparisons: int = 1,
     refused: Mapping[str, str] | None = None,
 ) -> Summary:
     """Summarise what was measured.
@@ -46,20 +45,20 @@ def summarise(
     Args:
         measured: the numbers of every image.
         floor: PSNR in dB that every image should reach; None without one.
-        confidence: of the exact bounds. Those on messages hold for all ways and attacks at once.
-        compared: for how many networks compared on these images the bounds are corrected. Images that the network was
-            trained on count in no bound.
-        refused: the images that the tool would not mark, and why; None for a network that was judged by itself.
+        confidence: of the exact bounds. Those on messages hold for all representations and attacks at once.
+        n_comparisons: networks that were compared on these images, for which the bounds are corrected. Images that the
+            network was trained on count in no bound.
+        refused: the images that the tool would not mark, and why; None for a network that was evaluated by itself.
 
     Returns:
-        By way to take an image (grey, rgb, float) its ``quality`` and ``reading``; ``attacks`` with a reading each;
-        ``below_floor`` and ``with_errors``, the images whose grey file fails, worst first, a hundred at most. What the
-        tool refused is in none of these.
+        By representation of an image (grey, rgb, float) its ``quality`` and ``reading``; ``attacks`` with a reading
+        each; ``below_floor`` and ``with_errors``, the images whose grey file fails, worst first, a hundred at most.
+        What the tool refused is in none of these.
     """
-    columns = measured.columns
+    kinds, columns = measured.representations, measured.columns
     kept, error = kept_floor(measured, "grey"), columns["grey/bit_error"]
     missed = np.zeros(len(kept), np.bool_) if floor is None else kept < floor
-    together = compared * (len(measured.ways) + len(measured.attacks))
+    n_readings = n_comparisons * (len(kinds) + len(measured.attacks))
     written = None
     if refused is not None:
         samples = len(measured) + len(refused)
@@ -67,71 +66,77 @@ def summarise(
     return {
         "floor": floor,
         "confidence": confidence,
-        "compared": compared,
+        "compared": n_comparisons,
         "judged": "network" if refused is None else "tool",
         "written": written,
         "refused": refused,
         "images": len(measured),
         "trained_on": int((~measured.fresh).sum()),
         "patients": len(set(measured.patients)),
-        "quality": {way: _quality(measured, way, floor, confidence, compared) for way in measured.ways},
-        "reading": {way: _reading(measured, way, "", confidence, together) for way in measured.ways},
+        "quality": {kind: _quality(measured, kind, floor, confidence, n_comparisons) for kind in kinds},
+        "reading": {kind: _reading(measured, kind, "", confidence, n_readings) for kind in kinds},
         "attacks": [
-            {"way": way, "attack": attack, "reading": _reading(measured, way, attack, confidence, together)}
-            for way, attack in measured.attacks
+            {
+                "representation": kind,
+                "attack": attack,
+                "reading": _reading(measured, kind, attack, confidence, n_readings),
+            }
+            for kind, attack in measured.attacks
         ],
         "below_floor": _worst(measured, "psnr", np.argsort(kept, kind="stable"), missed),
         "with_errors": _worst(measured, "bit_error", np.argsort(-error, kind="stable"), ~measured.reading("grey")[1]),
     }
 
 
-def kept_floor(measured: Measured, way: str) -> Column:
+def kept_floor(measured: Measured, kind: str) -> Column:
     """The floor in dB that each image keeps: its PSNR or, of files that the tool wrote, that of its worst patch."""
     columns = measured.columns
-    return columns.get(f"{way}/floor_kept", columns[f"{way}/psnr"])
+    return columns.get(f"{kind}/floor_kept", columns[f"{kind}/psnr"])
 
 
-def share_of(held: Flags, confidence: float, together: float = 1, fresh: Flags | None = None) -> Summary:
-    """How many of the samples ``(N,)`` hold, and the exact (Clopper-Pearson) lower bound among unseen ones like them.
+def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flags | None = None) -> Summary:
+    """How many of the samples ``(N,)`` hold, and the exact (Clopper-Pearson) lower bound for unseen ones like them.
 
-    So many bounds hold ``together`` with that confidence. They are from the samples that are ``fresh``, all if not
-    given; None stands for no bound, where all were trained on.
+    The bound is from the samples that are ``fresh``, all if not given, and None where there are none. So many bounds
+    as ``n_comparisons`` hold at once with that confidence (Bonferroni).
     """
+    from scipy.stats import beta  # here, since importing it takes long
+
     samples, count = len(held), int(held.sum())
     unseen = held if fresh is None else held[fresh]
-    bound = None
-    if len(unseen):
-        bound = 1 - violation_rate_upper(len(unseen) - int(unseen.sum()), len(unseen), confidence, together)
-    return {"samples": samples, "held": count, "share": count / samples, "unseen": len(unseen), "at_least": bound}
+    kept, missed = int(unseen.sum()), int((~unseen).sum())
+    bound = float(beta.ppf((1 - confidence) / n_comparisons, kept, missed + 1)) if kept else 0.0
+    at_least = bound if len(unseen) else None
+    return {"samples": samples, "held": count, "share": count / samples, "unseen": len(unseen), "at_least": at_least}
 
 
-def _reading(measured: Measured, way: str, attack: str, confidence: float, together: float) -> Summary:
+def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_comparisons: float) -> Summary:
     """How well messages were read, over the bit error of every image."""
-    errors, right, read = measured.reading(way, attack)
+    errors, right, read = measured.reading(kind, attack)
     bits, mean = measured.bits, float(errors.mean())
     return {
         "bit_error_mean": mean,
         "bit_error_median": float(np.median(errors)),
         "bit_error_worst": float(errors.max()),
         "bit_accuracy": 1 - mean,
-        "error_free": share_of(right, confidence, together, measured.fresh[read]),
+        "error_free": share_of(right, confidence, n_comparisons, measured.fresh[read]),
         "usable_bits": float(capacity(np.array(mean), bits)),
         # More than the other where images differ, and a little by chance.
         "usable_bits_by_image": float(capacity(errors, bits).mean()),
     }
 
 
-def _quality(measured: Measured, way: str, floor: float | None, confidence: float, compared: int) -> Summary:
+def _quality(measured: Measured, kind: str, floor: float | None, confidence: float, n_comparisons: int) -> Summary:
     """How near marked images are to their covers; no file, no SSIM, and without a floor none is met."""
 
     def number(name: str, reduce: Any) -> float | None:
-        values = measured.columns.get(f"{way}/{name}")
+        values = measured.columns.get(f"{kind}/{name}")
         return None if values is None else float(reduce(values))
 
     satisfied = patients = None
     if floor is not None:
-        held = kept_floor(measured, way) >= floor
-        satisfied = share_of(held, confidence, compared, measured.fresh)
+        held = kept_floor(measured, kind) >= floor
+        satisfied = share_of(held, confidence, n_comparisons, measured.fresh)
         # Images of one patient are not independent, patients are.
         missed, trained = (
             {patient for patient, fine in zip(measured.patients, flags, strict=True) if not fine}
@@ -139,7 +144,7 @@ def _quality(measured: Measured, way: str, floor: float | None, confidence: floa
         )
         everybody = dict.fromkeys(measured.patients)
         unmissed, fresh = (np.array([one not in others for one in everybody]) for others in (missed, trained))
-        patients = share_of(unmissed, confidence, compared, fresh)
+        patients = share_of(unmissed, confidence, n_comparisons, fresh)
     return {
         "psnr_mean": number("psnr", np.mean),
         "psnr_median": number("psnr", np.median),
@@ -155,4 +160,4 @@ def _quality(measured: Measured, way: str, floor: float | None, confidence: floa
 
 def _worst(measured: Measured, name: str, order: NDArray[np.intp], failed: Flags) -> list[Summary]:
     values = measured.columns[f"grey/{name}"]
-    return [{"name": measured.names[i], name: float(values[i])} for i in order if failed[i]][:NAMED]
+    return [{"name": measured.names[i], name: float(values[i])} for i in order if failed[i]][:MOST_NAMED]

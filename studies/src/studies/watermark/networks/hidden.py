@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.base_network import Network
+from floormark.network import Network
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
 

@@ -8,17 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.base_network import Network
+from floormark.network import CELL, GROUPS, Network, block
 from samplewise.errors import ConfigurationError
 
-CELL = 8
-"""Side of a cell in pixels: that of a JPEG block."""
-GROUPS = 8
-"""That group norm divides the channels of a layer into."""
 COPIES = 3
-"""Slots for each bit that are aimed at."""
+"""Slots that each bit should have."""
 SLOTS_PER_CELL = 4
-"""More than this share one cell badly."""
+"""At most: more disturb each other."""
 STRENGTH = 0.1
 """Largest change of a pixel, whatever the network would like."""
 
@@ -110,12 +106,6 @@ class _Encoder(nn.Module):
         mixed = self.mix(torch.cat([self.coarse(fine), laid_out], dim=1))
         joined = self.join(torch.cat([functional.pixel_shuffle(self.up(mixed), 2), fine], dim=1))
         return torch.tanh(functional.pixel_shuffle(self.out(joined), 4))
-
-
-def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
-    """A 3x3 convolution, group norm, ReLU."""
-    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
-    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,18 +1,16 @@
-"""``samplewise demo``: the runs, their table, and what it says, whichever way it came out."""
+"""The demo from its runs to its files: the tables, and what they say, whichever way it came out."""
 
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from samplewise.errors import CheckpointError
-from samplewise.storage import disk
-from samplewise.storage.provenance import provenance
-from samplewise.training.request import PROVE, TUNE
+from samplewise.storage import ensure_writable, provenance, write_json, write_text
 from studies.demo.page import REPORT, draw, write_report
 from studies.demo.runs import (
     AIM,
@@ -21,11 +19,13 @@ from studies.demo.runs import (
     CONFIDENCE,
     DECAY,
     EPOCHS,
+    PROVE,
     RATE,
     SHARE,
     SIZES,
     THETA,
     TRAIN,
+    TUNE,
     UNSEEN,
     WARM_EPOCHS,
     WEIGHTS,
@@ -33,10 +33,16 @@ from studies.demo.runs import (
     Trained,
     compare,
 )
+from studies.output import markdown_table
 
-MARK = "demo.json"
-SHOWN = (TRAIN, TUNE, UNSEEN)
-HEAD = ("Row", "Runs", *(f"{what}, {part}" for part in SHOWN for what in ("Accuracy", "share")), "Share proved")
+DEMO_FILE = "demo.json"
+PARTS_SHOWN = (TRAIN, TUNE, UNSEEN)
+HEADINGS = (
+    "Row",
+    "Runs",
+    *(f"{what}, {part}" for part in PARTS_SHOWN for what in ("Accuracy", "share")),
+    "Share proved",
+)
 
 
 def run_demo(
@@ -75,10 +81,10 @@ def run_demo(
     first, said = found[0], [in_words(found[0])]
     draw(first, out / "figures")
     write_report(first, out / REPORT, said[0])
-    tables = [_markdown(HEAD, _rows(first))]
+    tables = [markdown_table([HEADINGS, *_rows(first)])]
     if seeds > 1:
         said.append(over_seeds(found))
-        tables += [f"## Over {seeds} seeds", _markdown(*_summary(found)), over_seeds(found), _markdown(*_each(found))]
+        tables += [f"## Over {seeds} seeds", markdown_table(_summary(found)), said[1], markdown_table(_by_seed(found))]
     recipe = (
         f"Digits in parts of {', '.join(f'{size} ({name})' for name, size in SIZES.items())}, by chance, anew with "
         f"each seed. The same for all rows: {WARM_EPOCHS} epochs on the cross entropy alone, then {epochs}, batch "
@@ -86,14 +92,14 @@ def run_demo(
         f"The search ships the weight that is the most accurate on `{TUNE}` of those that reach the aim there."
     )
     title = f"# Digits: at least {SHARE:.0%} of unseen ones within an error (MSE) of {THETA:g}"
-    disk.write_text(
+    write_text(
         out / "table.md", "\n\n".join([title, recipe, f"## Seed {seed}", tables[0], said[0], *tables[1:]]) + "\n"
     )
     seconds = time.perf_counter() - start
     made = provenance(seed=seed)
     table = {"share": SHARE, "confidence": CONFIDENCE, "aim": AIM, "seeds": [each.to_dict() for each in found]}
-    disk.write_json(out / "table.json", {**table, "provenance": made})
-    disk.write_json(out / MARK, {**made, "seconds": seconds})
+    write_json(out / "table.json", {**table, "provenance": made})
+    write_json(out / DEMO_FILE, {**made, "seconds": seconds})
     heading = (
         f"Handwritten digits: classify each from a code of {CODE} numbers, from which at least {SHARE:.0%} of those "
         f"that nobody has seen must be redrawn with an error (MSE) of at most {THETA:g}."
@@ -104,14 +110,14 @@ def run_demo(
 
 def _clear(out: Path, seed: int) -> None:
     """Make room: remove what an earlier demo made, and nothing else."""
-    if (out / MARK).exists():
+    if (out / DEMO_FILE).exists():
         for name in ("rows", "warm", "figures"):  # the first two were made by versions before this one
             shutil.rmtree(out / name, ignore_errors=True)
         (out / "table.csv").unlink(missing_ok=True)
     elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not an earlier demo; choose another folder with --out")
-    disk.ensure_writable(out)
-    disk.write_json(out / MARK, provenance(seed=seed))
+    ensure_writable(out)
+    write_json(out / DEMO_FILE, provenance(seed=seed))
 
 
 def _rows(found: Compared) -> list[list[str]]:
@@ -119,7 +125,7 @@ def _rows(found: Compared) -> list[list[str]]:
     lines = []
     for run in (found.promise, *found.search):
         took = {id(found.promise): "1", id(found.shipped): f"{len(found.search)}, shipped"}.get(id(run), "")
-        numbers = [text for part in SHOWN for text in _numbers(run, part)]
+        numbers = [text for part in PARTS_SHOWN for text in _numbers(run, part)]
         lines.append([run.label, took, *numbers, f"{run.at_least:.1%}"])
     return lines
 
@@ -129,19 +135,14 @@ def _numbers(run: Trained, part: str) -> tuple[str, str]:
     return f"{audit.means['accuracy']:.4f}", f"{audit.satisfied:.1%}"
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = (f"| {' | '.join(row)} |" for row in rows)
-    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *lines])
-
-
 def _plain(found: Compared) -> str:
     """The table for a terminal, the parts above their columns."""
-    head = ["row", "runs", *("accuracy", "share") * len(SHOWN), f"at {CONFIDENCE:.0%}"]
+    head = ["row", "runs", *("accuracy", "share") * len(PARTS_SHOWN), f"at {CONFIDENCE:.0%}"]
     rows = _rows(found)
     wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     names = 2  # columns of text, which begin at the left
     above = [" " * (wide[0] + 2 + wide[1])]
-    above += [part.center(wide[2 + 2 * i] + 2 + wide[3 + 2 * i]) for i, part in enumerate(SHOWN)]
+    above += [part.center(wide[2 + 2 * i] + 2 + wide[3 + 2 * i]) for i, part in enumerate(PARTS_SHOWN)]
     lines = ["  ".join([*above, "proved"])]
     for row in (head, *rows):
         left = map(str.ljust, row[:names], wide[:names])
@@ -197,24 +198,22 @@ def _arms(found: Sequence[Compared]) -> list[tuple[str, int, list[Trained]]]:
     ]
 
 
-def _summary(found: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
-    head = ["Unseen digits", "Runs", "Accuracy", "Within the bound", f"{SHARE:.0%} proved"]
-    rows = []
+def _summary(found: Sequence[Compared]) -> list[list[str]]:
+    rows = [["Unseen digits", "Runs", "Accuracy", "Within the bound", f"{SHARE:.0%} proved"]]
     for name, runs, shipped in _arms(found):
         accuracy = _spread([run.audits[UNSEEN].means["accuracy"] for run in shipped], "{:.4f}")
         share = _spread([run.audits[UNSEEN].satisfied for run in shipped], "{:.1%}")
         rows.append([name, str(runs), accuracy, share, f"{sum(run.kept for run in shipped)} of {len(shipped)}"])
-    return head, rows
+    return rows
 
 
-def _each(found: Sequence[Compared]) -> tuple[list[str], list[list[str]]]:
+def _by_seed(found: Sequence[Compared]) -> list[list[str]]:
     what = ("accuracy", "share", "proved")
-    head = ["Seed", *(f"Promise: {name}" for name in what), "Weight shipped", *(f"Search: {name}" for name in what)]
-    rows = []
+    rows = [["Seed", *(f"Promise: {name}" for name in what), "Weight shipped", *(f"Search: {name}" for name in what)]]
     for each in found:
         ours, theirs = ([*_numbers(run, UNSEEN), f"{run.at_least:.1%}"] for run in (each.promise, each.shipped))
         rows.append([str(each.seed), *ours, f"{each.shipped.weight:g}", *theirs])
-    return head, rows
+    return rows
 
 
 def _spread(values: Sequence[float], form: str) -> str:

@@ -1,16 +1,16 @@
-"""``samplewise mnist``: the paper's first study."""
+"""``studies mnist``: the paper's first study."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samplewise.cli import options
-from samplewise.cli.outcome import begin, emit, note
+from samplewise.cli import begin, emit, note
 from samplewise.errors import ConfigurationError, DataError
+from studies.commands import options
 from studies.commands.progress import progress
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from studies.mnist.study import Job
 
 EPILOG = (
-    "\b\nExample: samplewise mnist --data download --rows all --out runs/mnist\n"
-    "One row: samplewise mnist --data download --row penalty:100:1.01 --out runs/one\n"
-    "Go on:   samplewise mnist --data download --rows all --out runs/mnist --resume"
+    "\b\nExample: studies mnist --data download --rows all --out runs/mnist\n"
+    "One row: studies mnist --data download --row penalty:100:1.01 --out runs/one\n"
+    "Go on:   studies mnist --data download --rows all --out runs/mnist --resume"
 )
 
 
@@ -98,7 +98,7 @@ def mnist(
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")
     from studies.mnist.comparison import write_all
-    from studies.mnist.settings import MADE, StudySettings, open_run
+    from studies.mnist.settings import DERIVED_FIELDS, StudySettings, open_run
     from studies.mnist.study import JobFailedError, run_jobs, run_row
 
     failed: JobFailedError | None = None
@@ -108,14 +108,14 @@ def mnist(
             raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
         place = options.Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
         source = Source(data, dataset, place, validation)
-        chosen = options.given_settings(recipe, StudySettings, MADE, theta=theta, code=code, epochs=epochs)
+        chosen = options.given_settings(recipe, StudySettings, DERIVED_FIELDS, theta=theta, code=code, epochs=epochs)
         images, fabric = source()
 
         def begin_run(first: bool) -> StudySettings:
             settings = StudySettings.of(images, **chosen)
             if first:
                 open_run(out, settings, resume=resume)
-                options.keep_recipe(out, settings, MADE)
+                options.keep_recipe(out, settings, DERIVED_FIELDS)
             return settings
 
         if place.several:
@@ -134,17 +134,11 @@ def mnist(
                     done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
                     tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
 
+                # Another process loads the images itself; this one has them.
+                load = source if processes > 1 else lambda: (images, fabric)
+                how: dict[str, Any] = {"processes": processes, "threads": threads, "tensorboard": tensorboard}
                 try:
-                    run_jobs(
-                        todo,
-                        settings,
-                        out,
-                        source,
-                        processes=processes,
-                        threads=threads,
-                        watch=watch,
-                        tensorboard=tensorboard,
-                    )
+                    run_jobs(todo, settings, out, load, watch=watch, **how)
                 except JobFailedError as error:
                     failed = error  # the rows that did come to their end still get their table
     try:
@@ -174,9 +168,9 @@ def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list
 def share_cores(rows: int, jobs: int | None, threads: int | None) -> tuple[int, int]:
     """How many rows run side by side, with how many threads each.
 
-    Small matrices leave a second thread little to do, so rows side by side come first.
+    Rows side by side come first: small matrices leave a second thread little to do.
     """
     from floormark.processes import cores
 
-    jobs = jobs or max(1, min(rows, cores() // (threads or 1)))
+    jobs = min(rows, jobs or max(1, cores() // (threads or 1)))
     return jobs, threads or max(1, cores() // jobs)

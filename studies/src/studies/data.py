@@ -1,4 +1,7 @@
-"""MNIST's four idx files, and others like them: from a folder or the web, each checked before it is believed."""
+"""Labelled images in memory: MNIST's four idx files and others like them, and the digits that come with scikit-learn.
+
+Files come from a folder or the web, and each is checked before it is believed.
+"""
 
 import gzip
 import hashlib
@@ -11,24 +14,122 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
-from samplewise.storage.disk import atomic, ensure_writable
-from studies.data.images import ImageData
+from samplewise.storage import atomic, ensure_writable
 
+DIGITS_WHITE = 16.0  # the brightest pixel of the digits, which count inked dots in blocks of 4 x 4
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 """Training images and labels, test images and labels; published with .gz behind."""
 UNSIGNED_BYTE = 0x08  # the only element type that the MNIST family uses
 FREE_BYTES, EXPANSION = 16 << 20, 20
-"""What a gzip file may unpack to: this much and, beyond it, so many times its length (MNIST: 5 times)."""
+"""A gzip file may unpack to so many bytes and, beyond that, so many times its length (MNIST: 5 times)."""
 LARGEST_DOWNLOAD = 64 << 20
-CHUNK = 1 << 16
+DOWNLOAD_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Images and labels in memory: ``TensorDataset(images (N, D) float32 in [0, 1], labels (N,) int64)`` twice."""
+
+    name: str
+    shape: tuple[int, int]
+    """Height and width of one image; ``D`` is their product."""
+    train: TensorDataset
+    test: TensorDataset
+    held_out: str = "test"
+    """What :attr:`test` is: the published test set, or a validation part of the training set."""
+
+    @classmethod
+    def from_bytes(cls, name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Self:
+        """From images of uint8, shape ``(N, H, W)``, and labels ``(N,)``, for train and test."""
+        if train[0].shape[1:] != test[0].shape[1:]:
+            raise DataError(
+                f"{name}: expected images of one size, got {tuple(train[0].shape[1:])} for training and "
+                f"{tuple(test[0].shape[1:])} for test"
+            )
+        height, width = train[0].shape[1:]
+        return cls(name, (height, width), _dataset(*train), _dataset(*test))
+
+    @property
+    def pixels(self) -> int:
+        """D, the number of pixels of one image."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def classes(self) -> int:
+        """The number of classes, by the largest label."""
+        return 1 + int(max(self.train.tensors[1].max(), self.test.tensors[1].max()))
+
+    @property
+    def shared(self) -> int:
+        """How many test images are training images too, pixel by pixel: from these nothing follows for unseen ones."""
+        seen = {hash(image.tobytes()) for image in self.train.tensors[0].numpy()}
+        return sum(hash(image.tobytes()) in seen for image in self.test.tensors[0].numpy())
+
+    def with_validation(self, samples: int, seed: int = 0) -> Self:
+        """The training set split in two, for choosing settings without the test set.
+
+        Args:
+            samples: how many training samples become the held-out part, in the place of the test set.
+            seed: of the permutation that decides which.
+        """
+        total = len(self.train)
+        if not 0 < samples < total:
+            raise ConfigurationError(f"expected a validation part of 1 to {total - 1} samples, got {samples}")
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        kept, held = order[:-samples].sort().values, order[-samples:].sort().values
+        images, labels = self.train.tensors
+        return replace(
+            self,
+            train=TensorDataset(images[kept], labels[kept]),
+            test=TensorDataset(images[held], labels[held]),
+            held_out="validation",
+        )
+
+    def fingerprint(self) -> str:
+        """A short hash of all images and labels: two runs with one fingerprint saw the same data."""
+        digest = hashlib.sha256()
+        for tensor in (*self.train.tensors, *self.test.tensors):
+            digest.update(str(tuple(tensor.shape)).encode())
+            digest.update(tensor.contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def _dataset(images: Tensor, labels: Tensor) -> TensorDataset:
+    return TensorDataset(images.flatten(1).to(torch.float32).div_(255.0), labels.to(torch.int64))
+
+
+def digits(*, test_fraction: float = 0.2, seed: int = 0) -> ImageData:
+    """Load the 1,797 handwritten digits of 8 x 8 pixels with a stratified split, the same for the same seed.
+
+    Args:
+        test_fraction: part of the samples that is held out, of every class alike.
+        seed: of the split.
+    """
+    if not 0 < test_fraction < 1:
+        raise ConfigurationError(f"expected a test fraction between 0 and 1, got {test_fraction}")
+    from sklearn.datasets import load_digits  # takes seconds
+
+    images, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(seed)
+    held = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        held[rng.permutation(members)[: max(1, round(test_fraction * len(members)))]] = True
+    pixels = torch.from_numpy(images / DIGITS_WHITE * 255.0).reshape(-1, 8, 8)
+    classes = torch.from_numpy(labels)
+    mask = torch.from_numpy(held)
+    return ImageData.from_bytes("digits", (pixels[~mask], classes[~mask]), (pixels[mask], classes[mask]))
+
 
 Report = Callable[[str, int, int | None], None]
 """Called with the file's name, the bytes so far and the bytes in all (None if the server does not say)."""
@@ -259,7 +360,7 @@ def _transfer(mirror: str, file: str, timeout: float, report: Report | None) -> 
     with urllib.request.urlopen(request, timeout=timeout) as response:
         length = response.headers.get("Content-Length")
         total = int(length) if length else None
-        while (chunk := response.read(CHUNK)) and len(content) <= LARGEST_DOWNLOAD:
+        while (chunk := response.read(DOWNLOAD_CHUNK)) and len(content) <= LARGEST_DOWNLOAD:
             content += chunk
             if report:
                 report(file, len(content), total)

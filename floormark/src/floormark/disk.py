@@ -1,0 +1,189 @@
+"""Files written whole or not at all, folders that one process works in, JSON read with errors that say what to do."""
+
+import contextlib
+import csv
+import errno
+import io
+import json
+import math
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from floormark.errors import ConfigurationError, DataError, FloormarkError, OutputError
+
+PARTIAL = ".partial-"  # how the names of what is not yet whole begin
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
+"""Where the names begin of what a shell opened for us, such as ``<(pass show key)``."""
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
+
+
+def cannot_write(path: Path, error: OSError) -> OutputError:
+    """The error for what the system did not let us write, with what to do about it."""
+    advice = {
+        errno.ENOSPC: "the disk is full. Free some space and resume",
+        errno.EDQUOT: "the quota is used up. Free some space and resume",
+        errno.ENOENT: "its folder is gone. Was it moved or removed?",
+        errno.ELOOP: "it is a link, which may lead anywhere. Remove it",
+        errno.ENOTDIR: "a part of its path is a file. Choose another folder",
+    }.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
+    return OutputError(f"cannot write {path}: {advice}")
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "a device")
+        raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
+
+
+def open_regular(path: Path | str, *, handed_over: bool = False) -> io.BufferedReader:
+    """Open a regular file for reading; with ``handed_over`` also a pipe that the shell opened, as secrets come by."""
+    if handed_over and str(path).startswith(HANDED_OVER):
+        return Path(path).open("rb")
+    check_regular(path)
+    # Should a pipe have taken its place meanwhile, nobody waits for it either.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Give a temporary place beside ``path``; the file written there takes its name at the end, whole.
+
+    It lies in a folder of its own, since libraries put further files beside the one they write: what a kill leaves
+    behind has one name, which :func:`clear_partial` knows.
+    """
+    make_folder(path.parent)
+    try:
+        with tempfile.TemporaryDirectory(prefix=PARTIAL, dir=path.parent) as folder:
+            temporary = Path(folder) / path.name
+            yield temporary
+            _sync(temporary)
+            os.umask(umask := os.umask(0))  # it can be read only by setting it
+            temporary.chmod(0o666 & ~umask)  # some libraries write for the owner alone
+            temporary.replace(path)
+        with contextlib.suppress(OSError):  # some systems cannot sync folders, and need not
+            _sync(path.parent)  # else the new name itself may be lost in a power failure
+    except OutputError:
+        raise
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def clear_partial(folder: Path) -> None:
+    """Remove what kills in the middle of a write left in ``folder``; links are not followed."""
+    for left in folder.glob(f"{PARTIAL}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a second process out of ``folder``, made if need be, until the block or this process ends."""
+    make_folder(folder)
+    path = folder / ".lock"
+    try:
+        # A link is not followed, and nothing is cut off: the file may be someone's.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        _flock(handle, f"{folder}: another process is working on this folder; wait for it or end it")
+        yield
+        _flock(handle)  # not by closing it alone: a worker that has not ended yet may hold it open too
+    finally:
+        os.close(handle)
+
+
+def _flock(handle: int, busy: str = "") -> None:
+    """Lock an open file, or raise an error of the text ``busy``; unlock it without a text."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_UN)
+    except OSError:
+        raise ConfigurationError(busy) from None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
+            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
+        raise cannot_write(folder, error) from error
+
+
+def strict_json(value: Any) -> Any:
+    """``value`` with NaN and infinities as null, which strict JSON asks for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): strict_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict_json(item) for item in value]
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write strict, indented JSON, whole or not at all."""
+    with atomic(path) as temporary:
+        text = json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n"
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+@contextlib.contextmanager
+def decoding(path: Path, what: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside, on a file that is missing, torn or foreign, into one :class:`DataError`.
+
+    It names the file and ``what`` it should be, such as ``a certificate``.
+    """
+    try:
+        yield
+    except FloormarkError:
+        raise
+    except UNREADABLE as error:
+        why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        if isinstance(error, AttributeError | LookupError | TypeError):  # whose words alone say little
+            why = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: cannot be read as {what}: {why or error}") from error
+
+
+def read_json(path: Path, what: str, *, largest: int) -> dict[str, Any]:
+    """The object in a file of strict JSON of at most ``largest`` bytes, or an error as from :func:`decoding`."""
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not strict JSON")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # Of two entries of one name a reader may see the first, where programs take the last.
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("an entry is there twice")
+        return found
+
+    with decoding(path, what):
+        with open_regular(path) as file:
+            content = file.read(largest + 1)
+        if len(content) > largest:
+            raise ValueError(f"expected at most {largest:,} bytes")
+        value = json.loads(content, parse_constant=refuse, object_pairs_hook=once)
+        if not isinstance(value, dict):
+            raise ValueError(f"expected an object, got {type(value).__name__}")
+    return value
