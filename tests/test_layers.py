@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +114,8 @@ def package_violations(package: str, source: Path) -> list[str]:
 
 def _public(package: str, inner: str, name: str) -> bool:
     allowed = PUBLIC[package]
+    if not inner and importlib.util.find_spec(f"{package}.{name}"):  # a module by its name
+        inner, name = name, ""
     if allowed is not None and inner not in allowed:
         return False
     module = importlib.import_module(f"{package}.{inner}".rstrip("."))
