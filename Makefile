@@ -38,7 +38,6 @@ docs: .venv/installed-docs
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/epoch.py
-	$(BIN)/python benchmarks/jobs_or_threads.py
 	$(BIN)/python benchmarks/hidden_step.py
 	$(BIN)/python benchmarks/certify_cost.py
 	$(BIN)/python benchmarks/stopping_rule.py --seeds 2
@@ -47,8 +46,6 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 	$(BIN)/python benchmarks/many_samples.py
 ifdef XRAYS
-	$(BIN)/python benchmarks/prepare_speed.py --data $(XRAYS)
-	$(BIN)/python benchmarks/first_tau.py --data $(XRAYS)/images
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif
 ifdef LARGE

@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 import typer
 
+import floormark.cli.app
 import samplewise as sw
-from samplewise.cli.app import app
+import samplewise.cli.app
+import studies.commands.app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGES = ("samplewise", "floormark", "studies")
+READMES = [path for path in (ROOT / "README.md", *(ROOT / each / "README.md" for each in PACKAGES)) if path.exists()]
+PAGES = [*READMES, *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = {
+    "samplewise": typer.main.get_command(samplewise.cli.app.app),
+    "studies": typer.main.get_command(studies.commands.app.app),
+}
 BLOCK = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```", flags=re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```bash\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 INCLUDED = re.compile(r'^--8<-- "(?P<file>[^":]+)(?::[\d:]+)?"$', flags=re.MULTILINE)
@@ -53,8 +61,9 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def test_nobody_is_told_to_install_from_an_index_that_does_not_have_it() -> None:
-    from_an_index = re.compile(r"pip install[^\n`]*['\" ]samplewise\b")
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "examples").iterdir(), *(ROOT / "src").rglob("*.py")]:
+    from_an_index = re.compile(r"pip install[^\n`]*['\" ](samplewise|floormark|studies)\b")
+    sources = (path for package in PACKAGES for path in (ROOT / package / "src").rglob("*.py"))
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", *(ROOT / "examples").iterdir(), *sources]:
         if page.is_file():
             assert not from_an_index.search(page.read_text()), page
 
@@ -64,11 +73,14 @@ def test_commands_have_the_options_they_are_given(page: Path) -> None:
     for block in SHELL.findall(page.read_text()):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] == ["samplewise"]:
-                command, rest = typer.main.get_command(app), words[1:]
+            # Read as a call would read them, and no further.
+            if words[:1] == ["floormark"]:
+                floormark.cli.app.parser().parse_args(words[1:])
+            elif words and words[0] in COMMANDS:
+                command, rest = COMMANDS[words[0]], words[1:]
                 while subcommands := getattr(command, "commands", None):
                     command = subcommands[rest.pop(0)]
-                command.make_context(line, rest)  # reads the words as a call would, and stops there
+                command.make_context(line, rest)
 
 
 def test_the_site_builds_without_a_warning_and_asks_no_other_host_for_anything(tmp_path: Path) -> None:
@@ -76,7 +88,7 @@ def test_the_site_builds_without_a_warning_and_asks_no_other_host_for_anything(t
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     pages = [page.read_text() for page in (tmp_path / "site").rglob("*.html")]
-    assert len(pages) > len(PAGES) - 1
+    assert len(pages) > len(PAGES) - len(READMES)
     for html in pages:
         assert not re.findall(r'<(?:script|img|link)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', html)
         assert not re.findall(r":(?:attr|class|func|meth|mod):<code>", html), "a docstring is not in Markdown"

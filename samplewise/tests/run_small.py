@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import samplewise as sw
 from samplewise.storage.checkpoint import load_state
-from samplewise.storage.sharding import held_like
+from samplewise.storage.sharding import reshard_like
 from samplewise.training.folder import RunFolder
 from small import make_data, make_method, make_model, make_problem
 
@@ -106,7 +106,7 @@ def train(
     )
     certificate = sw.certify(problem, solution.model, data, solution.method) if certified else None
     return {
-        "model": held_like(load_state(max((folder / "checkpoints").glob("*.safetensors")))["model"], None),
+        "model": reshard_like(load_state(max((folder / "checkpoints").glob("*.safetensors")))["model"], None),
         "method": of_all_samples(method),
         "shipped": in_full(solution.model),
         "certificate": None if certificate is None else [certificate.stationarity, certificate.residual],

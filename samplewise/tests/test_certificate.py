@@ -35,7 +35,7 @@ from samplewise import (
 )
 from samplewise.audits.audit import audit
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
-from samplewise.optimality import certify, feasibility, find_conflict, jacobian
+from samplewise.optimality import certify, feasibility, find_infeasibility, jacobian
 from samplewise.optimality.curvature import least_curvature
 from samplewise.optimality.gradients import per_sample_gradients, suppress_but_memory, trainable
 
@@ -978,8 +978,8 @@ def at_odds(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
 def test_samples_at_odds_are_found(targets: list[float], shown: bool, left: list[int]) -> None:
     problem, model = Problem(at_odds, [AtMost("error", 0.1)]), one_weight(0.3)
     data = TensorDataset(torch.tensor(targets, dtype=torch.float64))
-    conflict = find_conflict(problem, model, data)
-    assert conflict.shown is shown
+    conflict = find_infeasibility(problem, model, data)
+    assert conflict.is_infeasible is shown
     assert [sample for sample, _ in conflict.violators["error"]] == left
     assert float(model.weight.detach()) == pytest.approx(0.3)
     assert model.weight.grad is None
@@ -996,8 +996,8 @@ def test_samples_at_odds_are_found(targets: list[float], shown: bool, left: list
 
 def test_a_search_that_ended_too_early_shows_nothing() -> None:
     data = TensorDataset(torch.linspace(3.0, 3.1, 8, dtype=torch.float64))
-    conflict = find_conflict(Problem(at_odds, [AtMost("error", 0.1)]), one_weight(-50.0), data, evaluations=1)
-    assert not conflict.shown
+    conflict = find_infeasibility(Problem(at_odds, [AtMost("error", 0.1)]), one_weight(-50.0), data, evaluations=1)
+    assert not conflict.is_infeasible
     assert conflict.ratio == pytest.approx(1.0)
     assert conflict.independent == pytest.approx(1 / math.sqrt(8), rel=0.01)
     assert "more steps may help" in str(conflict)
@@ -1009,8 +1009,8 @@ def test_an_equality_at_odds() -> None:
         return weight.square(), {"error": weight - batch[0]}
 
     data = TensorDataset(torch.tensor([-1.0, 2.0], dtype=torch.float64))
-    conflict = find_conflict(Problem(value, [Equal("error", 0.0, tolerance=0.0)]), one_weight(5.0), data)
-    assert conflict.shown
+    conflict = find_infeasibility(Problem(value, [Equal("error", 0.0, tolerance=0.0)]), one_weight(5.0), data)
+    assert conflict.is_infeasible
     assert [violation for _, violation in conflict.violators["error"]] == pytest.approx([1.5, 1.5], rel=1e-3)
 
 
@@ -1055,17 +1055,17 @@ def test_a_saddle_is_left_before_it_is_said_that_no_step_helps(
 ) -> None:
     problem, data = Problem(within_reach, [AtMost("error", 0.1)]), TensorDataset(inputs, targets)
     before = [weight.detach().clone() for weight in model.parameters()]
-    assert not find_conflict(problem, model, data).shown
+    assert not find_infeasibility(problem, model, data).is_infeasible
     for weight, value in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(weight.detach(), value, rtol=0, atol=0)
     monkeypatch.setattr(feasibility, "TRIES", 0)
-    assert find_conflict(problem, model, data).shown
+    assert find_infeasibility(problem, model, data).is_infeasible
 
 
 def test_that_nothing_helps_many_samples_is_shown_though_their_pulls_never_cancel_quite() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
     data = TensorDataset(torch.randn(600, 2), torch.randn(600))  # labels that no such network can follow
-    found = find_conflict(Problem(within_reach, [AtMost("error", 0.3)]), model, data)
-    assert found.shown
+    found = find_infeasibility(Problem(within_reach, [AtMost("error", 0.3)]), model, data)
+    assert found.is_infeasible
     assert len(found.violators["error"]) > 300

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 import samplewise as sw
 from samplewise.audits.audit import Audit
 from samplewise.errors import ConfigurationError, MeasureError, MissingMeasureError, NotFiniteError
-from samplewise.optimality import certify, find_conflict
+from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import read_fit
 from samplewise.stopping import estimate_gradient, independent_batches
 
@@ -107,7 +107,7 @@ def test_what_judges_a_model_sees_the_difference(kind: str, several: bool) -> No
     certificates = [certify(problem, model, data, batch_size=7) for problem in (own, by_hand)]
     torch.testing.assert_close(certificates[0].multipliers, certificates[1].multipliers)
     assert certificates[0].residual == pytest.approx(certificates[1].residual)
-    conflicts = [find_conflict(problem, model, data, evaluations=5) for problem in (own, by_hand)]
+    conflicts = [find_infeasibility(problem, model, data, evaluations=5) for problem in (own, by_hand)]
     assert conflicts[0].ratio == pytest.approx(conflicts[1].ratio)
     assert [n for n, _ in conflicts[0].violators["error"]] == [n for n, _ in conflicts[1].violators["error"]]
     estimates = [

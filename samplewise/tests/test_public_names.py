@@ -10,7 +10,7 @@ import samplewise as sw
 
 # A name that is taken away or renamed breaks programs: that needs a line in the changelog. New names go in here.
 NAMES = """
-AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation Fared
+AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation ViolationStats
 FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Logarithmic Method MinimizeResult
 MinimizeStatus Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
 SequentialPenalty Solution Status Unconstrained audit certify errors fit inverse_tau measures minimize

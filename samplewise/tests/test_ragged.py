@@ -21,7 +21,7 @@ from ragged import BOUND, LENGTHS, Scores, check_audit, collate, loader, make_pr
 from samplewise.audits.audit import Audit, ConstraintAudit
 from samplewise.audits.streaming import audit_in_stream
 from samplewise.errors import NotFiniteError
-from samplewise.optimality import certify, find_conflict
+from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import keep_certificate, read_fit
 from samplewise.stopping import estimate_gradient
 
@@ -141,9 +141,9 @@ def test_a_certificate_is_that_of_values_that_never_bind(priced: bool) -> None:
 @pytest.mark.parametrize("bound", [sw.AtLeast("score", 0.9), sw.Equal("score", 0.6, tolerance=0)], ids=str)
 def test_samples_at_odds_are_those_of_a_fixed_width(bound: sw.Constraint) -> None:
     model = Scores()
-    found = find_conflict(make_problem(bound), model, loader(4), evaluations=6)
+    found = find_infeasibility(make_problem(bound), model, loader(4), evaluations=6)
     by_hand = filled_by_hand(bound.lower, bound)
-    expected = find_conflict(by_hand, model, TensorDataset(collate(sequences())["x"]), evaluations=6)
+    expected = find_infeasibility(by_hand, model, TensorDataset(collate(sequences())["x"]), evaluations=6)
     assert found.ratio == pytest.approx(expected.ratio, rel=1e-2)
     assert [j for j, _ in found.violators["score"]] == [j for j, _ in expected.violators["score"]]
 

@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import ConfigurationError
 from samplewise.schedules import LARGEST, Constant, FeasibilityDriven, Geometric, Schedule, Zero
 
 
-def fared(satisfied: float, violation: float, samples: int = 1000) -> Fared:
-    return Fared(samples, round(samples * (1 - satisfied)), violation * samples, violation)
+def fared(satisfied: float, violation: float, samples: int = 1000) -> ViolationStats:
+    return ViolationStats(samples, round(samples * (1 - satisfied)), violation * samples, violation)
 
 
 BAD = fared(satisfied=0.5, violation=0.2)
 
 
-def run(schedule: Schedule, rounds: list[Fared]) -> list[float]:
+def run(schedule: Schedule, rounds: list[ViolationStats]) -> list[float]:
     """tau_0, tau_1, ... when the rounds fared so."""
     taus, before = [schedule.first], None
     for completed, now in enumerate(rounds, start=1):
@@ -71,10 +71,10 @@ def test_growth_without_a_maximum_stays_a_finite_number() -> None:
         (fared(0.5, 0.3), fared(0.5, 0.2), 20.0),  # rose
         (fared(0.95, 0.3), fared(0.5, 0.2), 10.0),  # target met
         (fared(0.94, 0.0), fared(0.5, 0.0), 10.0),
-        (Fared(0, 0, 0.0, 0.0), fared(0.5, 0.2), 10.0),  # an empty round
+        (ViolationStats(0, 0, 0.0, 0.0), fared(0.5, 0.2), 10.0),  # an empty round
     ],
 )
-def test_feasibility_driven_branches(now: Fared, before: Fared | None, expected: float) -> None:
+def test_feasibility_driven_branches(now: ViolationStats, before: ViolationStats | None, expected: float) -> None:
     schedule = FeasibilityDriven(10.0, growth=2.0, factor=0.9, target=0.95)
     assert schedule.following(10.0, 2, now, before) == expected
 

@@ -23,7 +23,7 @@ from forked import two_processes
 from samplewise.constraints import check_constraints, may_violate
 from samplewise.errors import ConfigurationError
 from samplewise.forecast import forecast
-from samplewise.optimality import certify, find_conflict
+from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
 from samplewise.report.words import verdict
@@ -42,7 +42,7 @@ def test_as_many_may_violate_as_exact_arithmetic_allows(samples: int, digits: in
 
 @given(samples=st.integers(1, 300), violated=st.integers(0, 300), share=st.floats(1e-3, 1.0))
 def test_a_share_is_met_if_no_fewer_are_satisfied(samples: int, violated: int, share: float) -> None:
-    fared = sw.Fared(samples, min(violated, samples), 1.0, 1.0, share=share)
+    fared = sw.ViolationStats(samples, min(violated, samples), 1.0, 1.0, share=share)
     assert fared.met == (fared.satisfied >= share)
     assert fared.failed == max(0, fared.violated - fared.allowed)
     assert fared.met == (fared.failed == 0)
@@ -119,10 +119,10 @@ def test_feasibility_driven_asks_for_the_share_unless_told_otherwise() -> None:
 
 def test_feasibility_driven_does_not_wait_for_who_is_given_up() -> None:
     rule = sw.FeasibilityDriven(10.0, growth=2.0)
-    before, now = (sw.Fared(100, violated, 500.0, 100.0, share=0.95) for violated in (45, 25))
+    before, now = (sw.ViolationStats(100, violated, 500.0, 100.0, share=0.95) for violated in (45, 25))
     assert rule.following(10.0, 2, now, before) == 10.0, "the number that lacks fell from 40 to 20"
     assert rule.following(10.0, 2, before, before) == 20.0
-    stuck = [sw.Fared(100, violated, 500.0, 100.0) for violated in (45, 25)]
+    stuck = [sw.ViolationStats(100, violated, 500.0, 100.0) for violated in (45, 25)]
     assert rule.following(10.0, 2, stuck[1], stuck[0]) == 20.0, "of every sample the mean violation must fall"
 
 
@@ -140,13 +140,13 @@ def audited(constraints: list[sw.Constraint], **measures: list[float]) -> sw.Aud
 
 def test_an_audit_lists_who_is_given_up() -> None:
     met, missed = audited([SHARED], x=ONE), audited([SHARED], x=TWO)
-    assert (met.met, met["x"].met, met["x"].given_up, met.failed) == (True, True, [(3, 1.0)], 0)
-    assert (missed.met, missed["x"].met, missed["x"].given_up, missed.failed) == (False, False, [(1, 2.0)], 1)
+    assert (met.met, met["x"].met, met["x"].allowed_violators, met.failed) == (True, True, [(3, 1.0)], 0)
+    assert (missed.met, missed["x"].met, missed["x"].allowed_violators, missed.failed) == (False, False, [(1, 2.0)], 1)
     assert (met.satisfied, met.violated) == (0.75, 1), "what holds is what holds, whatever was asked"
     assert "x <= 1 for 75 % holds for 75.00% (1 violated, 1 may be)" in str(met)
     assert "\n    given up: 3 (by 1)" in str(met)
     plain = audited([sw.AtMost("x", 1.0)], x=ONE)
-    assert (plain.met, plain["x"].given_up) == (False, [])
+    assert (plain.met, plain["x"].allowed_violators) == (False, [])
     assert "given up" not in str(plain)
     written = met.to_dict()
     assert (written["met"], written["constraints"]["x"]["met"]) == (True, True)
@@ -156,7 +156,7 @@ def test_an_audit_lists_who_is_given_up() -> None:
 def test_only_a_few_of_those_given_up_are_printed() -> None:
     found = audited([sw.AtMost("x", 1.0, share=0.1)], x=[float(k) for k in range(20)])
     assert "given up: 19 (by 18), 18 (by 17), 17 (by 16), 16 (by 15), 15 (by 14), ...\n" in str(found) + "\n"
-    assert len(found["x"].given_up) == 18
+    assert len(found["x"].allowed_violators) == 18
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12), st.floats(0.05, 1.0))
@@ -166,7 +166,7 @@ def test_a_sample_fails_if_a_constraint_does_not_give_it_up(pairs: list[tuple[in
     found = audited(constraints, x=x, y=y)
     failing = set()
     for name in ("x", "y"):
-        failing |= set(found[name].violators.tolist()) - {number for number, _ in found[name].given_up}
+        failing |= set(found[name].violators.tolist()) - {number for number, _ in found[name].allowed_violators}
     assert found.failed == len(failing)
     assert found.met == (found["x"].met and found["y"].met)
 
@@ -294,13 +294,13 @@ def at_odds(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
 def test_samples_that_may_be_given_up_are_not_at_odds() -> None:
     wanted = TensorDataset(torch.tensor([0.0, 0.0, 0.0, 5.0], dtype=torch.float64))
-    strict = find_conflict(sw.Problem(at_odds, [sw.AtMost("error", 0.1)]), one_weight(0.5), wanted)
-    assert strict.shown
+    strict = find_infeasibility(sw.Problem(at_odds, [sw.AtMost("error", 0.1)]), one_weight(0.5), wanted)
+    assert strict.is_infeasible
     problem = sw.Problem(at_odds, [sw.AtMost("error", 0.1, share=0.75)])
-    assert find_conflict(problem, one_weight(0.5), wanted).violators == {"error": []}
+    assert find_infeasibility(problem, one_weight(0.5), wanted).violators == {"error": []}
     more = TensorDataset(torch.tensor([0.0, 0.0, 3.0, 9.0], dtype=torch.float64))
-    conflict = find_conflict(problem, one_weight(0.5), more)
-    assert conflict.shown
+    conflict = find_infeasibility(problem, one_weight(0.5), more)
+    assert conflict.is_infeasible
     assert {sample for sample, _ in conflict.violators["error"]} == {0, 1, 2}, "the last one was given up"
 
 
@@ -308,7 +308,7 @@ def judged() -> dict[str, Any]:
     """What is said of five samples, of which two processes have parts of different sizes."""
     limits = TensorDataset(torch.tensor([1.2, 1.0, 1.5, 1.2, 0.1], dtype=torch.float64))
     wanted = TensorDataset(torch.tensor([0.0, 0.0, 3.0, 9.0, 0.0], dtype=torch.float64))
-    conflict = find_conflict(sw.Problem(at_odds, [sw.AtMost("error", 0.1, share=0.8)]), one_weight(0.5), wanted)
+    conflict = find_infeasibility(sw.Problem(at_odds, [sw.AtMost("error", 0.1, share=0.8)]), one_weight(0.5), wanted)
     found = certify(of_share(0.8), one_weight(1.0), limits)
     return {
         "left out": found.constraints["beyond"].left_out.tolist(),
@@ -347,7 +347,7 @@ def test_a_sample_with_several_values_is_given_up_whole(constraint: sw.Constrain
     assert found.multipliers["pair"][3].tolist() == [0.0, 0.0]
     # The mean pull on each weight is balanced by the prices of the three others.
     assert found.multipliers["pair"].sum(0).tolist() == pytest.approx([3 * 3 + 2, 3 * 3 + 1], abs=1e-3)
-    assert find_conflict(problem, model, wanted).violators == {"pair": []}
+    assert find_infeasibility(problem, model, wanted).violators == {"pair": []}
 
 
 def test_what_a_sample_would_have_cost_is_at_most_what_it_costs() -> None:
@@ -407,7 +407,7 @@ def test_a_run_gives_up_who_cannot_be_met_and_says_so(tmp_path: Path) -> None:
     assert (solution.status, solution.selected.feasible) == (sw.Status.FEASIBLE, True)
     found = solution.audits["train"]["error"]
     assert found.met
-    assert {0, 1, 2, 3} <= {number for number, _ in found.given_up}
+    assert {0, 1, 2, 3} <= {number for number, _ in found.allowed_violators}
     assert solution.method.tau < 0.5 * 1.1**40, "tau was kept once the share held"
     assert solution.history.rows[-1]["train/error/met"] is True
     assert solution.history.rows[0]["running/error/met"] is False

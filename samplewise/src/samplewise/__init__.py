@@ -7,7 +7,7 @@ if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise import errors, measures
     from samplewise.audits import Audit, audit
     from samplewise.bounds import AtLeast, AtMost, Between, Equal
-    from samplewise.constraints import Constraint, Fared
+    from samplewise.constraints import Constraint, ViolationStats
     from samplewise.errors import SamplewiseError
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
     from samplewise.minimization import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
@@ -22,12 +22,48 @@ __version__ = "0.3.0"
 
 # fmt: off
 __all__ = [
-    "AtLeast", "AtMost", "Audit", "AugmentedLagrangian", "Between", "Certificate", "Constant", "Constraint",
-    "Equal", "Evaluation", "Fared", "FeasibilityDriven", "FixedPenalty", "Geometric", "GradientRule", "Huber",
-    "LagrangianRounds", "Linear", "Logarithmic", "Method", "MinimizeResult", "MinimizeStatus", "Penalty",
-    "PenaltyRounds", "Problem", "Promise", "Promised", "Quadratic", "Round", "SamplewiseError", "Schedule",
-    "SequentialPenalty", "Solution", "Status", "Unconstrained", "audit", "certify", "errors", "fit",
-    "inverse_tau", "measures", "minimize",
+    "AtLeast",
+    "AtMost",
+    "Audit",
+    "AugmentedLagrangian",
+    "Between",
+    "Certificate",
+    "Constant",
+    "Constraint",
+    "Equal",
+    "Evaluation",
+    "FeasibilityDriven",
+    "FixedPenalty",
+    "Geometric",
+    "GradientRule",
+    "Huber",
+    "LagrangianRounds",
+    "Linear",
+    "Logarithmic",
+    "Method",
+    "MinimizeResult",
+    "MinimizeStatus",
+    "Penalty",
+    "PenaltyRounds",
+    "Problem",
+    "Promise",
+    "Promised",
+    "Quadratic",
+    "Round",
+    "SamplewiseError",
+    "Schedule",
+    "SequentialPenalty",
+    "Solution",
+    "Status",
+    "Unconstrained",
+    "ViolationStats",
+    "audit",
+    "certify",
+    "errors",
+    "fit",
+    "inverse_tau",
+    "measures",
+    "minimize",
 ]
 # fmt: on
 
@@ -36,7 +72,7 @@ __all__ = [
 MODULES = {
     "audits": "Audit audit",
     "bounds": "AtLeast AtMost Between Equal",
-    "constraints": "Constraint Fared",
+    "constraints": "Constraint ViolationStats",
     "errors": "SamplewiseError",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
     "minimization": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",

@@ -209,7 +209,7 @@ def may_violate(samples: int, share: float) -> int:
 
 
 @dataclass(frozen=True)
-class Fared:
+class ViolationStats:
     """How one constraint fared on some samples, by its true bound and in the measure's units."""
 
     samples: int

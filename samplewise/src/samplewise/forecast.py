@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import constraint_named
 from samplewise.methods import AugmentedLagrangian, Method
 from samplewise.penalties import Quadratic
@@ -123,7 +123,7 @@ def _rounds_to(method: Method, name: str, needed: float) -> int | None:
     """Rounds until the schedule has brought tau to ``needed``, if no round makes progress."""
     i = list(method.taus).index(name)
     tau, rule, grown = method.taus[name], method.rules()[i], int(method.pace[i, 0])
-    still = Fared(samples=1, violated=1, total=1.0, worst=1.0)
+    still = ViolationStats(samples=1, violated=1, total=1.0, worst=1.0)
     for ahead in range(1, FAR + 1):
         if tau >= needed:
             return ahead

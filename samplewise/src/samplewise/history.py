@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import (
     CheckpointError,
     ConfigurationError,
@@ -99,7 +99,7 @@ def _line(row: Row) -> str:
     return json.dumps(strict_json(row), allow_nan=False) + "\n"
 
 
-def _fared(name: str, part: Fared) -> Row:
+def _fared(name: str, part: ViolationStats) -> Row:
     row = {f"{name}/satisfied": part.satisfied, f"{name}/violation": part.mean_violation, f"{name}/worst": part.worst}
     return row if part.share == 1 else {**row, f"{name}/met": part.met}
 

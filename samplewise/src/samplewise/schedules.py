@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import ConfigurationError, did_you_mean, finite_number, whole_number
 
 LARGEST = 1e30  # beyond it tau * g would leave float32
@@ -19,7 +19,7 @@ class Schedule(ABC):
     """A rule for tau_k, the weight of the penalty in round k; ``tau0`` is that of the first.
 
     With ``tau0="auto"`` the method finds it in the first batches of training: the weight at which objective and
-    constraint pull alike (:class:`samplewise.methods.balance.Balance`).
+    constraint pull alike (:class:`samplewise.methods.balance.InitialTau`).
     """
 
     tau0: float | Literal["auto"]
@@ -45,12 +45,12 @@ class Schedule(ABC):
         """The same rule from a tau0 that was found."""
         return replace(self, tau0=min(tau0, LARGEST))
 
-    def exhausted(self, tau: float, now: Fared) -> bool:
+    def exhausted(self, tau: float, now: ViolationStats) -> bool:
         """Whether ``tau`` can grow no more although how the samples fared ``now`` asks for it."""
         return False
 
     @abstractmethod
-    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
+    def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
         """The weight after ``completed`` rounds.
 
         ``tau`` was that of the last one and ``now`` is how the constraint fared in it; ``before`` in the one before.
@@ -61,7 +61,7 @@ class Schedule(ABC):
 class Constant(Schedule):
     """tau_k = tau0: one subproblem, never tightened."""
 
-    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
+    def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
         return self.first
 
 
@@ -102,7 +102,7 @@ class _Growing(Schedule):
     def starting_at(self, tau0: float) -> Self:
         return super().starting_at(tau0 if self.maximum is None else min(tau0, self.maximum))
 
-    def exhausted(self, tau: float, now: Fared) -> bool:
+    def exhausted(self, tau: float, now: ViolationStats) -> bool:
         return tau >= self.ceiling and not now.met
 
 
@@ -120,11 +120,11 @@ class Geometric(_Growing):
         maximum: the weight is never larger; 10,000 times tau0 if not given.
 
     Example:
-        >>> round(Geometric(100.0, growth=1.01).following(100.0, 2, Fared(2, 1, 0.2, 0.2), None), 6)
+        >>> round(Geometric(100.0, growth=1.01).following(100.0, 2, ViolationStats(2, 1, 0.2, 0.2), None), 6)
         102.01
     """
 
-    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
+    def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
         # From k alone, not from the last tau: nothing can be applied twice, whatever happened in between.
         try:
             return min(self.first * self.growth ** (completed // self.every), self.ceiling)
@@ -149,7 +149,7 @@ class FeasibilityDriven(_Growing):
         target: share of satisfied samples at which tau stops growing, if that is less than the constraint's own.
 
     Example:
-        >>> fared = Fared(samples=10, violated=1, total=1.0, worst=1.0)
+        >>> fared = ViolationStats(samples=10, violated=1, total=1.0, worst=1.0)
         >>> FeasibilityDriven(10.0, growth=2.0).following(10.0, 2, fared, fared)
         20.0
     """
@@ -165,20 +165,20 @@ class FeasibilityDriven(_Growing):
         if self.target is not None and not 0 < self.target <= 1:
             raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
 
-    def exhausted(self, tau: float, now: Fared) -> bool:
+    def exhausted(self, tau: float, now: ViolationStats) -> bool:
         return super().exhausted(tau, self._asked(now))
 
-    def _asked(self, now: Fared) -> Fared:
+    def _asked(self, now: ViolationStats) -> ViolationStats:
         return now if self.target is None else replace(now, share=self.target)
 
-    def following(self, tau: float, completed: int, now: Fared, before: Fared | None) -> float:
+    def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
         if completed % self.every or self._asked(now).met:
             return tau
         if before is None or not now.samples or self._lack(now) <= self.factor * self._lack(before):
             return tau  # a first round, or an empty one, has nothing to compare
         return min(tau * self.growth, self.ceiling)
 
-    def _lack(self, fared: Fared) -> float:
+    def _lack(self, fared: ViolationStats) -> float:
         """What has to fall."""
         some = self.target is None and fared.share < 1
         return fared.failed / fared.samples if some else fared.mean_violation

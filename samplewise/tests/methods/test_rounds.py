@@ -146,9 +146,9 @@ def test_feasibility_driven_looks_at_the_true_bound() -> None:
 class Recorded(sw.Schedule):
     """Keeps what it is told."""
 
-    told: list[tuple[sw.Fared, sw.Fared | None]] = dataclasses.field(default_factory=list)
+    told: list[tuple[sw.ViolationStats, sw.ViolationStats | None]] = dataclasses.field(default_factory=list)
 
-    def following(self, tau: float, completed: int, now: sw.Fared, before: sw.Fared | None) -> float:
+    def following(self, tau: float, completed: int, now: sw.ViolationStats, before: sw.ViolationStats | None) -> float:
         self.told.append((now, before))
         return tau
 

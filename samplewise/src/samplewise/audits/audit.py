@@ -14,7 +14,7 @@ from samplewise.audits.binomial import check, must_hold, percentage
 from samplewise.audits.binomial import violation_rate_upper as violation_rate_upper
 from samplewise.audits.columns import check_given, evaluate_all
 from samplewise.audits.selection import selection_loss
-from samplewise.constraints import Constraint, Fared
+from samplewise.constraints import Constraint, ViolationStats
 from samplewise.errors import constraint_named
 from samplewise.masks import ByContent, present
 from samplewise.problem import Problem
@@ -24,7 +24,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
 @dataclass(frozen=True, eq=False)
-class ConstraintAudit(ByContent, Fared):
+class ConstraintAudit(ByContent, ViolationStats):
     """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample."""
 
     samples: int = field(init=False)
@@ -47,7 +47,7 @@ class ConstraintAudit(ByContent, Fared):
     def __post_init__(self) -> None:
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
         excess = self.constraint.worst_excess(self.values).double()
-        violated, total, worst = Fared.sums_of(excess)
+        violated, total, worst = ViolationStats.sums_of(excess)
         found = {"samples": int((excess > -math.inf).sum()), "violated": violated, "total": total, "worst": worst}
         vars(self).update(**found, share=self.constraint.share, excess=excess)
 
@@ -73,7 +73,7 @@ class ConstraintAudit(ByContent, Fared):
         return [(int(i), float(self.excess[i])) for i in order]
 
     @property
-    def given_up(self) -> list[tuple[int, float]]:
+    def allowed_violators(self) -> list[tuple[int, float]]:
         """The worst violators, as many as may be; :meth:`samplewise.Method.costs` says what each would have cost."""
         return self.worst_violators(self.allowed)
 
@@ -230,7 +230,7 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
             sizes = f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}"
             upper = self._upper(part.violation_rate_upper, " for all constraints at once" if several else "")
             lines.append(f"  {name}: {held}; {sizes}" + (f"; {upper}" if known else ""))
-            if named := [f"{number} (by {by:.3g})" for number, by in part.given_up]:
+            if named := [f"{number} (by {by:.3g})" for number, by in part.allowed_violators]:
                 lines.append(f"    given up: {', '.join(named[:5])}" + (", ..." if named[5:] else ""))
         if several:
             held = f"{self._share(self)} meet every constraint ({self.violated:,} violated)"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from samplewise.audits.audit import QUANTILES
 from samplewise.audits.binomial import check, violation_rate_upper
 from samplewise.audits.columns import check_given, for_each_batch
-from samplewise.constraints import Constraint, Fared
+from samplewise.constraints import Constraint, ViolationStats
 from samplewise.errors import constraint_named, whole_number
 from samplewise.masks import ByContent, present
 from samplewise.problem import Evaluation, Problem
@@ -21,7 +21,7 @@ BITS = 20  # of a float32 that are told apart: sign, exponent, and eleven of its
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedConstraint(ByContent, Fared):
+class StreamedConstraint(ByContent, ViolationStats):
     """How one constraint fares: a :class:`~samplewise.audits.ConstraintAudit` without every sample's value."""
 
     constraint: Constraint

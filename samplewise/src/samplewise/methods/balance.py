@@ -17,7 +17,7 @@ START = 0.55
 the digits, MNIST and the watermark start within a factor of ten of what was chosen by hand."""
 
 
-class Balance(FullPrecision):
+class InitialTau(FullPrecision):
     """Finds tau0 of so many ``constraints`` in the first batches of training.
 
     A batch says ``|grad f| / |grad p|``, where f is the mean objective and p the mean of what a violation costs at

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import constraint_named
 from samplewise.masks import ByContent
 from samplewise.problem import Fault
@@ -45,14 +45,14 @@ class Round(ByContent):
     """Mean objective over the samples."""
     taus: Mapping[str, float]
     """tau_k by constraint."""
-    constraints: Mapping[str, Fared]
+    constraints: Mapping[str, ViolationStats]
 
-    def __getitem__(self, name: str) -> Fared:
-        found: Fared = constraint_named(name, self.constraints)
+    def __getitem__(self, name: str) -> ViolationStats:
+        found: ViolationStats = constraint_named(name, self.constraints)
         return found
 
 
-class Tally(FullPrecision):
+class RoundStatistics(FullPrecision):
     """Sums over the samples of a round, for so many constraints, and the first fault of each value that is watched.
 
     Where values can be read at once, batches wait and are added up many at a time, since each operation costs more than
@@ -72,7 +72,7 @@ class Tally(FullPrecision):
         # One line for each watched value: how many samples, the step, one of them, and whether that is its index.
         self.faults = nn.Buffer(torch.zeros(watched, 4, dtype=torch.int64), persistent=False)
         # Not of this tally: a copy has to count its own.
-        self.register_state_dict_pre_hook(Tally._digest_)  # type: ignore[no-untyped-call]
+        self.register_state_dict_pre_hook(RoundStatistics._digest_)  # type: ignore[no-untyped-call]
 
     @property
     def calls(self) -> int:
@@ -160,7 +160,7 @@ class Tally(FullPrecision):
         count, objective, *rest = sums.tolist()
         samples, columns = int(count), (rest[: len(worst)], rest[len(worst) :], worst.tolist(), without.tolist())
         fared = {
-            name: Fared(samples - none, int(violated), total, largest, share=share)
+            name: ViolationStats(samples - none, int(violated), total, largest, share=share)
             for name, share, violated, total, largest, none in zip(taus, shares, *columns, strict=True)
         }
         return Round(number, samples, objective / samples if samples else math.nan, taus, fared)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import Constraint, Fared, check_constraints
+from samplewise.constraints import Constraint, ViolationStats, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, SamplewiseError
-from samplewise.methods.balance import Balance
-from samplewise.methods.tally import FullPrecision, Round, Tally
+from samplewise.methods.balance import InitialTau
+from samplewise.methods.tally import FullPrecision, Round, RoundStatistics
 from samplewise.problem import Fault, measure_of, not_finite
 from samplewise.schedules import AUTO, Schedule, for_each
 
@@ -27,21 +27,21 @@ class Weighted(FullPrecision):
         super().__init__()
         self.constraints = check_constraints(constraints)
         self.schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
-        self.tally = Tally(len(self.constraints), len(self._watched()))
+        self.tally = RoundStatistics(len(self.constraints), len(self._watched()))
         # The name says what it is the state of, so that loading refuses another by itself. It may hold no dot.
         names = ", ".join(constraint.name for constraint in self.constraints)
         self._completed = f"rounds of {type(self).__name__} over {names}".replace(".", "_")
         self.register_buffer(self._completed, torch.zeros((), dtype=torch.int64))
         taus = torch.tensor([rule.first for rule in self.schedules], dtype=torch.float64)
         self.weights = nn.Buffer(taus)
-        # Of the last round that had samples: tau, and the fields of Fared. Before any, a tau not found yet is none.
+        # Of the last round that had samples: tau (0 before the first tau is known), and the fields of ViolationStats.
         self.last = nn.Buffer(torch.cat([taus.nan_to_num().unsqueeze(1), taus.new_zeros(len(taus), 4)], dim=1))
         # Of each constraint: rounds after which tau could grow, and rounds up to now in which it was met.
         self.pace = nn.Buffer(torch.zeros(len(taus), 2, dtype=torch.int64))
         self.tightening = nn.Buffer(taus.new_tensor([each.margin for each in self.constraints]))
         self.from_outside = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ says tau and margin
         self._steered = False  # the same, at hand in every step; no part of what makes a run this run
-        self.balance = Balance(len(taus))
+        self.balance = InitialTau(len(taus))
         self._open = [i for i, rule in enumerate(self.schedules) if rule.tau0 == AUTO]
         self._looking = bool(self._open)  # for tau0, as long as it is not found
         # Not of this one: a copy has its own.
@@ -128,10 +128,10 @@ class Weighted(FullPrecision):
         self.from_outside.fill_(True)
         self._look_again()
 
-    def _last(self, i: int) -> tuple[float, Fared | None]:
+    def _last(self, i: int) -> tuple[float, ViolationStats | None]:
         """The weight of constraint i in the last round that had samples, and how it fared there."""
         tau, samples, violated, total, worst = self.last[i].tolist()
-        fared = Fared(int(samples), int(violated), total, worst, share=self.constraints[i].share)
+        fared = ViolationStats(int(samples), int(violated), total, worst, share=self.constraints[i].share)
         return tau, fared if samples else None
 
     @property

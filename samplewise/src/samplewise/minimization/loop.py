@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.minimization.inner import (
     EXACT,
@@ -132,7 +132,7 @@ class Position:
     rounds: int = 0
     kkt: Kkt | None = None
     """Of ``at`` and ``estimate``, where a round or Newton's method ended there."""
-    fared: Fared | None = None
+    fared: ViolationStats | None = None
     """How the constraints fared in the last round."""
     history: tuple[MinimizeRound, ...] = ()
     """Of the rounds whose subproblem had a minimum."""
@@ -246,7 +246,7 @@ class Loop:
         c, inequality = now.at.c, self.program.inequality
         lacking = np.abs(np.where(inequality, np.minimum(-c, now.estimate / now.tau), c))
         violated = int((lacking > self.tolerance).sum())
-        fared = Fared(len(c), violated, float(lacking.sum()), float(lacking.max(initial=0.0)))
+        fared = ViolationStats(len(c), violated, float(lacking.sum()), float(lacking.max(initial=0.0)))
         # A schedule that counts rounds knows nothing of the factors that closed a subproblem, so tau could fall.
         tau = max(now.tau, self.method.schedule.following(now.tau, now.rounds, fared, now.fared))
         shift = np.clip(now.estimate, -self.method.largest_shift, self.method.largest_shift)

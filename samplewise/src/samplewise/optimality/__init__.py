@@ -2,7 +2,8 @@
 
 from samplewise.optimality.certify import Certificate, Cost, certify
 from samplewise.optimality.curvature import Curvature
-from samplewise.optimality.feasibility import Conflict, find_conflict
+from samplewise.optimality.feasibility import Infeasibility, find_infeasibility
 from samplewise.optimality.licq import ConstraintCertificate, Licq
 
-__all__ = ["Certificate", "Conflict", "ConstraintCertificate", "Cost", "Curvature", "Licq", "certify", "find_conflict"]
+__all__ = ["Certificate", "ConstraintCertificate", "Cost", "Curvature", "Infeasibility", "Licq"]
+__all__ += ["certify", "find_infeasibility"]

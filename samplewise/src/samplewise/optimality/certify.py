@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.audits.columns import evaluate_all
-from samplewise.constraints import Fared
+from samplewise.constraints import ViolationStats
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.masks import ByContent, at_bound
 from samplewise.methods import Method
@@ -258,7 +258,7 @@ def _certify(
     for constraint in problem.constraints:
         values, size = constraint.of(columns), sizes.constraints[constraint.name]
         excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
-        fared, (_, _, worst_kept) = Fared.sums_of(excess), Fared.sums_of(excess[~without])
+        fared, (_, _, worst_kept) = ViolationStats.sums_of(excess), ViolationStats.sums_of(excess[~without])
         prices, share = multipliers[constraint.name].to(g), constraint.share
         part = ConstraintCertificate(
             length, *fared, constraint, g, size, active * size, prices, without, worst_kept, share=share

@@ -30,7 +30,7 @@ ROWS = 64
 
 
 @dataclass(frozen=True)
-class Conflict:
+class Infeasibility:
     """What is left of the violations where the objective is left out: can all constraints be met, from here?
 
     A local statement: far from here other weights may meet them all.
@@ -46,7 +46,7 @@ class Conflict:
     """Whether the search ended since its last third lowered the mean of v^2 by less than a hundredth."""
 
     @property
-    def shown(self) -> bool:
+    def is_infeasible(self) -> bool:
         """Whether no first-order step lowers the violation: samples stay violated, and what pulls at them cancels."""
         return any(self.violators.values()) and (self.stalled or self.ratio <= max(SMALL * self.independent, TINY))
 
@@ -55,12 +55,12 @@ class Conflict:
             return "all constraints can be met together: without the objective every sample reaches its bound"
         count = len({sample for own in self.violators.values() for sample, _ in own})
         found = f"{count:,} samples stay violated without the objective; of their pulls {self.ratio:.2g} is left"
-        if self.shown:
+        if self.is_infeasible:
             return f"{found}, and no first-order step lowers the violation from here: a local statement"
         return f"{found}, and the search was not over: more steps may help"
 
 
-def find_conflict(
+def find_infeasibility(
     problem: Problem,
     model: nn.Module,
     data: Data | Feed,
@@ -68,7 +68,7 @@ def find_conflict(
     evaluations: int = 30,
     batch_size: int = 512,
     device: torch.device | None = None,
-) -> Conflict:
+) -> Infeasibility:
     """Look from the model's weights for ones that meet all constraints, whatever the objective, and say what is left.
 
     Minimises the mean squared violation by L-BFGS with so many ``evaluations``, each a pass over the data in eval mode.
@@ -88,7 +88,7 @@ def find_conflict(
         best = _restore(jacobian, weights, evaluations, left_out)
         found, left = _judge(jacobian, best, left_out), 2 * evaluations - best.evaluations
         for number in range(1, TRIES + 1):
-            if not found.shown or left < 1:
+            if not found.is_infeasible or left < 1:
                 break
             _move_at_random(weights, best.weights, number)
             with contextlib.suppress(NotFiniteError):  # so far from where it began
@@ -121,7 +121,7 @@ def _move_at_random(weights: list[Tensor], origin: list[Tensor], number: int) ->
             weight.copy_(value + 0.5 * number * size * torch.randn(weight.shape, generator=generator).to(weight))
 
 
-def _judge(jacobian: Jacobian, end: _End, left_out: Mapping[str, Tensor]) -> Conflict:
+def _judge(jacobian: Jacobian, end: _End, left_out: Mapping[str, Tensor]) -> Infeasibility:
     """What is left where the search ended."""
     problem, columns = jacobian.problem, end.columns
     jacobian = jacobian.over(columns)
@@ -129,14 +129,14 @@ def _judge(jacobian: Jacobian, end: _End, left_out: Mapping[str, Tensor]) -> Con
     violators = {name: _at_odds(part, left_out) for name, part in found.items()}
     violation = _pulls(problem, columns, left_out)
     if not any(violators.values()) or not bool(violation.any()):
-        return Conflict(0.0, 0.0, violators)
+        return Infeasibility(0.0, 0.0, violators)
     left = float(jacobian.combined(violation).double().norm())
     places, rows = jacobian.drawn(violation != 0, ROWS, torch.Generator().manual_seed(0))
     pulls = violation[places[:, 0], places[:, 1]].abs() * rows.double().norm(dim=1).cpu()
     more = int((violation != 0).sum()) / len(places)  # for each that was drawn
     whole, apart = float(pulls.sum()) * more, math.sqrt(float(pulls.square().sum()) * more)
     ratio, independent = (left / whole, apart / whole) if whole else (0.0, 1.0)
-    return Conflict(ratio, independent, violators, end.stalled)
+    return Infeasibility(ratio, independent, violators, end.stalled)
 
 
 def _at_odds(part: ConstraintAudit, left_out: Mapping[str, Tensor]) -> list[tuple[int, float]]:

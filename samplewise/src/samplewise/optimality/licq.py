@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.constraints import Constraint, Fared
+from samplewise.constraints import Constraint, ViolationStats
 from samplewise.masks import ByContent
 from samplewise.optimality.jacobian import of_shape
 
@@ -52,7 +52,7 @@ class Licq:
 
 
 @dataclass(frozen=True, eq=False)
-class ConstraintCertificate(ByContent, Fared):
+class ConstraintCertificate(ByContent, ViolationStats):
     """The part of one constraint. Feasibility is by the true bound, in the measure's units.
 
     Where the constraint asks for a share, the bounds of as many samples as it allows are left out of the problem.

@@ -104,7 +104,7 @@ class Part:
     dtype: torch.dtype
 
 
-def held_like(value: Any, like: Any) -> Any:
+def reshard_like(value: Any, like: Any) -> Any:
     """Nested dictionaries and lists with every tensor shared out as the one at its place in ``like`` is.
 
     A tensor in ``like`` stands for all that is below it. What is a :class:`Part` is read, each process its own share,

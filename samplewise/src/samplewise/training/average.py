@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from samplewise.storage.sharding import held_like, local, share_out_
+from samplewise.storage.sharding import local, reshard_like, share_out_
 
 STATISTICS = ("running_mean", "running_var")  # of batch norm, by the names that PyTorch gives them
 
@@ -49,7 +49,7 @@ class Average:
         return {"model": dict(self.model.state_dict()), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(held_like(state["model"], self.model.state_dict()))
+        self.model.load_state_dict(reshard_like(state["model"], self.model.state_dict()))
         self.steps = state["steps"]
 
 

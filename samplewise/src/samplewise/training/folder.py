@@ -30,7 +30,7 @@ from samplewise.storage.disk import (
     write_tensors,
 )
 from samplewise.storage.provenance import provenance
-from samplewise.storage.sharding import held_like, weights_in_one
+from samplewise.storage.sharding import reshard_like, weights_in_one
 from samplewise.training.position import Position, Selection
 from samplewise.training.promise import Promised
 from samplewise.training.request import Request
@@ -188,7 +188,7 @@ class RunFolder:
             if kept["selected"]["epoch"] != selection.epoch:
                 raise CheckpointError(f"it is of epoch {kept['selected']['epoch']}, not of {selection.epoch}")
             with safe_open(self.path / MODEL, framework="pt") as file:  # so that one weight at a time is whole
-                weights = {name: held_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
+                weights = {name: reshard_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
             found = Best(weights, load_state(self.path / METHOD), _audits(self.path / VALUES, kept["splits"], request))
         except (OSError, SafetensorError, CheckpointError, ValueError, KeyError, TypeError) as error:
             problem = str(error)

@@ -17,7 +17,7 @@ from samplewise.forecast import forecast_row
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
-from samplewise.optimality.feasibility import Conflict
+from samplewise.optimality.feasibility import Infeasibility
 from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
 from samplewise.samples import Feed, in_order, mix
 from samplewise.storage import distributed
@@ -41,7 +41,7 @@ class Training:
         self.history, self.streaks = History(), Streaks()
         self.audits: dict[str, Audit] = {}  # of the last audited epoch; at the end of the selected one
         self.best: Best | None = None
-        self.conflict: Conflict | None = None
+        self.conflict: Infeasibility | None = None
         self.folder: RunFolder | None = None
         request.method.to(stepper.device)
         # Warm-up minimises the objective alone, but its rows in the history still say how the constraints fare.
@@ -91,7 +91,7 @@ class Training:
         self._ship()
         if status is Status.UNFINISHED:
             self.conflict = look_for_conflict(self.request, self.stepper)
-        return Status.INFEASIBLE if self.conflict is not None and self.conflict.shown else status
+        return Status.INFEASIBLE if self.conflict is not None and self.conflict.is_infeasible else status
 
     def _ship(self) -> None:
         """Make model and method those of the selected epoch, and the audits what holds for it."""

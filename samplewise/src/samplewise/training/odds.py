@@ -1,13 +1,13 @@
 """Whether the samples that a complete run leaves violated are at odds with each other."""
 
 from samplewise.errors import MeasureError, NotFiniteError
-from samplewise.optimality.feasibility import Conflict, find_conflict
+from samplewise.optimality.feasibility import Infeasibility, find_infeasibility
 from samplewise.optimality.gradients import suppress_but_memory
 from samplewise.training.request import Request
 from samplewise.training.step import Stepper
 
 
-def look_for_conflict(asked: Request, stepper: Stepper) -> Conflict | None:
+def look_for_conflict(asked: Request, stepper: Stepper) -> Infeasibility | None:
     """What is left of the violations without the objective, in at most two fifths as many passes as epochs.
 
     None where it is not looked for: a promise asks for no training sample in particular, a stream has none, and with a
@@ -21,5 +21,7 @@ def look_for_conflict(asked: Request, stepper: Stepper) -> Conflict | None:
     with suppress_but_memory(MeasureError, NotFiniteError, RuntimeError):
         stepper.share_buffers()
         model, size, device = stepper.model_to_audit, asked.size, stepper.device
-        return find_conflict(asked.problem, model, asked.feed, evaluations=evaluations, batch_size=size, device=device)
+        return find_infeasibility(
+            asked.problem, model, asked.feed, evaluations=evaluations, batch_size=size, device=device
+        )
     return None

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from samplewise.audits.audit import Audit
 from samplewise.history import History, Streaks
 from samplewise.methods import Method
-from samplewise.optimality.feasibility import Conflict
+from samplewise.optimality.feasibility import Infeasibility
 from samplewise.problem import Problem
 from samplewise.samples import Data
 from samplewise.stopping import GradientRule
@@ -63,7 +63,7 @@ class Solution:
     """Which samples of the deciding data set stayed violated, audit after audit."""
     promise: Promised | None = None
     """What came of the promise, if one was asked for."""
-    conflict: Conflict | None = None
+    conflict: Infeasibility | None = None
     """Where the target was not met: which training samples are at odds; None where it was not looked for."""
 
 

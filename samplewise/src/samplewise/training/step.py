@@ -16,7 +16,7 @@ from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import to_device
 from samplewise.storage import distributed
-from samplewise.storage.sharding import has_shards, held_like, local, whole
+from samplewise.storage.sharding import has_shards, local, reshard_like, whole
 from samplewise.training.average import Average
 from samplewise.training.plan import MicroBatch
 
@@ -166,14 +166,14 @@ class Stepper:
     def load(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state` gave, or say that it is another's; weights may be shared out in another way."""
         try:
-            self.raw_model.load_state_dict(held_like(state["model"], self.raw_model.state_dict()))
+            self.raw_model.load_state_dict(reshard_like(state["model"], self.raw_model.state_dict()))
             weights = dict(enumerate(weight for group in self.raw_optimizer.param_groups for weight in group["params"]))
-            self.raw_optimizer.load_state_dict(held_like(state["optimizer"], {"state": weights}))
+            self.raw_optimizer.load_state_dict(reshard_like(state["optimizer"], {"state": weights}))
             _check_moments(self.raw_optimizer)
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
             if self.auxiliary is not None:
-                self.auxiliary.load_state_dict(held_like(state["auxiliary"], None))
+                self.auxiliary.load_state_dict(reshard_like(state["auxiliary"], None))
             if state["scaler"]:
                 self.fabric.strategy.precision.load_state_dict(state["scaler"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -283,7 +283,7 @@ def _set_up(fabric: Fabric, model: nn.Module, optimizer: torch.optim.Optimizer) 
         group["params"] = [instead.get(weight, weight) for weight in group["params"]]
     for old, new in instead.items():
         if old is not new and old in optimizer.state:
-            optimizer.state[new] = held_like(optimizer.state.pop(old), new)
+            optimizer.state[new] = reshard_like(optimizer.state.pop(old), new)
     trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
     if trained.isdisjoint(map(id, now)):
         raise ConfigurationError(
