@@ -5,9 +5,9 @@ import pytest
 
 from samplewise.errors import ConfigurationError
 from studies.commands import main
-from studies.commands.options import Devices
-from studies.commands.progress import duration, progress
 from studies.mnist.command import Source, share_cores
+from studies.options import Devices
+from studies.progress import duration, progress
 
 SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--jobs", "1", "--threads", "1")
 
@@ -92,7 +92,7 @@ def test_slow_progress_in_a_log_is_a_line_every_half_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = 0.0
-    monkeypatch.setattr("studies.commands.progress.time.monotonic", lambda: clock)
+    monkeypatch.setattr("studies.progress.time.monotonic", lambda: clock)
     with progress("marking", 1000) as tell:
         for done in range(1, 5):
             clock += 16.0
