@@ -79,7 +79,7 @@ def test_all_files_come_and_are_kept(tmp_path: Path, files: dict[str, bytes], mi
 def test_a_download_that_breaks_off_leaves_nothing(tmp_path: Path, files: dict[str, bytes], mirror: Mirror) -> None:
     known = described(files, (mirror.address,))
     mirror.cut = 1000
-    with pytest.raises(DataError, match=r"broke off after 1000 of \d+ bytes"):
+    with pytest.raises(DataError, match=r"broke off"):
         download(known, tmp_path)
     assert not list(tmp_path.iterdir())
     download(known, tmp_path)

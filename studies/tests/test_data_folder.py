@@ -41,7 +41,7 @@ def test_a_changed_pixel_fails_the_md5(tmp_path: Path) -> None:
     changed = bytearray(files[FILES[0]])
     changed[-1] ^= 1
     folder = write_folder(tmp_path, {**files, FILES[0]: bytes(changed)})
-    with pytest.raises(DataError, match="train-images-idx3-ubyte: not the published file of small: expected md5"):
+    with pytest.raises(DataError, match="train-images-idx3-ubyte: .* md5"):
         load_folder(folder, known)
     assert len(load_folder(folder, OWN).train) == 12  # data of one's own has no md5 to fail
 
@@ -49,7 +49,7 @@ def test_a_changed_pixel_fails_the_md5(tmp_path: Path) -> None:
 def test_missing_files_are_named_and_the_folder_too(tmp_path: Path) -> None:
     files = contents()
     folder = write_folder(tmp_path, {name: files[name] for name in FILES[:2]})
-    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte \(plain or \.gz\) not found"):
+    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte"):
         load_folder(folder, described(files))
     with pytest.raises(DataError, match="no such folder"):
         load_folder(tmp_path / "elsewhere", described(files))
@@ -57,7 +57,7 @@ def test_missing_files_are_named_and_the_folder_too(tmp_path: Path) -> None:
 
 def test_images_and_labels_must_have_one_length(tmp_path: Path) -> None:
     files = {**contents(), FILES[1]: idx(np.zeros(11, np.uint8))}
-    with pytest.raises(DataError, match="12 training images but 11 labels"):
+    with pytest.raises(DataError, match="12 .* 11 labels"):
         load_folder(write_folder(tmp_path, files), OWN)
 
 
@@ -71,7 +71,7 @@ def test_every_published_file_has_its_checksum() -> None:
     sums = [data.checksums[name] for data in (MNIST, FASHION_MNIST) for name in FILES]
     assert len(set(sums)) == 8
     assert all(len(value) == 32 and set(value) <= set("0123456789abcdef") for value in sums)
-    with pytest.raises(ConfigurationError, match=r"expected one of mnist, fashion-mnist, own\. Did you mean 'mnist'"):
+    with pytest.raises(ConfigurationError, match=r"'mnist'"):
         published("minst")
     assert published("own") in PUBLISHED
 

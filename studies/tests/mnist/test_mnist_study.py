@@ -179,7 +179,7 @@ def test_two_processes_cannot_train_one_row(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(CheckpointError, match="another process is working on this row"):
+        with pytest.raises(CheckpointError, match="another process"):
             run_row(small_settings(small_data()), small_data(), row, 0, tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_a_folder_of_another_run_is_refused_and_untouched(tmp_path: Path) -> Non
     settings = small_settings(data)
     open_run(tmp_path / "run", settings, resume=False)
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(CheckpointError, match="holds a run already; add --resume"):
+    with pytest.raises(CheckpointError, match="--resume"):
         open_run(tmp_path / "run", settings, resume=False)
     open_run(tmp_path / "run", settings, resume=True)
     for other, said in (
@@ -213,7 +213,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no run"):
         read_settings(tmp_path)
     (tmp_path / "run.json").write_text('{"format": "other"}')
-    with pytest.raises(CheckpointError, match="is not a run of this version"):
+    with pytest.raises(CheckpointError, match="this version"):
         read_settings(tmp_path)
 
 
@@ -225,7 +225,7 @@ def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, object]) -> 
 
 def test_a_margin_of_the_whole_bound_is_refused_before_any_training(tmp_path: Path) -> None:
     data = small_data()
-    with pytest.raises(ConfigurationError, match=r"margin below theta = 0\.05, got 0\.05"):
+    with pytest.raises(ConfigurationError, match=r"margin below theta"):
         run_row(small_settings(data), data, parse_row("penalty:1:1.01,margin=0.05"), 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -248,5 +248,5 @@ def test_a_result_of_another_kind_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "rows" / "x" / "seed-0"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"result\.json: is not a result of the study of this version"):
+    with pytest.raises(CheckpointError, match=r"result\.json: .* version"):
         read_results(tmp_path)

@@ -94,7 +94,7 @@ def test_what_a_killed_process_leaves_is_no_store_and_goes_when_it_is_made_anew(
     code, _, err = Forked(killed, many, out, when, told=tmp_path / "told").finish()
     assert code == -signal.SIGKILL, err
     assert is_unfinished(out)
-    with pytest.raises(CheckpointError, match="the store is unfinished; prepare it again"):
+    with pytest.raises(CheckpointError, match="unfinished"):
         Store.open(out)
     (out / ".partial-x").mkdir(exist_ok=True)
     (out / ".partial-x" / "index.json").write_text("torn")
@@ -117,13 +117,13 @@ def test_a_second_process_is_kept_out(many: Path, tmp_path: Path) -> None:
     with os.fdopen(lock(path, ""), "wb") as file:
         file.write(b"pixels of the first")
         file.flush()
-        with pytest.raises(CheckpointError, match="another process is preparing this store"):
+        with pytest.raises(CheckpointError, match="another process"):
             prepare(many, tmp_path, size=8, resume=True)
     assert path.read_bytes() == b"pixels of the first"
 
 
 def test_a_finished_store_is_opened_but_not_made_again(many: Path, whole: Store) -> None:
-    with pytest.raises(CheckpointError, match="holds this store already; add --resume"):
+    with pytest.raises(CheckpointError, match="--resume"):
         prepare(many, whole.folder, size=8)
     before = (whole.folder / "images.u8").stat().st_mtime_ns
     same(prepare(many, whole.folder, size=8, resume=True), whole)
@@ -132,13 +132,13 @@ def test_a_finished_store_is_opened_but_not_made_again(many: Path, whole: Store)
 
 def test_a_store_of_something_else_is_refused(many: Path, whole: Store, tmp_path: Path) -> None:
     others = write_pictures(tmp_path / "others", ["a.png", "b.png", "c.png"])
-    with pytest.raises(CheckpointError, match="holds a store of other pictures"):
+    with pytest.raises(CheckpointError, match="other pictures"):
         prepare(others, whole.folder, size=8, resume=True)
-    with pytest.raises(CheckpointError, match="holds a store of size 8, not 9"):
+    with pytest.raises(CheckpointError, match="size 8, not 9"):
         prepare(many, whole.folder, size=9, resume=True)
-    with pytest.raises(CheckpointError, match="by patients with seed 0, not by patients with seed 1"):
+    with pytest.raises(CheckpointError, match="seed 0, not"):
         prepare(many, whole.folder, size=8, seed=1, resume=True)
-    with pytest.raises(CheckpointError, match="exists and is not a store of pictures"):
+    with pytest.raises(CheckpointError, match="is not a store"):
         prepare(many, others, size=8, resume=True)
 
 
@@ -162,14 +162,14 @@ def test_files_without_rows_count_as_bad(tmp_path: Path) -> None:
     assert store.bad == {"00000099_000.png": "no row in Data_Entry_2017_v2020.csv"}
     assert len(store) == 120
     save(folder / "images" / "00000099_001.png", noise(0))
-    with pytest.raises(DataError, match="at least 2 of 122 pictures cannot be used"):
+    with pytest.raises(DataError, match="2 of 122"):
         prepare(folder, tmp_path / "other", size=4)
     assert not (tmp_path / "other").exists()
 
 
 def test_the_official_lists_are_used_when_asked_for(tmp_path: Path) -> None:
     folder = write_chest(tmp_path / "in")
-    with pytest.raises(DataError, match=r"train_val_list.txt and test_list.txt not found"):
+    with pytest.raises(DataError, match=r"train_val_list.txt and test_list.txt"):
         prepare(folder, tmp_path / "out", size=4, split="official")
     names = list(chest_names())
     (folder / "train_val_list.txt").write_text("\n".join(names[:16]))
@@ -188,9 +188,9 @@ def test_arguments_and_disks_that_cannot_do_are_refused(many: Path, tmp_path: Pa
         prepare(many, tmp_path / "out", size=0)
     with pytest.raises(ConfigurationError, match="workers 0"):
         prepare(many, tmp_path / "out", workers=0)
-    with pytest.raises(ConfigurationError, match="one of patients, official, got 'random'"):
+    with pytest.raises(ConfigurationError, match="'random'"):
         prepare(many, tmp_path / "out", split="random")
-    with pytest.raises(OutputError, match="GB free, but the pictures will need"):
+    with pytest.raises(OutputError, match="GB free"):
         prepare(many, tmp_path / "out", size=2**22)
 
 

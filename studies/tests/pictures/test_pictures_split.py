@@ -73,7 +73,7 @@ def test_patients_who_join_later_move_few_others() -> None:
 
 
 def test_what_cannot_be_split_is_refused() -> None:
-    with pytest.raises(DataError, match="at least 3 patients to split, got 2"):
+    with pytest.raises(DataError, match="3 patients"):
         Split.by_patient(["a", "b", "c"], ["x", "y", "y"])
 
 
@@ -96,11 +96,11 @@ def test_the_official_test_list_is_the_test_part(patients: list[str], seed: int)
 
 def test_official_lists_that_do_not_fit_are_refused() -> None:
     names, patients = ["a_0.png", "a_1.png", "b_0.png", "c_0.png"], ["a", "a", "b", "c"]
-    with pytest.raises(DataError, match="1 patients are on both official lists: a"):
+    with pytest.raises(DataError, match="both official lists: a"):
         Split.official(names, patients, train_val={"a_0", "b_0", "c_0"}, test={"a_1"})
-    with pytest.raises(DataError, match="1 pictures are on neither of the official lists: c_0"):
+    with pytest.raises(DataError, match="neither .*: c_0"):
         Split.official(names, patients, train_val={"a_0", "a_1"}, test={"b_0"})
-    with pytest.raises(DataError, match="got 3 patients for training and validation and 0 for test"):
+    with pytest.raises(DataError, match="0 for test"):
         Split.official(names, patients, train_val={"a_0", "a_1", "b_0", "c_0"}, test={"z"})
 
 
@@ -121,12 +121,12 @@ def parts(train: list[str], validation: list[str], test: list[str]) -> Callable[
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (parts(["a0", "b0", "c0"], ["a1"], ["d0"]), "patient a is in train and, by a1, in validation"),
-        (parts(["a0", "a1", "b0"], ["c0"], []), "1 are missing, not among the pictures or there twice: d0"),
-        (parts(["a0", "a1", "b0", "x"], ["c0"], ["d0"]), "1 are missing, not among the pictures or there twice: x"),
-        (parts(["a0", "a1", "a1", "b0"], ["c0"], ["d0"]), "1 are missing, not among the pictures or there twice: a1"),
-        (lambda stored: {**stored, "format": "other"}, "is not a split of this version"),
-        (lambda stored: [stored], "is not a split of this version"),
+        (parts(["a0", "b0", "c0"], ["a1"], ["d0"]), "patient a"),
+        (parts(["a0", "a1", "b0"], ["c0"], []), ": d0"),
+        (parts(["a0", "a1", "b0", "x"], ["c0"], ["d0"]), ": x"),
+        (parts(["a0", "a1", "a1", "b0"], ["c0"], ["d0"]), ": a1"),
+        (lambda stored: {**stored, "format": "other"}, "version"),
+        (lambda stored: [stored], "version"),
         (lambda stored: {key: stored[key] for key in stored if key != "test"}, "cannot be read as a split"),
         (lambda stored: {**stored, "rule": "random"}, "cannot be read as a split"),
         (lambda stored: {**stored, "train": 7}, "cannot be read as a split"),
@@ -144,7 +144,7 @@ def test_a_split_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_text('{"format": "samplew')
     with pytest.raises(CheckpointError, match="cannot be read as a split"):
         Split.read(tmp_path / "torn.json", NAMES, OWNERS)
-    with pytest.raises(DataError, match="cannot be read as a split: No such file"):
+    with pytest.raises(DataError, match="a split: No such file"):
         Split.read(tmp_path / "none.json", NAMES, OWNERS)
 
 

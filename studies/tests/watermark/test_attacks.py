@@ -131,7 +131,7 @@ def test_dropout_puts_whole_pixels_of_the_cover_back() -> None:
     assert np.unique(found).tolist() == [7, 9]
     assert (found == found[..., :1]).all()
     assert (found == 7).mean() == pytest.approx(0.3, abs=0.02)
-    with pytest.raises(ConfigurationError, match="dropout puts pixels of the cover back: give the cover"):
+    with pytest.raises(ConfigurationError, match="dropout"):
         attacked("dropout(0.3)", image)
 
 
@@ -144,9 +144,9 @@ def test_a_chain_is_its_steps_in_order() -> None:
 def test_reads_one_attack_or_several() -> None:
     assert str(parse_attack("crop_zero_fill(.90)+jpeg(75)")) == "crop_zero_fill(0.9) + jpeg(75)"
     assert parse_attacks("jpeg(75), blur(1)") == (parse_attack("jpeg(75)"), parse_attack("blur(1)"))
-    with pytest.raises(ConfigurationError, match=r"expected one attack, got 2 in 'jpeg\(75\), blur\(1\)'"):
+    with pytest.raises(ConfigurationError, match=r"one attack, got 2"):
         parse_attack("jpeg(75), blur(1)")
-    with pytest.raises(ConfigurationError, match=r"expected one strength and no weight for an attack, got 'jpeg\(50"):
+    with pytest.raises(ConfigurationError, match=r"no weight"):
         parse_attack("jpeg(50..95)")
 
 
@@ -155,10 +155,10 @@ def test_reads_one_attack_or_several() -> None:
     [((8, 8), np.float32), ((8, 8), np.uint16), ((8, 8, 4), np.uint8), ((0, 8), np.uint8), ((8,), np.uint8)],
 )
 def test_refuses_what_is_no_image(shape: tuple[int, ...], kind: type[np.generic]) -> None:
-    with pytest.raises(DataError, match=r"expected an image of uint8 \(H, W\) or \(H, W, 3\), got"):
+    with pytest.raises(DataError, match=r"uint8"):
         attacked("identity", np.zeros(shape, dtype=kind))
 
 
 def test_refuses_a_cover_of_another_size() -> None:
-    with pytest.raises(DataError, match=r"expected a cover like the image, uint8 \(8, 8\), got uint8 \(4, 4\)"):
+    with pytest.raises(DataError, match=r"\(4, 4\)"):
         attacked("dropout(0.1)", np.zeros((8, 8), dtype=np.uint8), np.zeros((4, 4), dtype=np.uint8))

@@ -134,7 +134,7 @@ def test_temporary_files_are_gone(data: PictureData, tmp_path: Path, monkeypatch
 
 
 def test_what_cannot_be_judged_is_refused(data: PictureData, store: Store) -> None:
-    with pytest.raises(DataError, match="expected pictures of size 32, as the network's, got 16"):
+    with pytest.raises(DataError, match="size 32"):
         measure(Plain(size=32), data)
     network = Plain()
     torch.nn.init.constant_(network.weight, math.nan)
@@ -147,7 +147,7 @@ def test_names_that_become_one_file_are_refused(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("a.bmp", "a.bmp.png"):
         Image.new("L", (SIZE, SIZE), 100).save(folder / name)
-    with pytest.raises(DataError, match="two images would become the same PNG file"):
+    with pytest.raises(DataError, match="same PNG file"):
         measure(Plain(), prepare(folder, tmp_path / "store", size=SIZE, workers=1).select())
 
 

@@ -275,7 +275,7 @@ def test_describes_itself() -> None:
     [((1, 2, 8, 8), (1, 2, 8, 8)), ((1, 8, 8), (1, 8, 8)), ((2, 1, 8, 8), (1, 1, 8, 8))],
 )
 def test_refuses_what_are_not_images_and_their_covers(images: tuple[int, ...], cover: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=r"expected images and their covers of one shape \(B, 1 or 3, H, W\), got \("):
+    with pytest.raises(DataError, match=r"covers of one shape"):
         parse_noise("identity")(torch.zeros(images), torch.zeros(cover))
 
 

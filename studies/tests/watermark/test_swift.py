@@ -68,9 +68,9 @@ def test_slots_follow_the_number_of_bits() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="hold 1 to 144 bits, got 145"):
         make(145)
-    with pytest.raises(ConfigurationError, match="multiple of 8 pixels, got 50"):
+    with pytest.raises(ConfigurationError, match="8 pixels"):
         make(size=50)
-    with pytest.raises(ConfigurationError, match="multiple of 8 channels, got 12"):
+    with pytest.raises(ConfigurationError, match="8 channels"):
         make(width=12)
 
 

@@ -107,9 +107,9 @@ def test_a_run_is_not_continued_as_another(store: Store, tmp_path: Path) -> None
     open_run(tmp_path, SMALL, resume=True)
     with pytest.raises(CheckpointError, match="floor"):
         open_run(tmp_path, replace(SMALL, floor=50.0), resume=True)
-    with pytest.raises(DataError, match="pictures of size 32, but the run is for size 48"):
+    with pytest.raises(DataError, match="size 32, .* 48"):
         train(store, replace(SMALL, size=48), tmp_path / "new", progress=False)
-    with pytest.raises(DataError, match="do not fill a batch of 64"):
+    with pytest.raises(DataError, match="batch of 64"):
         train(store, replace(SMALL, batch_size=64), tmp_path / "new", progress=False)
 
 
@@ -121,7 +121,7 @@ def test_a_longer_or_shorter_run_ends_at_the_same_tau() -> None:
         assert recipe.last_round * recipe.steps_per_round == steps
         assert recipe.message_rounds == SWIFT.message_rounds
         assert recipe.tau * recipe.growth ** (recipe.rounds - 1) == pytest.approx(usual)
-    with pytest.raises(ConfigurationError, match="expected at least 200, the first 150 for the message"):
+    with pytest.raises(ConfigurationError, match="at least 200"):
         SWIFT.with_steps(150)
 
 

@@ -66,10 +66,6 @@ class Swift(Network):
     def arguments(self) -> dict[str, int]:
         return {**super().arguments, "slots": self.slots}
 
-    @property
-    def least_cells(self) -> int:
-        return -(-self.bits // self.slots)  # so that every bit has a place
-
     def embed(self, images: Tensor, messages: Tensor) -> Tensor:
         height, width = images.shape[2] // CELL, images.shape[3] // CELL
         count = self.slots * height * width
