@@ -41,7 +41,7 @@ def test_a_changed_pixel_fails_the_md5(tmp_path: Path) -> None:
     changed = bytearray(files[FILES[0]])
     changed[-1] ^= 1
     folder = write_folder(tmp_path, {**files, FILES[0]: bytes(changed)})
-    with pytest.raises(DataError, match="train-images-idx3-ubyte: .* md5"):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte: .* md5"):
         load_folder(folder, known)
     assert len(load_folder(folder, OWN).train) == 12  # data of one's own has no md5 to fail
 
@@ -57,7 +57,7 @@ def test_missing_files_are_named_and_the_folder_too(tmp_path: Path) -> None:
 
 def test_images_and_labels_must_have_one_length(tmp_path: Path) -> None:
     files = {**contents(), FILES[1]: idx(np.zeros(11, np.uint8))}
-    with pytest.raises(DataError, match="12 .* 11 labels"):
+    with pytest.raises(DataError, match=r"12 .* 11 labels"):
         load_folder(write_folder(tmp_path, files), OWN)
 
 

@@ -98,7 +98,7 @@ def test_official_lists_that_do_not_fit_are_refused() -> None:
     names, patients = ["a_0.png", "a_1.png", "b_0.png", "c_0.png"], ["a", "a", "b", "c"]
     with pytest.raises(DataError, match="both official lists: a"):
         Split.official(names, patients, train_val={"a_0", "b_0", "c_0"}, test={"a_1"})
-    with pytest.raises(DataError, match="neither .*: c_0"):
+    with pytest.raises(DataError, match=r"neither .*: c_0"):
         Split.official(names, patients, train_val={"a_0", "a_1"}, test={"b_0"})
     with pytest.raises(DataError, match="0 for test"):
         Split.official(names, patients, train_val={"a_0", "a_1", "b_0", "c_0"}, test={"z"})

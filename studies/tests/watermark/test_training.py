@@ -107,7 +107,7 @@ def test_a_run_is_not_continued_as_another(store: Store, tmp_path: Path) -> None
     open_run(tmp_path, SMALL, resume=True)
     with pytest.raises(CheckpointError, match="floor"):
         open_run(tmp_path, replace(SMALL, floor=50.0), resume=True)
-    with pytest.raises(DataError, match="size 32, .* 48"):
+    with pytest.raises(DataError, match=r"size 32, .* 48"):
         train(store, replace(SMALL, size=48), tmp_path / "new", progress=False)
     with pytest.raises(DataError, match="batch of 64"):
         train(store, replace(SMALL, batch_size=64), tmp_path / "new", progress=False)
