@@ -13,9 +13,9 @@ from pydicom.data import get_testdata_files
 from floormark import Payload, Watermarker
 from floormark.certificate import ImageCertificate
 from floormark.errors import FloormarkError, RefusedError
-from floormark.files.marking import FileMarker
 from floormark.imageio import ImageFile, read
 from floormark.verify import verify_files
+from marking import marking
 
 MARKER = Watermarker.load()
 
@@ -36,7 +36,7 @@ def windowed(largest: int) -> Iterator[ImageFile]:
 
 def marked(image: ImageFile, target: Path, floor: float) -> ImageCertificate | FloormarkError:
     try:
-        return FileMarker(MARKER, Payload.of(b"x"), floor).mark_file(image.path, target)[0]
+        return marking(MARKER, Payload.of(b"x"), floor).mark_file(image.path, target)[0]
     except FloormarkError as error:
         return error
 

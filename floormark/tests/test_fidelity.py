@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from floormark.display_range import relative_floors
+from floormark.display_range import relative_floors, shown_range
 from floormark.errors import DataError
 from floormark.fidelity import Fidelity, fidelity, ssim
 from floormark.imageio import StoredImage, Window
@@ -58,7 +58,7 @@ def test_the_worst_patch_is_that_of_a_loop(height: int, width: int, channels: in
     pixels = natural_image(channels, height=height, width=width, seed=seed)
     image = StoredImage(pixels, 8, window=Window(50.0, 150.0) if windowed else None)
     marked = noisy(pixels, 8, 2, seed=seed)
-    found, above = fidelity(image, marked), relative_floors(image)
+    found, above = fidelity(image, marked), relative_floors(image, shown_range(image))
     rooms = {}
     for row in range(math.ceil(height / 32)):
         for column in range(math.ceil(width / 32)):
@@ -68,12 +68,12 @@ def test_the_worst_patch_is_that_of_a_loop(height: int, width: int, channels: in
                 place = f"{32 * column},{32 * row},{before.shape[1]},{before.shape[0]}"
                 rooms[place] = 10 * math.log10((100 if windowed else 255) ** 2 / mse) - above[row, column]
     if not rooms:
-        assert (found.patch_psnr, found.worst_patch) == (None, None)
+        assert (found.min_adjusted_patch_psnr, found.worst_patch) == (None, None)
         return
-    assert found.patch_psnr == pytest.approx(min(rooms.values()))
+    assert found.min_adjusted_patch_psnr == pytest.approx(min(rooms.values()))
     assert found.worst_patch is not None
     assert rooms[found.worst_patch] == pytest.approx(min(rooms.values()))
-    assert found.floors == (found.psnr, found.shown_psnr, found.patch_psnr)
+    assert found.floors == (found.psnr, found.shown_psnr, found.min_adjusted_patch_psnr)
     assert found.reaches(min(found.floors))
     assert not found.reaches(min(found.floors) + 1e-6)
 
@@ -149,13 +149,17 @@ def test_protected_pixels_are_watched() -> None:
 def test_an_image_that_did_not_change_reaches_every_floor() -> None:
     same = np.zeros((40, 40), np.uint8)
     found = fidelity(StoredImage(same, 8), same)
-    assert (found.psnr, found.shown_psnr, found.patch_psnr, found.floors) == (None, None, None, ())
+    assert (found.psnr, found.shown_psnr, found.min_adjusted_patch_psnr, found.floors) == (None, None, None, ())
     assert found.reaches(300.0)
 
 
 def test_each_floor_decides() -> None:
-    high = Fidelity(255, 50.0, None, 1, 0.5, 0, True, shown_psnr=50.0, patch_psnr=50.0)
-    for found in (replace(high, psnr=40.0), replace(high, shown_psnr=40.0), replace(high, patch_psnr=40.0)):
+    high = Fidelity(255, 50.0, None, 1, 0.5, 0, True, shown_psnr=50.0, min_adjusted_patch_psnr=50.0)
+    for found in (
+        replace(high, psnr=40.0),
+        replace(high, shown_psnr=40.0),
+        replace(high, min_adjusted_patch_psnr=40.0),
+    ):
         assert found.reaches(40.0)
         assert not found.reaches(40.01)
 

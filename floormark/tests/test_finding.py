@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from floormark.filters import Picture
 from floormark.network import TILE, Lattice, pilot_tile
-from floormark.registration import Picture, Pilots, Place, periods, seen_at
+from floormark.registration import Alignment, Pilots, periods, resample
 from floormark.registration.pilots import _middle
 from natural_images import natural_image
 
@@ -40,11 +41,11 @@ def similarity(scale: float, degrees: float, *, mirrored: bool = False) -> Matri
 
 @functools.cache
 def message_tile(network: Lattice) -> Matrix:
-    strokes = network.stroke_tiles().numpy()
-    return np.asarray(np.tensordot(np.random.default_rng(1).choice([-1.0, 1.0], len(strokes)), strokes, 1))
+    basis = network.basis_tiles().numpy()
+    return np.asarray(np.tensordot(np.random.default_rng(1).choice([-1.0, 1.0], len(basis)), basis, 1))
 
 
-def laid(network: Lattice, place: Place, *, noise: float = 1.0, shape: tuple[int, int] = SHAPE) -> Picture:
+def laid(network: Lattice, place: Alignment, *, noise: float = 1.0, shape: tuple[int, int] = SHAPE) -> Picture:
     """A random message and a pilot in tiles that lie at a place, with noise that is ``noise`` times as strong."""
     random = np.random.default_rng(0)
     tile = message_tile(network) + 0.5 * pilot_tile(SEEDS[place.pilot]).numpy()
@@ -55,7 +56,7 @@ def laid(network: Lattice, place: Place, *, noise: float = 1.0, shape: tuple[int
     return (128.0 + 8.0 * (values + noise * random.standard_normal(shape))).astype(np.float32)
 
 
-def apart(one: Place, other: Place, shape: tuple[int, int] = SHAPE) -> float:
+def apart(one: Alignment, other: Alignment, shape: tuple[int, int] = SHAPE) -> float:
     """How many of the network's pixels two places are apart in a picture at most, whole tiles not counted."""
     corners = np.array([(row, column) for row in (0, shape[0]) for column in (0, shape[1])], np.float64)
     at = [np.linalg.solve(place.matrix, (corners - place.start).T) for place in (one, other)]
@@ -66,7 +67,7 @@ def apart(one: Place, other: Place, shape: tuple[int, int] = SHAPE) -> float:
 @pytest.mark.parametrize(("scale", "degrees"), [(1.0, 0.0), (0.8, 12.0), (1.37, 45.0), (1.8, 81.5)])
 def test_the_periods_of_what_repeats_are_among_those_found(network: Lattice, scale: float, degrees: float) -> None:
     matrix = TILE * similarity(scale, degrees)
-    found = periods(laid(network, Place(matrix / TILE, np.array([3.0, -7.0])), noise=2.0))
+    found = periods(laid(network, Alignment(matrix / TILE, np.array([3.0, -7.0])), noise=2.0))
     heights = [height for height, _ in found]
     assert heights == sorted(heights, reverse=True)
     # Quarter turns of the two periods are the same; multiples of them are periods too.
@@ -79,7 +80,7 @@ def test_the_periods_of_what_repeats_are_among_those_found(network: Lattice, sca
 
 def test_periods_scale_with_the_picture(network: Lattice) -> None:
     matrix = similarity(5.0, 20.0)
-    picture = laid(network, Place(matrix, np.zeros(2)), shape=(1000, 1100))
+    picture = laid(network, Alignment(matrix, np.zeros(2)), shape=(1000, 1100))
     assert min(np.abs(each / TILE - matrix).max() for _, each in periods(picture)) < 0.005 * 5.0
 
 
@@ -87,29 +88,29 @@ def test_periods_scale_with_the_picture(network: Lattice) -> None:
 @pytest.mark.parametrize("quarters", range(4))
 def test_each_way_round_is_found(network: Lattice, pilots: Pilots, quarters: int, mirrored: bool) -> None:
     inverted = quarters in (1, 2)  # with and without mirroring, and each beside a plain one
-    true = Place(similarity(1.3, 90 * quarters + 6, mirrored=mirrored), np.array([31.4, -15.9]), inverted, 11)
+    true = Alignment(similarity(1.3, 90 * quarters + 6, mirrored=mirrored), np.array([31.4, -15.9]), inverted, 11)
     picture = laid(network, true, noise=2.0)
-    found = pilots.best(picture, Place(similarity(1.3, 6), np.zeros(2)))
+    found = pilots.oriented(picture, Alignment(similarity(1.3, 6), np.zeros(2)))
     assert (found.inverted, found.pilot) == (inverted, 11)
-    assert found.sure > 8
+    assert found.score > 8
     np.testing.assert_allclose(found.matrix, true.matrix, atol=1e-12)
     assert apart(found, true) <= 0.75  # found in whole pixels
-    exact = pilots.exact(picture, found)
+    exact = pilots.refined(picture, found)
     assert apart(exact, true) < 0.25
-    assert (exact.inverted, exact.pilot, exact.sure) == (found.inverted, found.pilot, found.sure)
+    assert (exact.inverted, exact.pilot, exact.score) == (found.inverted, found.pilot, found.score)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_place_that_is_nearly_right_becomes_exact(network: Lattice, pilots: Pilots, seed: int) -> None:
     random = np.random.default_rng(seed)
     matrix = similarity(random.uniform(1.0, 1.8), random.uniform(-40, 40))
-    true = Place(matrix, random.uniform(-30, 30, 2), pilot=3)
+    true = Alignment(matrix, random.uniform(-30, 30, 2), pilot=3)
     picture = laid(network, true, noise=2.0)
     bent = matrix @ (np.eye(2) + random.normal(0.0, 0.003, (2, 2)))  # periods are known as well as that
-    guess = pilots.best(picture, Place(bent, np.zeros(2)))
+    guess = pilots.oriented(picture, Alignment(bent, np.zeros(2)))
     assert guess.pilot == 3
     assert apart(guess, true) > 0.4
-    assert apart(pilots.exact(picture, guess), true) < 0.25
+    assert apart(pilots.refined(picture, guess), true) < 0.25
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
@@ -125,23 +126,23 @@ def test_of_many_tiles_those_in_the_middle_are_looked_at(down: int, across: int)
 def test_what_is_not_marked_has_no_pilot(pilots: Pilots) -> None:
     for seed in range(3):
         picture = natural_image(height=300, width=300, seed=seed).astype(np.float32)
-        assert not pilots.unmoved(picture, 4.5)
-        assert pilots.best(picture, Place(np.eye(2), np.zeros(2))).sure < 4.8
+        assert not pilots.likely(picture, 4.5)
+        assert pilots.oriented(picture, Alignment(np.eye(2), np.zeros(2))).score < 4.8
 
 
 def test_the_pilot_of_what_nobody_moved_is_found_at_once(network: Lattice, pilots: Pilots) -> None:
     for pilot in (0, 7, 15):
-        seen = laid(network, Place(np.eye(2), np.zeros(2), pilot=pilot), noise=3.0)
-        assert pilots.unmoved(seen, 7.0) == [pilot]  # of 64, one can stand out by 8
-        assert sorted(pilots.unmoved(seen, -9.0)) == list(range(64))
+        seen = laid(network, Alignment(np.eye(2), np.zeros(2), pilot=pilot), noise=3.0)
+        assert pilots.likely(seen, 7.0) == [pilot]  # of 64, one can stand out by 8
+        assert sorted(pilots.likely(seen, -9.0)) == list(range(64))
 
 
 @pytest.mark.parametrize(("scale", "degrees", "mirrored"), [(1.0, 0.0, False), (1.05, 14.0, True), (0.6, 200.0, False)])
 def test_a_picture_is_seen_as_scipy_sees_it(scale: float, degrees: float, mirrored: bool) -> None:
     picture = ndimage.gaussian_filter(natural_image(height=120, width=150).astype(np.float32), 2.0)
-    place = Place(similarity(scale, degrees, mirrored=mirrored), np.array([60.25, 70.5]))
+    place = Alignment(similarity(scale, degrees, mirrored=mirrored), np.array([60.25, 70.5]))
     origin, shape = np.array([-24, -16]), (48, 40)
-    seen, inside = seen_at(picture, place, origin, shape)
+    seen, inside = resample(picture, place, origin, shape)
     # A pixel's index is that of its centre less a half, in both.
     offset = place.matrix @ (origin + 0.5) + place.start - 0.5
     expected = ndimage.affine_transform(picture, place.matrix, offset, output_shape=shape, order=3, mode="nearest")
@@ -156,7 +157,7 @@ def test_a_picture_is_seen_as_scipy_sees_it(scale: float, degrees: float, mirror
 
 def test_large_pictures_are_seen_as_means_of_their_squares() -> None:
     picture = natural_image(height=192, width=256).astype(np.float32)
-    seen, inside = seen_at(picture, Place(4.0 * np.eye(2), np.zeros(2)), np.zeros(2, np.int64), (48, 64))
+    seen, inside = resample(picture, Alignment(4.0 * np.eye(2), np.zeros(2)), np.zeros(2, np.int64), (48, 64))
     np.testing.assert_allclose(seen, picture.reshape(48, 4, 64, 4).mean((1, 3)), atol=1e-3)
     assert inside.all()
 
@@ -173,7 +174,7 @@ def test_large_pictures_are_seen_as_means_of_their_squares() -> None:
 def test_an_image_is_covered_by_whole_units_and_by_no_more(
     scale: float, degrees: float, mirrored: bool, start: tuple[float, float], shape: tuple[int, int], unit: int
 ) -> None:
-    place = Place(similarity(scale, degrees, mirrored=mirrored), np.array(start))
+    place = Alignment(similarity(scale, degrees, mirrored=mirrored), np.array(start))
     assert place.scale == pytest.approx(scale)
     first, counts = place.covering(shape, unit)
     assert not np.any(first % unit)
@@ -189,5 +190,5 @@ def test_an_image_is_covered_by_whole_units_and_by_no_more(
 
 
 def test_an_image_that_nobody_moved_is_covered_from_its_corner() -> None:
-    first, counts = Place(2.0 * np.eye(2), np.zeros(2)).covering((512, 560), 8)
+    first, counts = Alignment(2.0 * np.eye(2), np.zeros(2)).covering((512, 560), 8)
     assert (first.tolist(), counts) == ([0, 0], (256, 280))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from floormark import display_range
 from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range, used_range
-from floormark.imageio import StoredImage, Window
+from floormark.imageio import StoredImage, Window, bands
 from floormark.patches import above_image, calmness, patch_psnr, patch_room
 from natural_images import natural_batch, natural_image
 
@@ -113,10 +114,10 @@ def test_a_patch_that_did_not_change_has_finite_room() -> None:
 def test_floors_are_the_same_whatever_band_an_image_is_looked_at_in(monkeypatch: pytest.MonkeyPatch) -> None:
     for channels in (1, 3):
         image = StoredImage(natural_image(channels, height=203, width=90), 8)
-        whole = relative_floors(image)
+        whole = relative_floors(image, shown_range(image))
         with monkeypatch.context() as patched:
-            patched.setattr(display_range, "BAND", 32 * 90 * channels)
-            np.testing.assert_allclose(relative_floors(image), whole, atol=1e-6)
+            patched.setattr(display_range, "bands", partial(bands, values=32 * 90 * channels))
+            np.testing.assert_allclose(relative_floors(image, shown_range(image)), whole, atol=1e-6)
         grey = np.atleast_3d(image.pixels).mean(2) / 255.0
         np.testing.assert_allclose(whole, above_by_hand(calm_by_hand(grey)), atol=1e-9)
 
@@ -131,7 +132,7 @@ def test_floors_are_exact_where_an_image_is_bright_and_calm(bits: int, dtype: ty
     image = StoredImage(pixels.astype(dtype), bits)
     low, span = shown_range(image)
     grey = np.clip((np.atleast_3d(pixels).astype(np.float64).mean(2) - low) / span, 0.0, 1.0)
-    np.testing.assert_allclose(relative_floors(image), above_by_hand(calm_by_hand(grey)), atol=1e-7)
+    np.testing.assert_allclose(relative_floors(image, shown_range(image)), above_by_hand(calm_by_hand(grey)), atol=1e-7)
 
 
 @settings(max_examples=30)

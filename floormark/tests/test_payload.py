@@ -246,32 +246,32 @@ salts = st.integers(0, 255).map(str)
 def test_tied_frames_come_back_with_what_ties_them(
     payload: Payload, key: Key | None, tie: tuple[int, ...], salt: str, wrong: int
 ) -> None:
-    codec = Codec(255, key, tie=40)
+    codec = Codec(255, key, content_bits=40)
     logits = logits_of(codec.encode(payload, tie, salt))
     logits[np.random.default_rng(wrong).permutation(255)[:wrong]] *= -1
     found = codec.decode(logits, salt)
     assert found is not None
-    assert (found.payload, found.tie, found.corrected_errors) == (payload, tie, wrong)
+    assert (found.payload, found.content_code, found.corrected_errors) == (payload, tie, wrong)
     assert wrong <= codec.correctable(len(payload.content))
     other = str((int(salt) + 1) % 256)
     assert codec.decode(logits, other) is None
 
 
 def test_salts_give_other_bits_and_the_same_one_the_same() -> None:
-    codec = Codec(255, KEY, tie=40)
+    codec = Codec(255, KEY, content_bits=40)
     frames = {salt: codec.encode("patient 4711", (0, 1) * 20, str(salt)).tobytes() for salt in range(256)}
     assert len(set(frames.values())) == 256
-    assert frames[7] == Codec(255, KEY, tie=40).encode("patient 4711", (0, 1) * 20, "7").tobytes()
+    assert frames[7] == Codec(255, KEY, content_bits=40).encode("patient 4711", (0, 1) * 20, "7").tobytes()
     first, second = (np.frombuffer(frames[salt], np.uint8) for salt in (0, 1))
     assert 90 < np.count_nonzero(first != second) < 165  # as coins fall
 
 
 def test_tied_and_other_frames_are_not_taken_for_each_other() -> None:
-    plain, tied = Codec(255, KEY), Codec(255, KEY, tie=40)
+    plain, tied = Codec(255, KEY), Codec(255, KEY, content_bits=40)
     assert tied.decode(logits_of(plain.encode("first"))) is None
     assert plain.decode(logits_of(tied.encode("second"))) is None
     assert tied.false_positive_rate < 1e-8
     assert tied.max_bytes == 16
-    with pytest.raises(ConfigurationError, match="expected 40 bits that tie a payload to its image, got 3"):
+    with pytest.raises(ConfigurationError, match="content code of 40 bits"):
         tied.encode("x", (0, 1, 1))
-    assert tied.decode(logits_of(tied.encode("x"))).tie == (0,) * 40  # type: ignore[union-attr]
+    assert tied.decode(logits_of(tied.encode("x"))).content_code == (0,) * 40  # type: ignore[union-attr]

@@ -16,7 +16,8 @@ from floormark.api import Embedded
 from floormark.errors import DataError
 from floormark.imageio import StoredImage
 from floormark.payload import Codec, Extracted
-from floormark.tiling import SALTS, Sight, Woven
+from floormark.prepared import PreparedImage
+from floormark.tiling import PILOTS, TiledScheme
 from natural_images import natural_image
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
@@ -118,9 +119,9 @@ def test_the_chance_counts_every_trial(case: Case, monkeypatch: pytest.MonkeyPat
         assert found.message == MESSAGE, name
         assert found.chance == pytest.approx(6 * min(decoded)), name  # three pilots, three alignments
     # What is not marked is tried at all of them, if everything looks likely enough.
-    monkeypatch.setattr(tiling, "LIKELY_PILOT", -10.0)
-    monkeypatch.setattr(tiling, "LEAST_PILOT", -10.0)
-    monkeypatch.setattr(periods, "LEAST", -10.0)
+    monkeypatch.setattr(tiling, "MIN_ALIGNED_SCORE", -10.0)
+    monkeypatch.setattr(tiling, "MIN_REGISTERED_SCORE", -10.0)
+    monkeypatch.setattr(periods, "MIN_SCORE", -10.0)
     decoded.clear()
     assert not case.marker.extract(case.image)
     assert decoded == [1.0] * 6
@@ -133,8 +134,8 @@ def test_what_is_written_in_the_place_of_a_message_keeps_pilot_and_floor(case: C
     mse = np.mean((found.image.astype(np.float64) - before) ** 2)
     assert 10 * math.log10(255**2 / mse) >= FLOOR
     scheme = case.marker.scheme
-    looks = [scheme.look(StoredImage(image, 8)) for image in (before, found.image)]
-    assert looks[0].salt == looks[1].salt
+    decoded = [scheme.decode_aligned(PreparedImage.of(image)) for image in (before, found.image)]
+    assert decoded[0].salt == decoded[1].salt
     for move in ("as written", "rotated", "mirrored"):
         read = case.marker.extract(np.ascontiguousarray(MOVES[move](found.image)))
         assert (read.message, read.belongs) == ("another", True)
@@ -142,11 +143,10 @@ def test_what_is_written_in_the_place_of_a_message_keeps_pilot_and_floor(case: C
 
 def test_pilots_differ_from_image_to_image_and_from_key_to_key(case: Case) -> None:
     scheme, payload = case.marker.scheme, Payload.of(MESSAGE)
-    assert isinstance(scheme, Woven)
-    assert len(set(scheme.seeds)) == SALTS
-    assert not set(scheme.seeds) & set(Woven(scheme.network, OTHER).seeds)
-    drawn = [scheme.draw(StoredImage(textured(seed, 128), 8), payload, FLOOR).bits for seed in range(6)]
-    again = scheme.draw(StoredImage(textured(0, 128), 8), payload, FLOOR).bits
+    assert len(set(scheme.seeds)) == PILOTS
+    assert not set(scheme.seeds) & set(TiledScheme(scheme.network, OTHER).seeds)
+    drawn = [scheme.encode(PreparedImage.of(textured(seed, 128)), payload).bits for seed in range(6)]
+    again = scheme.encode(PreparedImage.of(textured(0, 128)), payload).bits
     np.testing.assert_array_equal(again, drawn[0])
     apart = [np.count_nonzero(drawn[0] != other) for other in drawn[1:]]
     assert all(80 < number < 175 for number in apart)  # one message, 255 other bits
@@ -154,10 +154,9 @@ def test_pilots_differ_from_image_to_image_and_from_key_to_key(case: Case) -> No
 
 def test_bits_that_are_hard_to_read_are_drawn_more_strongly(case: Case) -> None:
     scheme = case.marker.scheme
-    assert isinstance(scheme, Woven)
-    look = scheme.look(StoredImage(case.marked.image, 8))
-    assert look.logits is not None
-    margins = np.abs(look.logits)
+    decoded = scheme.decode_aligned(PreparedImage.of(case.marked.image))
+    assert decoded.logits is not None
+    margins = np.abs(decoded.logits)
     assert margins.min() > 0.2 * np.median(margins)
 
 
@@ -165,27 +164,28 @@ def test_bits_that_are_hard_to_read_are_drawn_more_strongly(case: Case) -> None:
     ("shape", "factor", "scale"), [((64, 80), 1, 1.0), ((512, 700), 1, 2.0), ((4100, 2100), 2, 8.2)]
 )
 def test_what_is_seen_of_an_image(shape: tuple[int, int], factor: int, scale: float) -> None:
-    sight = Sight.of(StoredImage(np.full(shape, 51, np.uint8), 8))
-    assert sight.factor == factor
-    assert sight.scale == pytest.approx(scale, abs=0.01)
-    assert sight.picture.shape == (shape[0] // factor, shape[1] // factor)
-    np.testing.assert_allclose(sight.picture, 51, rtol=1e-5)
-    seen, inside, origin = sight.seen
+    prepared = PreparedImage.of(np.full(shape, 51, np.uint8))
+    assert prepared.factor == factor
+    assert prepared.scale == pytest.approx(scale, abs=0.01)
+    assert prepared.picture.shape == (shape[0] // factor, shape[1] // factor)
+    np.testing.assert_allclose(prepared.picture, 51, rtol=1e-5)
+    given = prepared.network_input
+    seen, inside, origin = given.grey, given.inside, given.origin
     assert origin.tolist() == [0, 0]
     assert not any(length % 8 for length in seen.shape)
     # As large as what the network draws into, and up to a cell more at the far edges.
     for length, side in zip(seen.shape, shape, strict=True):
-        assert 0 <= length - side / sight.scale < 8.01
+        assert 0 <= length - side / prepared.scale < 8.01
     np.testing.assert_allclose(seen, 51, rtol=1e-4)
-    assert inside[: int(shape[0] / sight.scale) - 1, : int(shape[1] / sight.scale) - 1].all()
+    assert inside[: int(shape[0] / prepared.scale) - 1, : int(shape[1] / prepared.scale) - 1].all()
 
 
 def test_images_that_are_too_oblong_are_refused_before_memory_is_taken(case: Case) -> None:
     image = StoredImage(np.broadcast_to(np.uint8(7), (64, 1 << 20)), 8)
     for call in (
         lambda: case.marker.extract(image),
-        lambda: case.marker.scheme.search(image),
-        lambda: case.marker.mark(image, "x", psnr=40.0),
+        lambda: case.marker.scheme.decode_registered(PreparedImage(image)),
+        lambda: case.marker.embed(image, "x", psnr=40.0),
     ):
         with pytest.raises(DataError, match="less oblong than 1048576 x 64: cut it into pieces"):
             call()

@@ -12,14 +12,17 @@ from scipy import ndimage
 
 from floormark.fidelity import fidelity
 from floormark.imageio import StoredImage, Window
-from floormark.strength import Drawing, Strongest, checked_floor, enlarged, highest_floor
+from floormark.options import checked_floor
+from floormark.prepared import PreparedImage
+from floormark.strength import Residual, enlarged, fit_to_floor, highest_floor
 from natural_images import natural_image
 
-BITS = np.zeros(1, np.uint8)
 
-
-def drawing(residual: NDArray[Any], scale: float = 1.0) -> Drawing:
-    return Drawing(BITS, residual.astype(np.float32), scale)
+def fitted(
+    image: StoredImage, residual: NDArray[Any], floor: float, limit: float, *, scale: float = 1.0, **options: Any
+) -> NDArray[Any]:
+    values = Residual(residual.astype(np.float32), scale)
+    return fit_to_floor(PreparedImage(image), values, floor, limit=limit, **options)
 
 
 def measured_psnr(before: NDArray[Any], after: NDArray[Any], peak: float) -> float:
@@ -69,7 +72,7 @@ def test_floors_regions_and_the_largest_difference_are_kept(
     span = image.peak * size * 10.0 ** random.uniform(-2.0, 0.0, (math.ceil(height / scale), 1))  # not everywhere alike
     residual = span * random.standard_normal((len(span), math.ceil(width / scale)))
     mask = random.random((height, width)) < 0.3 if protected else None
-    pixels = Strongest(image, drawing(residual, scale), 8.0, mask, largest).pixels(floor)
+    pixels = fitted(image, residual, floor, 8.0, scale=scale, protect=mask, max_difference=largest)
     found = fidelity(image, pixels, protected=mask)
     assert found.reaches(floor)
     assert found.protected_unchanged
@@ -88,12 +91,12 @@ def test_the_strongest_residual_keeps_the_floor_and_nearly_uses_it(
     peak = np.iinfo(dtype).max
     image = StoredImage(random.integers(0, peak + 1, (96, 64), dtype), np.iinfo(dtype).bits)
     residual = size * peak * random.standard_normal((96, 64))
-    pixels = Strongest(image, drawing(residual), 1e6).pixels(floor)
+    pixels = fitted(image, residual, floor, 1e6)
     used = fidelity(image, pixels).shown
     assert used is not None
     # All patches are alike, and one of 6,144 values more changed by one level moves the PSNR by less than 0.1 dB.
     assert floor <= measured_psnr(image.pixels, pixels, used) < floor + 1.0
-    weak = Strongest(image, drawing(residual), 0.5).pixels(25.0)
+    weak = fitted(image, residual, 25.0, 0.5)
     assert np.abs(weak.astype(np.int64) - image.pixels).max() <= 0.5 * np.abs(residual).max() + 0.5
 
 
@@ -102,7 +105,7 @@ def test_a_calm_patch_gets_less_and_the_others_what_is_left() -> None:
     pixels = random.integers(60, 190, (96, 160), np.uint8)
     pixels[:, :32] = 127
     residual = random.standard_normal(pixels.shape)
-    change = Strongest(StoredImage(pixels, 8), drawing(residual), 1e3).pixels(40.0).astype(np.float64) - pixels
+    change = fitted(StoredImage(pixels, 8), residual, 40.0, 1e3).astype(np.float64) - pixels
     calm, lively = np.square(change[:, :32]).mean(), np.square(change[:, 96:]).mean()
     # Its floor is 18 dB above that of a mean patch, itself 3 below; theirs is not above the whole image's.
     assert calm <= 255.0**2 * 10.0 ** (-(40.0 + 15.0) / 10.0)
@@ -116,7 +119,7 @@ def test_a_mark_as_coarse_as_the_patches_is_not_given_up() -> None:
     coarse = natural_image(height=2 * patches, width=2 * patches, seed=3)
     smooth = ndimage.zoom(coarse.astype(np.float64), 16, order=3)
     image = StoredImage((smooth + random.normal(0.0, 1.5, smooth.shape)).round().clip(0, 255).astype(np.uint8), 8)
-    marked = Strongest(image, drawing(random.normal(size=(patches, patches)), 32.0), limit=100.0).pixels(50.0)
+    marked = fitted(image, random.normal(size=(patches, patches)), 50.0, 100.0, scale=32.0)
     assert (marked != image.pixels).mean() > 0.2
     assert min(fidelity(image, marked).floors) >= 50.0
 
@@ -124,7 +127,7 @@ def test_a_mark_as_coarse_as_the_patches_is_not_given_up() -> None:
 @pytest.mark.parametrize("size", [0.0, 1e-9])
 def test_nothing_to_add_changes_nothing(size: float) -> None:
     pixels = natural_image(height=80, width=90)
-    found = Strongest(StoredImage(pixels, 8), drawing(np.full(pixels.shape, size)), 8.0).pixels(40.0)
+    found = fitted(StoredImage(pixels, 8), np.full(pixels.shape, size), 40.0, 8.0)
     np.testing.assert_array_equal(found, pixels)
 
 
@@ -133,11 +136,11 @@ def test_bands_of_rows_are_enlarged_as_the_whole(monkeypatch: pytest.MonkeyPatch
     whole = enlarged(values, 2.5, slice(0, 100), 75)
     parts = [enlarged(values, 2.5, slice(top, top + 32 if top < 96 else 100), 75) for top in range(0, 100, 32)]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-4)
-    image, one = StoredImage(natural_image(height=100, width=75), 8), drawing(20 * values, 2.5)
-    at_once = Strongest(image, one, 8.0).pixels(38.0)
-    monkeypatch.setattr("floormark.strength.BAND", 32 * 75)
-    monkeypatch.setattr("floormark.strength.KEPT", 0)  # made anew for each look
-    banded = Strongest(image, one, 8.0).pixels(38.0)
+    image = StoredImage(natural_image(height=100, width=75), 8)
+    at_once = fitted(image, 20 * values, 38.0, 8.0, scale=2.5)
+    monkeypatch.setattr("floormark.strength.BAND_VALUES", 32 * 75)
+    monkeypatch.setattr("floormark.strength.KEPT_VALUES", 0)  # computed anew for each trial
+    banded = fitted(image, 20 * values, 38.0, 8.0, scale=2.5)
     assert np.mean(banded != at_once) < 0.001  # another order of sums may round otherwise
 
 

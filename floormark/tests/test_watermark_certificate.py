@@ -26,7 +26,7 @@ changed = st.builds(
     shown_psnr=finite,
     largest_change=st.floats(0, 65535),
     unit=st.text(max_size=20),
-    patch_psnr=finite,
+    min_adjusted_patch_psnr=finite,
     worst_patch=st.just("32,0,32,8"),
 )
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
@@ -65,7 +65,7 @@ def test_the_floor_decides() -> None:
     assert example(fidelity=same, floor=100.0).satisfied  # nothing changed
     for lower in (
         dataclasses.replace(example().fidelity, shown_psnr=39.9),
-        dataclasses.replace(example().fidelity, patch_psnr=39.9),
+        dataclasses.replace(example().fidelity, min_adjusted_patch_psnr=39.9),
     ):
         assert not example(fidelity=lower).satisfied
     touched = dataclasses.replace(same, protected_unchanged=False)
@@ -124,7 +124,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
         (damaged(**{"x" * 10**5: 1}), "unknown entry"),
         (damaged(inner={"psnr": None}), "agree on whether a pixel changed"),
         (damaged(inner={"shown_psnr": None}), "agree on whether a pixel changed"),
-        (damaged(inner={"patch_psnr": None, "worst_patch": None}), "agree on whether a pixel changed"),
+        (damaged(inner={"min_adjusted_patch_psnr": None, "worst_patch": None}), "agree on whether a pixel changed"),
         (damaged(inner={"worst_patch": "everywhere"}), "worst patch"),
         (damaged(inner={"shown": 0.0}), "width of what is shown"),
         (damaged(inner={"largest_change": None}), "largest change"),

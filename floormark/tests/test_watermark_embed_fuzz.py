@@ -14,15 +14,15 @@ from dicom_files import make
 from floormark import Payload, Watermarker
 from floormark.certificate import certificate_path
 from floormark.errors import FloormarkError
-from floormark.files.marking import FileMarker
 from floormark.verify import verify_files
+from marking import marking
 from natural_images import natural_image
 from test_formats_fuzz import damaged
 
 # As small as holds a message of one byte, so that thousands take minutes.
 GREY, COLOUR = (natural_image(channels, height=160, width=168)[30:, 40:] for channels in (1, 3))
 DEEP = GREY.astype(np.uint16) * 16
-MARKER = FileMarker(Watermarker.load(), Payload.of(b"x"), 32.0, force=True, lossy=True)
+MARKER = marking(Watermarker.load(), Payload.of(b"x"), 32.0, force=True, lossy=True)
 
 
 def encoded(values: NDArray[Any], kind: str, **options: Any) -> bytes:

@@ -17,9 +17,13 @@ from dicom_files import make, opened
 from floormark import Key, Payload, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, sha256
 from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError
-from floormark.files.marking import FileMarker, Region
+from floormark.files.marking import FileMarker
 from floormark.imageio import read
+from floormark.options import EmbedOptions
+from floormark.prepared import PreparedImage
+from floormark.region import Region
 from floormark.verify import verify_files
+from marking import marking
 from natural_images import natural_image
 
 MARKER = Watermarker.load()
@@ -29,7 +33,7 @@ DEEP = (GREY.astype(np.uint16) * 12 + np.random.default_rng(0).integers(0, 12, G
 
 
 def file_marker(floor: float = 40.0, **options: Any) -> FileMarker:
-    return FileMarker(MARKER, TEXT, floor, **options)
+    return marking(MARKER, TEXT, floor, **options)
 
 
 def saved(path: Path, values: NDArray[Any], **options: Any) -> Path:
@@ -136,7 +140,7 @@ def test_a_file_that_would_not_be_believed_is_refused(tmp_path: Path, monkeypatc
     # As if writing the file, and nothing before it, took away what tells the image from others.
     monkeypatch.setattr(Watermarker, "extract", lambda self, image: replace(extract(self, image), belongs=False))
     with pytest.raises(RefusedError, match="another image"):
-        file_marker().mark_file(source, tmp_path / "b.png")
+        file_marker(36.0, lossy=True).mark_file(source, tmp_path / "b.jpg")
     assert names(tmp_path) == {"a.png"}
 
 
@@ -157,7 +161,7 @@ def test_floor_and_message_are_judged_before_any_file() -> None:
     with pytest.raises(ConfigurationError, match="expected a PSNR floor"):
         file_marker(10.0)
     with pytest.raises(ConfigurationError, match="expected a payload of 1 to 16 bytes"):
-        FileMarker(MARKER, Payload.from_text("x" * 17), 40.0)
+        marking(MARKER, Payload.from_text("x" * 17), 40.0)
 
 
 def test_regions_stay_bit_exact_in_the_file(tmp_path: Path) -> None:
@@ -293,7 +297,9 @@ def forged(source: Path, target: Path, floor: float = 25.0, **changes: Any) -> P
     """An unsigned certificate of true numbers, but for ``changes``, as anybody could write it for any two files."""
     before, after = read(source), read(target)
     found = MARKER.extract(after)
-    told = MARKER.certify(before, after.pixels, found.corrected_errors, (before.sha256, after.sha256), floor)
+    options, hashes = EmbedOptions(psnr=floor), (before.sha256, after.sha256)
+    errors = found.corrected_errors
+    told = MARKER.certify(PreparedImage(before), after.pixels, options, bit_errors=errors, hashes=hashes)
     inner = {name: value for name, value in changes.items() if hasattr(told.fidelity, name)}
     outer = {name: value for name, value in changes.items() if name not in inner}
     replace(told, fidelity=replace(told.fidelity, **inner), **outer).write(certificate_path(target))
@@ -309,14 +315,14 @@ def test_the_floor_of_the_verifier_is_measured_whatever_the_certificate_says(tmp
     beside = forged(source, target, floor=30.0)
     found = verify_files(MARKER, source, target, floor=42)
     assert found.fidelity.psnr is not None
-    assert found.fidelity.patch_psnr is not None
-    assert found.fidelity.psnr > 42 > found.fidelity.patch_psnr
+    assert found.fidelity.min_adjusted_patch_psnr is not None
+    assert found.fidelity.psnr > 42 > found.fidelity.min_adjusted_patch_psnr
     assert [problem for problem in found.problems if "below the floor of 42" in problem]
     entries = json.loads(beside.read_text())
-    for name in ("shown_psnr", "patch_psnr", "worst_patch"):
+    for name in ("shown_psnr", "min_adjusted_patch_psnr", "worst_patch"):
         del entries["fidelity"][name]
     beside.write_text(json.dumps(entries))
-    with pytest.raises(DataError, match="shown_psnr, patch_psnr, worst_patch"):
+    with pytest.raises(DataError, match="shown_psnr, min_adjusted_patch_psnr, worst_patch"):
         verify_files(MARKER, source, target, floor=42)
 
 
@@ -327,7 +333,7 @@ def test_ten_bits_in_sixteen_are_measured_in_what_is_shown(tmp_path: Path) -> No
     assert found.fidelity.psnr is not None
     assert found.fidelity.psnr > 60
     assert [problem for problem in found.problems if "below the floor of 60" in problem]
-    forged(source, target, shown_psnr=70.0, patch_psnr=70.0)
+    forged(source, target, shown_psnr=70.0, min_adjusted_patch_psnr=70.0)
     assert [problem for problem in verify_files(MARKER, source, target).problems if "says shown_psnr 70" in problem]
 
 
@@ -345,7 +351,7 @@ def test_ten_bits_in_sixteen_are_measured_in_what_is_shown(tmp_path: Path) -> No
         ({"shown": 99.0}, "shown 99"),
         ({"largest_change": 0.5}, "largest_change 0.5"),
         ({"worst_patch": "0,0,32,31"}, "worst_patch 0,0,32,31"),
-        ({"patch_psnr": 99.0}, "patch_psnr 99"),
+        ({"min_adjusted_patch_psnr": 99.0}, "min_adjusted_patch_psnr 99"),
     ],
 )
 def test_what_a_forged_certificate_claims_is_found(
@@ -444,8 +450,8 @@ def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> Non
 def test_real_dicom_is_marked_and_never_written_as_something_else(tmp_path: Path) -> None:
     source = Path(str(get_testdata_file("CT_small.dcm", download=False)))  # 128 x 128, 16 bits signed
     with pytest.raises(RefusedError, match=r"CT_small.dcm: .* the highest floor that works is \d+(\.5)? dB$"):
-        FileMarker(MARKER, Payload.of(b"x"), 50.0).mark_file(source, tmp_path / "1.2.840")  # of its window, of 400 HU
-    FileMarker(MARKER, Payload.of(b"x"), 30.0).mark_file(source, tmp_path / "1.2.840")
+        marking(MARKER, Payload.of(b"x"), 50.0).mark_file(source, tmp_path / "1.2.840")  # of its window, of 400 HU
+    marking(MARKER, Payload.of(b"x"), 30.0).mark_file(source, tmp_path / "1.2.840")
     found = verify_files(MARKER, source, tmp_path / "1.2.840")
     assert (found.problems, found.extracted.message) == ((), b"x")
     with pytest.raises(ConfigurationError, match="a DICOM image is written as DICOM only"):

@@ -14,7 +14,9 @@ from floormark import Key, Payload, Watermarker
 from floormark.disk import PARTIAL, alone
 from floormark.errors import ConfigurationError, DataError
 from floormark.files.folder import FOLDER_FILE, FileResult, Status, extract_file, image_files, mark_folder, tasks
-from floormark.files.marking import FileMarker, Region
+from floormark.files.marking import FileMarker
+from floormark.region import Region
+from marking import marking
 from natural_images import natural_image
 
 MARKER = Watermarker.load()
@@ -23,7 +25,7 @@ GREY = natural_image(height=256, width=256)
 
 def file_marker(text: str = "hello", floor: float = 40.0, **options: Any) -> FileMarker:
     marker = Watermarker(MARKER.network, key=options.pop("key", None))
-    return FileMarker(marker, Payload.from_text(text), floor, **options)
+    return marking(marker, Payload.from_text(text), floor, **options)
 
 
 def folder(base: Path, *names: str) -> Path:
@@ -160,7 +162,7 @@ def test_going_on_with_something_else_is_refused(tmp_path: Path) -> None:
             file_marker("other", protect=protect),
             file_marker(protect=protect, key=Key(b"0123456789abcdef")),
         ],
-        "floor 40.0 there, 41.0 here": [file_marker(floor=41.0, protect=protect)],
+        "psnr 40.0 there, 41.0 here": [file_marker(floor=41.0, protect=protect)],
         "protect": [file_marker(), file_marker(protect=Region.parse(str(mask)))],
         "lossy": [file_marker(protect=protect, lossy=True)],
     }

@@ -20,7 +20,8 @@ from floormark import Payload, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries
 from floormark.errors import ConfigurationError, DataError, OutputError
 from floormark.files.folder import Status, image_files, mark_folder, tasks
-from floormark.files.marking import FileMarker, Region
+from floormark.files.marking import FileMarker
+from floormark.region import Region
 from floormark.signing import (
     Signer,
     canonical,
@@ -31,6 +32,7 @@ from floormark.signing import (
     write_keys,
 )
 from floormark.verify import Verification, verify_files
+from marking import marking
 from natural_images import natural_image
 from test_watermark_certificate import certificates, example
 
@@ -40,7 +42,7 @@ GREY = natural_image(height=256, width=256)
 
 
 def file_marker(signer: Signer | None = MINE, **options: Any) -> FileMarker:
-    return FileMarker(MARKER, Payload.from_text("hello"), 40.0, signer=signer, **options)
+    return marking(MARKER, Payload.from_text("hello"), 40.0, signer=signer, **options)
 
 
 @pytest.fixture(scope="module")

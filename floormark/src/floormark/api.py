@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Self
@@ -12,27 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floormark.certificate import ImageCertificate
-from floormark.display_range import shown_range
 from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.fidelity import fidelity
-from floormark.imageio import StoredImage
 from floormark.network import SHIPPED_FILE, Lattice, load_network, network_name
+from floormark.options import EmbedOptions
 from floormark.payload import Extracted, Key, Payload
-from floormark.strength import FLOOR_STEP, Strongest, checked_floor, highest_floor
-from floormark.tiling import Woven
+from floormark.prepared import PreparedImage
+from floormark.region import Region
+from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
+from floormark.tiling import Decoded, TiledScheme
 
 MODEL_FILE = "model.safetensors"
 """What was trained, in the folder of its run."""
-STRONGEST = 24.0
-"""How many times its residual a network is given where the floor leaves room."""
-SEARCHED = 1 << 22, 1 << 23
-"""Values of the largest images for which the highest floor that works is looked for: finely, and coarsely."""
-OBLONG = 16
-"""How many times longer than wide they are at most: of narrow ones the network sees more."""
-NOTHING = "no floor would work"
-OTHERS = "the mark hides what tells this image from others, so that its message would be taken for another image's"
-MUCH = 0.25
-"""Share of an image; where more is protected, that is named as a reason."""
+FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
+"""Values of the largest images for which the highest floor that works is searched for: finely, and coarsely."""
+MAX_OBLONG = 16
+"""How many times longer than wide such images are at most: of narrow ones the network is given more pixels."""
+MUCH_PROTECTED = 0.25
+"""Part of an image; where more is protected, that is named as a reason."""
+NO_FLOOR_WORKS = "no floor would work"
+TAKEN_FOR_ANOTHER = (
+    "the mark hides what tells this image from others, so that its message would be taken for another image's"
+)
 
 Message = Payload | str | bytes
 
@@ -44,6 +46,16 @@ class Embedded:
     image: NDArray[Any]
     """The stored integers, of the same shape and type as those given."""
     certificate: ImageCertificate
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """Pixels that carry a message, and what is read of them."""
+
+    pixels: NDArray[Any]
+    decoded: Decoded
+    bit_errors: int
+    """How many bits are read wrong."""
 
 
 class Watermarker:
@@ -68,7 +80,7 @@ class Watermarker:
             raise ConfigurationError(f"expected a network of the kind lattice, got {type(network).__name__}")
         self.network = network.eval()
         self.model = network_name(network)
-        self.scheme = Woven(network, key)
+        self.scheme = TiledScheme(network, key)
         self.codec = self.scheme.codec
 
     @classmethod
@@ -76,12 +88,12 @@ class Watermarker:
         """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
-                return cls(_lattice(file), key=key)
+                return cls(_load_lattice(file), key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
-        return cls(_lattice(file), key=key)
+        return cls(_load_lattice(file), key=key)
 
     def embed(
         self,
@@ -89,7 +101,7 @@ class Watermarker:
         message: Message,
         *,
         psnr: float = 45.0,
-        protect: NDArray[np.bool_] | None = None,
+        protect: Region | NDArray[np.bool_] | None = None,
         max_difference: float | None = None,
         replace: bool = False,
     ) -> Embedded:
@@ -99,7 +111,7 @@ class Watermarker:
             image: an array ``(H, W)`` or ``(H, W, 3)`` of uint8 or uint16, or a Pillow image in grey or RGB.
             message: text, bytes, or a :class:`Payload`.
             psnr: floor in dB that the stored integers keep; that of a patch is the higher the calmer it is.
-            protect: True where no pixel may change, shape ``(H, W)``.
+            protect: where no pixel may change, such as a mask that is True there, shape ``(H, W)``.
             max_difference: the most by which a stored value may change.
             replace: write the message in the place of the one that is there, instead of refusing that.
 
@@ -109,149 +121,120 @@ class Watermarker:
             DataError: not an image of this kind, or one too small.
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
-        stored = as_stored(image)
-        pixels, errors = self.mark(
-            stored, message, psnr=psnr, protect=protect, max_difference=max_difference, replace=replace
-        )
-        hashes = _digest(stored.pixels), _digest(pixels)
-        return Embedded(pixels, self.certify(stored, pixels, errors, hashes, psnr, protect))
+        options = EmbedOptions(psnr=psnr, protect=protect, max_difference=max_difference, replace=replace)
+        original = PreparedImage.of(image)
+        marked = self.mark(original, message, options)
+        hashes = _digest(original.pixels), _digest(marked.pixels)
+        certificate = self.certify(original, marked.pixels, options, bit_errors=marked.bit_errors, hashes=hashes)
+        return Embedded(marked.pixels, certificate)
 
     def extract(self, image: Any) -> Extracted:
-        """Read the message of an image, if it has one; arguments as for :meth:`embed`.
+        """Read the message of an image, if it has one; ``image`` as for :meth:`embed`.
 
-        One look if nobody moved the image; else it is looked for.
+        An image that nobody moved is decoded at once; any other is registered first.
         """
-        stored = as_stored(image)
-        found = self.scheme.look(stored).found or self.scheme.search(stored)
+        prepared = PreparedImage.of(image)
+        found = self.scheme.decode_aligned(prepared).found or self.scheme.decode_registered(prepared)
         if found is None:
             return Extracted()
-        return replace(found, chance=min(1.0, self.scheme.tries * found.chance))
+        return dataclasses.replace(found, chance=min(1.0, self.scheme.trials * found.chance))
 
-    def mark(
-        self,
-        image: StoredImage,
-        message: Message,
-        *,
-        psnr: float,
-        protect: NDArray[np.bool_] | None = None,
-        max_difference: float | None = None,
-        replace: bool = False,
-    ) -> tuple[NDArray[Any], int]:
-        """The image's pixels with the message in them, and how many bits are read wrong, or :class:`RefusedError`."""
-        floor = checked_floor(psnr)
+    def mark(self, original: PreparedImage, message: Message, options: EmbedOptions) -> Marked:
+        """The image's pixels with the message in them, or :class:`RefusedError`."""
         payload = Payload.of(message)
-        self.codec.correctable(len(payload.content))  # refuses what is too long before any work
-        self.scheme.check_room(image)
-        there = self.scheme.look(image)
-        if there.found is not None and not replace:
+        correctable = self.codec.correctable(len(payload.content))  # refuses what is too long before any work
+        self.scheme.check_size(original)
+        there = self.scheme.decode_aligned(original)
+        if there.found is not None and not options.replace:
             raise RefusedError(
                 f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
             )
-        instead = None if there.found is None else there
-        mask = None if protect is None else _checked_mask(protect, image)
+        mask = options.mask(original.pixels.shape)
+        encoded = self.scheme.encode(original, payload, replaced=None if there.found is None else there)
 
-        def attempt(at: float) -> tuple[NDArray[Any], int, bool, bool]:
-            """Pixels at a floor, how many bits are read wrong, whether that leaves reserves, and whose message it is.
-
-            The reserves are for what may happen to the file; the last is False if it would be taken for another's.
-            """
-            drawing = self.scheme.draw(image, payload, at, instead=instead)
-            pixels = Strongest(image, drawing, STRONGEST, mask, max_difference).pixels(at)
-            look = self.scheme.look(image.with_pixels(pixels))
+        def attempt(floor: float) -> Marked:
+            residual = self.scheme.residual(original, encoded, floor)
+            pixels = fit_to_floor(original, residual, floor, protect=mask, max_difference=options.max_difference)
+            decoded = self.scheme.decode_aligned(original.with_pixels(pixels))
             wrong = self.codec.bits
-            if look.logits is not None:
-                wrong = int(np.count_nonzero((look.logits > 0) != drawing.bits))
-            # What counting errors can correct must do here; weighing them is left for what happens to the file.
-            enough = wrong <= self.codec.correctable(len(payload.content))
-            readable = enough and look.found is not None and look.found.payload == payload
-            return pixels, wrong, readable, look.found is None or look.found.belongs is not False
+            if decoded.logits is not None:
+                wrong = int(np.count_nonzero((decoded.logits > 0) != encoded.bits))
+            return Marked(pixels, decoded, wrong)
 
-        pixels, errors, readable, believed = attempt(floor)
-        if readable and believed:
-            return pixels, errors
-        if readable:
-            raise RefusedError(f"{OTHERS}: try a higher floor than {floor:g} dB")
-        advice = "try a lower floor"
-        narrow, long = sorted(image.pixels.shape[:2])
-        if image.pixels.size <= SEARCHED[1] and long <= OBLONG * narrow:
-            step = FLOOR_STEP if image.pixels.size <= SEARCHED[0] else 4 * FLOOR_STEP
-            highest = highest_floor(lambda at: all(attempt(at)[2:]), floor, step=step)
-            advice = f"the highest floor that works is {highest:g} dB" if highest else NOTHING
+        def readable(marked: Marked) -> bool:
+            # As many errors as are always corrected; what soft decoding adds is left for what happens to the file.
+            found = marked.decoded.found
+            return marked.bit_errors <= correctable and found is not None and found.payload == payload
+
+        def works(floor: float) -> bool:
+            marked = attempt(floor)
+            return readable(marked) and _believed(marked)
+
+        marked = attempt(options.psnr)
+        if readable(marked) and _believed(marked):
+            return marked
+        if readable(marked):
+            raise RefusedError(f"{TAKEN_FOR_ANOTHER}: try a higher floor than {options.psnr:g} dB")
+        advice, size = "try a lower floor", original.pixels.size
+        narrow, long = sorted(original.pixels.shape[:2])
+        if size <= COARSE_SEARCH_VALUES and long <= MAX_OBLONG * narrow:
+            step = FLOOR_STEP if size <= FINE_SEARCH_VALUES else 4 * FLOOR_STEP
+            highest = highest_floor(works, options.psnr, step=step)
+            advice = f"the highest floor that works is {highest:g} dB" if highest else NO_FLOOR_WORKS
+        why = _difficulty(self.scheme.tiles(original), mask, hopeless=advice == NO_FLOOR_WORKS)
         raise RefusedError(
-            f"{errors} of {self.network.bits} bits are wrong when read back at {floor:g} dB{_in_window(image)}: "
-            f"{_difficulty(self.scheme.room(image), protect, hopeless=advice == NOTHING)}; {advice}"
+            f"{marked.bit_errors} of {self.network.bits} bits are wrong when read back at {options.psnr:g} dB"
+            f"{_in_window(original)}: {why}; {advice}"
         )
 
     def certify(
         self,
-        original: StoredImage,
+        original: PreparedImage,
         marked: NDArray[Any],
+        options: EmbedOptions,
+        *,
         bit_errors: int,
         hashes: tuple[str, str],
-        floor: float,
-        protect: NDArray[np.bool_] | None = None,
     ) -> ImageCertificate:
         """What holds for ``original`` and the pixels it has become; ``hashes`` are of the two."""
         return ImageCertificate(
             *hashes,
             model=self.model,
-            floor=float(floor),
+            floor=options.psnr,
             bits=self.network.bits,
             bit_errors=bit_errors,
-            fidelity=fidelity(original, marked, protected=protect),
+            fidelity=fidelity(original, marked, protected=options.mask(marked.shape)),
+            protected=None if options.region is None else options.region.place,
         )
 
 
-def _lattice(file: Path) -> Lattice:
-    """The network in a file, which knows no other kind."""
+def _load_lattice(file: Path) -> Lattice:
     network = load_network(file)
-    assert isinstance(network, Lattice)
+    assert isinstance(network, Lattice)  # the only kind that is read here
     return network
 
 
-def _difficulty(room: float, protect: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
+def _believed(marked: Marked) -> bool:
+    """Whether the message is not taken for that of another image."""
+    return marked.decoded.found is None or marked.decoded.found.belongs is not False
+
+
+def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
     """Why an image may be a hard one."""
-    protected = 0.0 if protect is None else float(protect.mean())
-    reasons = ["the image is small"] if room < 2 else []
-    if protected > MUCH:
+    protected = 0.0 if mask is None else float(mask.mean())
+    reasons = ["the image is small"] if tiles < 2 else []
+    if protected > MUCH_PROTECTED:
         reasons.append(f"{100 * protected:.0f}% of it is protected")
     flat = "the image is too flat, too black or white, or nothing but noise"
     return " and ".join(reasons) or (flat if hopeless else "the floor is too high")
 
 
-def _in_window(image: StoredImage) -> str:
+def _in_window(image: PreparedImage) -> str:
     """In which window the floor is kept, if the image has one."""
-    if image.window is None:
-        return ""
-    return f" in its window of {shown_range(image)[1] * image.window.step:g} {image.window.unit or 'units'}"
-
-
-def as_stored(image: Any) -> StoredImage:
-    """An array or a Pillow image as stored integers."""
-    if isinstance(image, StoredImage):
-        return image
-    mode = None if isinstance(image, np.ndarray) else getattr(image, "mode", None)  # that of np.memmap is another
-    if mode is not None and mode not in ("L", "RGB", "I;16"):
-        raise DataError(f"expected an image in grey (L, I;16) or RGB, got mode {mode}: convert it first")
-    pixels = np.array(image)
-    shaped = pixels.ndim >= 2 and pixels.size and pixels.shape[2:] in ((), (3,))
-    if not shaped or pixels.dtype not in (np.uint8, np.uint16):
-        raise DataError(
-            f"expected an image (H, W) or (H, W, 3) of uint8 or uint16, got shape {pixels.shape} of {pixels.dtype}"
-        )
-    return StoredImage(pixels, 8 * pixels.itemsize)
-
-
-def _checked_mask(mask: NDArray[np.bool_], image: StoredImage) -> NDArray[np.bool_]:
-    protect = np.asarray(mask)
-    if protect.dtype != np.bool_ or protect.shape != image.pixels.shape[:2]:
-        raise ConfigurationError(
-            f"expected a mask of bool and shape {image.pixels.shape[:2]}, as the image, got {protect.dtype} of "
-            f"{protect.shape}"
-        )
-    return protect
+    window = image.image.window
+    return "" if window is None else f" in its window of {image.shown[1] * window.step:g} {window.unit or 'units'}"
 
 
 def _digest(pixels: NDArray[Any]) -> str:
-    """Of stored integers that are in no file: in the order of rows, low byte first."""
+    """The SHA-256 of stored integers that are in no file: in the order of rows, low byte first."""
     return hashlib.sha256(np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<")).tobytes()).hexdigest()

@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 from floormark.disk import open_regular, read_json, write_json
 from floormark.errors import DataError, did_you_mean
 from floormark.fidelity import Fidelity
-from floormark.imageio import naming
-from floormark.strength import HIGHEST_FLOOR, LOWEST_FLOOR
+from floormark.imageio import prefix_path
+from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 
 FORMAT = "floormark-certificate-3"
 ALGORITHM = "ed25519"
-MAX_FILE = 1 << 20  # bytes; a certificate has about one thousand
+MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200
 """What no number and no text of a certificate exceeds."""
-SHOWN = 60  # characters of a wrong entry that an error repeats
+SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error repeats
 HASH = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
 Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
@@ -116,14 +116,14 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
 
     The file has all entries of its format, each within what it can be. Whether they are true, only images tell.
     """
-    entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_FILE)
+    entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_CERTIFICATE_BYTES)
     values = dict(entries)
     if values.pop("format", None) != FORMAT:
         raise DataError(
             f"{path}: is not a certificate of a marked image of this version of floormark ({FORMAT}): mark it again"
         )
     told = values.pop("satisfied", None)
-    with naming(Path(path)):
+    with prefix_path(Path(path)):
         values["fidelity"] = _checked(_build(Fidelity, values.get("fidelity")))
         if values.get("signature") is not None:
             values["signature"] = _build(Signature, values["signature"])
@@ -135,9 +135,9 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
 
 def _checked(fidelity: Fidelity) -> Fidelity:
     """What was measured as :func:`~floormark.fidelity.fidelity` measures it: all of it, of one image."""
-    measured = (fidelity.shown_psnr, fidelity.patch_psnr, fidelity.worst_patch)
+    measured = (fidelity.shown_psnr, fidelity.min_adjusted_patch_psnr, fidelity.worst_patch)
     if any((one is None) != (fidelity.psnr is None) for one in measured):
-        raise DataError("expected psnr, shown_psnr, patch_psnr and worst_patch to agree on whether a pixel changed")
+        raise DataError("expected all values of PSNR and worst_patch to agree on whether a pixel changed")
     if fidelity.worst_patch is not None and not PLACE.fullmatch(fidelity.worst_patch):
         raise DataError(f"expected x,y,w,h as the worst patch, got {fidelity.worst_patch!r}")
     if (fidelity.shown or 0) <= 0 or fidelity.largest_change is None or fidelity.largest_change < 0:
@@ -153,7 +153,7 @@ def _build(kind: type[Kind], values: Any) -> Kind:
         raise DataError(f"expected the entries of {kind.__name__.lower()}, got {type(values).__name__}")
     hints = typing.get_type_hints(kind)
     if unknown := [name for name in values if name not in hints]:
-        raise DataError(f"unknown entry {unknown[0][:SHOWN]!r}.{did_you_mean(unknown[0], list(hints))}")
+        raise DataError(f"unknown entry {unknown[0][:SHOWN_CHARACTERS]!r}.{did_you_mean(unknown[0], list(hints))}")
     # Also those with a default: who takes an entry out must not lower what is compared.
     if missing := [name for name in hints if name not in values]:
         raise DataError(f"expected the entries {', '.join(missing)}, got none")
@@ -162,7 +162,7 @@ def _build(kind: type[Kind], values: Any) -> Kind:
         kinds = typing.get_args(hint) or (hint,)
         if type(entry) not in kinds or (isinstance(entry, float) and not math.isfinite(entry)):
             expected = " or ".join("null" if kind is types.NoneType else kind.__name__ for kind in kinds)
-            got = type(entry).__name__ if isinstance(entry, dict | list) else repr(entry)[:SHOWN]
+            got = type(entry).__name__ if isinstance(entry, dict | list) else repr(entry)[:SHOWN_CHARACTERS]
             raise DataError(f"expected {name} to be a finite {expected}, got {got}")
         if (type(entry) is int and entry > MAX_COUNT) or (type(entry) is str and len(entry) > MAX_TEXT):
             raise DataError(f"expected {name} to be a number or a text of usual size, got a longer one")

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
+from floormark.display_range import patch_sizes, patch_squares
 from floormark.errors import DataError
 from floormark.imageio import StoredImage, bands
-from floormark.patches import PATCH
+from floormark.patches import PATCH_SIDE
+from floormark.prepared import PreparedImage
 
-BAND, SSIM_BAND = 1 << 20, 1 << 17  # values that are compared at once
+SSIM_BAND_VALUES = 1 << 17  # that are compared at once
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # pixels: side and standard deviation of its Gaussian window
 
 
@@ -41,8 +42,8 @@ class Fidelity:
     """:attr:`max_difference` in the unit of the modality."""
     unit: str = ""
     """Such as HU."""
-    patch_psnr: float | None = None
-    """The floor that every patch keeps: the least, over all, of its PSNR less what its floor is above the image's."""
+    min_adjusted_patch_psnr: float | None = None
+    """The floor that every patch keeps: the least PSNR of a patch, less what its floor lies above the image's."""
     worst_patch: str | None = None
     """Where that patch is: ``x,y,width,height``."""
 
@@ -55,16 +56,20 @@ class Fidelity:
     @property
     def floors(self) -> tuple[float, ...]:
         """What a floor must not be above: the PSNR of the image, in what is shown of it, and of the worst patch."""
-        return tuple(one for one in (self.psnr, self.shown_psnr, self.patch_psnr) if one is not None)
+        return tuple(one for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr) if one is not None)
 
     def reaches(self, floor: float) -> bool:
         """Whether image and patches keep a floor in dB."""
         return all(one >= floor for one in self.floors)
 
 
-def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None) -> Fidelity:
+def fidelity(
+    original: StoredImage | PreparedImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None
+) -> Fidelity:
     """Compare an image with the integers it has become; ``protected`` is True where nothing may change."""
-    pixels, peak = original.pixels, original.peak
+    prepared = PreparedImage.of(original)
+    image = prepared.image
+    pixels, peak = image.pixels, image.peak
     same = pixels.shape == marked.shape and pixels.dtype == marked.dtype
     if not same or pixels.dtype.kind not in "iu" or pixels.ndim not in (2, 3) or not pixels.size:
         raise DataError(
@@ -73,7 +78,7 @@ def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[
         )
     largest, changed, kept, untouched = 0, 0, 0, True
     patches = []
-    for rows in bands(pixels, BAND, unit=PATCH):
+    for rows in bands(pixels, unit=PATCH_SIDE):
         difference = np.abs(marked[rows].astype(np.int32) - pixels[rows])
         patches.append(patch_squares(difference))
         largest = max(largest, int(difference.max()))
@@ -84,13 +89,12 @@ def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[
             untouched &= not touched[protected[rows]].any()
     squares = np.concatenate(patches)
     total = int(squares.sum())
-    span = shown_range(original)[1]
-    window = original.window
-    worst, where = _worst_patch(original, squares, span) if total else (None, None)
+    span, window = prepared.shown[1], image.window
+    worst, where = _worst_patch(prepared, squares) if total else (None, None)
     return Fidelity(
         peak=peak,
         psnr=10.0 * math.log10(peak**2 * pixels.size / total) if total else None,
-        ssim=ssim(original, marked),
+        ssim=ssim(image, marked),
         max_difference=largest,
         changed_share=changed / (pixels.shape[0] * pixels.shape[1]),
         protected_pixels=kept,
@@ -99,19 +103,19 @@ def fidelity(original: StoredImage, marked: NDArray[Any], *, protected: NDArray[
         shown_psnr=10.0 * math.log10(span**2 * pixels.size / total) if total else None,
         largest_change=float(largest * (1.0 if window is None else window.step)),
         unit="" if window is None else window.unit,
-        patch_psnr=worst,
+        min_adjusted_patch_psnr=worst,
         worst_patch=where,
     )
 
 
-def _worst_patch(original: StoredImage, squares: NDArray[np.int64], span: float) -> tuple[float, str]:
-    """The floor that the patch nearest to its own keeps, and where it is."""
-    mean = np.maximum(squares, 1e-9) / patch_sizes(original.pixels.shape) / span**2
-    reached = -10.0 * np.log10(mean) - relative_floors(original)
+def _worst_patch(original: PreparedImage, squares: NDArray[np.int64]) -> tuple[float, str]:
+    """The least adjusted PSNR of a patch, and where that patch is."""
+    mean = np.maximum(squares, 1e-9) / patch_sizes(original.pixels.shape) / original.shown[1] ** 2
+    reached = -10.0 * np.log10(mean) - original.relative_floors
     row, column = np.unravel_index(int(reached.argmin()), reached.shape)
     height, width = original.pixels.shape[:2]
-    top, left = PATCH * int(row), PATCH * int(column)
-    return float(reached.min()), f"{left},{top},{min(PATCH, width - left)},{min(PATCH, height - top)}"
+    top, left = PATCH_SIDE * int(row), PATCH_SIDE * int(column)
+    return float(reached.min()), f"{left},{top},{min(PATCH_SIDE, width - left)},{min(PATCH_SIDE, height - top)}"
 
 
 def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
@@ -129,7 +133,9 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     down, across = (np.pad(np.arange(length), size // 2, mode="reflect") for length in marked.shape[:2])
     images = [np.atleast_3d(image) for image in (original.pixels, marked)]
     total = 0.0
-    for rows in bands(np.broadcast_to(images[0][:1], (len(down), *images[0].shape[1:])), SSIM_BAND, overlap=size - 1):
+    for rows in bands(
+        np.broadcast_to(images[0][:1], (len(down), *images[0].shape[1:])), SSIM_BAND_VALUES, overlap=size - 1
+    ):
         first, second = (
             torch.from_numpy((image[down[rows]][:, across] - float(original.lowest)) / peak) for image in images
         )

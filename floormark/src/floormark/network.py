@@ -7,6 +7,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,16 +31,16 @@ GROUPS = 8
 """That group norm divides the channels of a layer into."""
 TILE = 64
 """Side in pixels of what repeats."""
-ACROSS = TILE // CELL
+CELLS_ACROSS = TILE // CELL
 SLOTS = 4
 """Bits that are written into each cell."""
-STROKE = 16
-"""Side in pixels of the strokes that bits are drawn with: twice a cell, so that neighbours run into each other."""
-PILOT = 0.5
-"""Size of the pilot beside that of the message: a fifth of the energy."""
+BASIS_SIDE = 16
+"""Side in pixels of the basis patterns that bits are drawn with: twice a cell, so that neighbours overlap."""
+PILOT_AMPLITUDE = 0.5
+"""Of the pilot, relative to the message: a fifth of the energy."""
 PILOT_BAND = 5.0, 22.0
-"""Lowest and highest number of waves of a pilot in a tile: of less a lung is full, of more JPEG leaves nothing."""
-STRENGTH = 0.02
+"""Lowest and highest frequency of a pilot, in waves per tile: lungs are full of lower ones, JPEG takes higher ones."""
+UNIT_CHANGE = 0.02
 """Change of a pixel where the gain is one."""
 
 
@@ -107,15 +108,29 @@ def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
     return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
 
 
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """Messages as they will be drawn into images, before the emphasis of their bits is chosen."""
+
+    signs: Tensor
+    """Of the bit of each slot, ``(B, 4, h, w)``."""
+    amounts: Tensor
+    """How strongly each slot is drawn, same shape."""
+    pilot: Tensor
+    """Shape ``(B, 1, H, W)``."""
+    gain: Tensor
+    """How much a pixel may change, same shape."""
+
+
 class Lattice(Network):
     """A tile of 64 x 64 pixels that carries the whole message, laid side by side all over the image.
 
-    A residual is ``gain(image) * (strokes(message) + pilot)``. The gain is what the floors of the patches allow, times
-    what is learned. The strokes are learned and linear in the bits, each of which has a place in the tile; the network
-    only decides how strongly each place of each tile is drawn, always with the sign of its bit. So the mark stays
-    periodic: its period and angle show in the autocorrelation of an image that was cropped, scaled and turned, and the
-    known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for every place, and those of a bit
-    are added over all tiles that are left.
+    The residual is ``gain(image) * (message pattern + pilot)``. The gain is what the floors of the patches allow, times
+    a learned one. The message pattern is a sum of learned basis patterns, linear in the bits, each of which has its
+    slots in the tile; the network decides how strongly each slot of each tile is drawn, always with the sign of its
+    bit. So the mark stays periodic: its period and angle show in the autocorrelation of an image that was cropped,
+    resized and rotated, and the known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for
+    every slot, and those of a bit are added over all tiles.
 
     One residual serves all channels of an image, so nothing is lost where a file is stored in grey.
 
@@ -135,14 +150,15 @@ class Lattice(Network):
             raise ConfigurationError(f"expected a size that is a multiple of {TILE} pixels, got {size}")
         if width < GROUPS or width % GROUPS:
             raise ConfigurationError(f"expected a width that is a multiple of {GROUPS} channels, got {width}")
-        if not 1 <= bits <= SLOTS * ACROSS**2:
-            raise ConfigurationError(f"a tile holds 1 to {SLOTS * ACROSS**2} bits, got {bits}: use fewer bits")
+        if not 1 <= bits <= SLOTS * CELLS_ACROSS**2:
+            raise ConfigurationError(f"a tile holds 1 to {SLOTS * CELLS_ACROSS**2} bits, got {bits}: use fewer bits")
         self.fine = block(16, width)
         self.coarse = block(width, 2 * width, stride=2)
         self.gain = nn.Conv2d(2 * width, 1, 3, padding=1)
         self.mix = nn.Sequential(block(2 * width + SLOTS, 2 * width), nn.Conv2d(2 * width, SLOTS, 1))
         with torch.device("cpu"):  # where a network is only laid out, arithmetic would import half of torch
-            self.strokes = nn.Parameter(torch.randn(SLOTS, 1, STROKE, STROKE) * _hann(STROKE))
+            # The basis patterns; the name of the parameter is a part of what names the network.
+            self.strokes = nn.Parameter(torch.randn(SLOTS, 1, BASIS_SIDE, BASIS_SIDE) * _hann(BASIS_SIDE))
         self.decoder = nn.Sequential(
             block(16, width),
             block(width, width),
@@ -153,7 +169,7 @@ class Lattice(Network):
 
     @property
     def least_cells(self) -> int:
-        return ACROSS**2  # a tile
+        return CELLS_ACROSS**2  # a tile
 
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
@@ -161,52 +177,63 @@ class Lattice(Network):
             pilots = random_pilots(len(images), images.device) if self.training else pilot_tile(b"")[None]
         return images + self.residual(images, messages, pilots)
 
-    def residual(self, images: Tensor, messages: Tensor, pilots: Tensor, emphasis: Tensor | None = None) -> Tensor:
-        """What is added to every channel, ``(B, 1, H, W)``; bits are drawn ``emphasis (B, L)`` times as strongly."""
+    def residual(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Tensor:
+        """What is added to every channel, ``(B, 1, H, W)``."""
+        return self.draw(self.encode(images, messages, pilots))
+
+    def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
+        """Messages ``(B, L)`` for images ``(B, C, H, W)``: all of a residual but the emphasis of its bits."""
         height, width = images.shape[2:]
-        down, across = height // CELL, width // CELL
-        signs = self._laid_out(2.0 * messages - 1.0, down, across).to(images.dtype)
-        features = self.coarse(self.fine(functional.pixel_unshuffle(images.mean(1, keepdim=True) - 0.5, 4)))
+        grey = images.mean(1, keepdim=True)
+        signs = self._laid_out(2.0 * messages - 1.0, height // CELL, width // CELL).to(images.dtype)
+        features = self.coarse(self.fine(functional.pixel_unshuffle(grey - 0.5, 4)))
         amounts = 2.0 * torch.sigmoid(self.mix(torch.cat([features, signs], dim=1)))
-        if emphasis is not None:
-            amounts = amounts * self._laid_out(emphasis, down, across)
-        drawn = self._drawn(signs * amounts)
-        pilot = _repeated(pilots.to(images)[:, None], height, width)
-        room = 10.0 ** (-above_image(calmness(images.mean(1, keepdim=True))) / 20.0)
+        allowed = 10.0 ** (-above_image(calmness(grey)) / 20.0)
         gain = images.new_ones(1)
-        for part in (functional.softplus(self.gain(features)), room):
+        for part in (functional.softplus(self.gain(features)), allowed):
             gain = gain * functional.interpolate(part, size=(height, width), mode="bilinear", align_corners=False)
-        return STRENGTH * gain * (drawn + PILOT * pilot)
+        return Encoding(signs, amounts, _repeated(pilots.to(images)[:, None], height, width), gain)
+
+    def draw(self, encoding: Encoding, emphasis: Tensor | None = None) -> Tensor:
+        """The residual ``(B, 1, H, W)``; bits are drawn ``emphasis (B, L)`` times as strongly, if given."""
+        amounts = encoding.amounts
+        if emphasis is not None:
+            amounts = amounts * self._laid_out(emphasis, *amounts.shape[2:])
+        drawn = self._drawn(encoding.signs * amounts)
+        return UNIT_CHANGE * encoding.gain * (drawn + PILOT_AMPLITUDE * encoding.pilot)
 
     def _laid_out(self, values: Tensor, down: int, across: int) -> Tensor:
-        """A value for each bit at each of its places, ``(B, L)`` to ``(B, 4, down, across)``."""
-        tiles = values[:, _owners(self.bits).to(values.device)].view(-1, SLOTS, ACROSS, ACROSS)
+        """The value of each bit at each of its slots, ``(B, L)`` to ``(B, 4, down, across)``."""
+        tiles = values[:, _owners(self.bits).to(values.device)].view(-1, SLOTS, CELLS_ACROSS, CELLS_ACROSS)
         return _repeated(tiles, down, across)
 
     def _drawn(self, amounts: Tensor) -> Tensor:
-        """Strokes of so much in each slot, ``(B, 4, h, w)`` to ``(B, 1, 8 h, 8 w)``; of mean square 1 where all are."""
-        size = self.strokes.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-        strokes = self.strokes * (CELL * SLOTS**-0.5 / size)
-        return functional.conv_transpose2d(amounts, strokes, stride=CELL, padding=(STROKE - CELL) // 2)
+        """The sum of basis patterns, each by its amount, ``(B, 4, h, w)`` to ``(B, 1, 8 h, 8 w)``.
 
-    def stroke_tiles(self) -> Tensor:
-        """What each slot adds to a tile among tiles, ``(256, 64, 64)``."""
-        slots = torch.eye(SLOTS * ACROSS**2).view(-1, SLOTS, ACROSS, ACROSS).to(self.strokes)
-        with torch.no_grad():  # a stroke reaches into the next cell, and no further
+        It has a mean square of 1 where all amounts are 1 or -1.
+        """
+        size = self.strokes.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+        basis = self.strokes * (CELL * SLOTS**-0.5 / size)
+        return functional.conv_transpose2d(amounts, basis, stride=CELL, padding=(BASIS_SIDE - CELL) // 2)
+
+    def basis_tiles(self) -> Tensor:
+        """What each slot adds to a tile among others, ``(256, 64, 64)``."""
+        slots = torch.eye(SLOTS * CELLS_ACROSS**2).view(-1, SLOTS, CELLS_ACROSS, CELLS_ACROSS).to(self.strokes)
+        with torch.no_grad():  # a basis pattern reaches into the next cell, and no further
             drawn = self._drawn(functional.pad(slots, (1, 1, 1, 1), mode="circular"))
         return drawn[:, 0, CELL:-CELL, CELL:-CELL]
 
-    def extract(self, images: Tensor, trust: Tensor | None = None) -> Tensor:
+    def extract(self, images: Tensor, weights: Tensor | None = None) -> Tensor:
         """What is read of images ``(B, C, H, W)``, whose first tile begins at their corner.
 
-        ``trust (B, 1, H / 8, W / 8)`` says how much each cell counts; all alike if not given.
+        Cells count by ``weights (B, 1, H / 8, W / 8)``; all alike if not given.
         """
         evidence = self.decoder(functional.pixel_unshuffle(images.mean(1, keepdim=True) - 0.5, 4))
-        if trust is not None:
-            evidence = evidence * trust
+        if weights is not None:
+            evidence = evidence * weights
         down, across = evidence.shape[2:]
-        whole = functional.pad(evidence, (0, -across % ACROSS, 0, -down % ACROSS))
-        folded = whole.unflatten(3, (-1, ACROSS)).unflatten(2, (-1, ACROSS)).sum((2, 4)).flatten(1)
+        whole = functional.pad(evidence, (0, -across % CELLS_ACROSS, 0, -down % CELLS_ACROSS))
+        folded = whole.unflatten(3, (-1, CELLS_ACROSS)).unflatten(2, (-1, CELLS_ACROSS)).sum((2, 4)).flatten(1)
         owners = _owners(self.bits).to(images.device).expand(len(images), -1)
         read: Tensor = folded.new_zeros(len(images), self.bits).scatter_add(1, owners, folded)
         return read
@@ -222,7 +249,7 @@ def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
 
 
 def _hann(size: int) -> Tensor:
-    """A window that falls to zero towards the ends, ``(size, size)``."""
+    """A Hann window, ``(size, size)``."""
     window = torch.hann_window(size + 2, periodic=False)[1:-1]
     return torch.outer(window, window)
 
@@ -233,13 +260,13 @@ def _owners(bits: int) -> Tensor:
 
     By a hash and not by a random generator: files must be readable by every later version.
     """
-    slots = SLOTS * ACROSS**2
+    slots = SLOTS * CELLS_ACROSS**2
     draws = np.frombuffer(hashlib.shake_256(f"samplewise lattice {bits}".encode()).digest(8 * slots), "<u8")
     return torch.from_numpy(np.argsort(draws, kind="stable")) % bits
 
 
 def _banded(noise: Tensor) -> Tensor:
-    """Noise ``(B, 64, 64)`` with the waves of a pilot alone, of mean square 1."""
+    """Noise ``(B, 64, 64)`` in the band of frequencies of a pilot, of mean square 1."""
     along = torch.fft.fftfreq(TILE, 1 / TILE)
     radius = torch.hypot(along[:, None], along)
     lowest, highest = PILOT_BAND

@@ -1,4 +1,4 @@
-"""How strong a residual may be so that the stored integers keep a floor, image and patches; which floors there are."""
+"""How strong a residual may be so that the stored integers keep a floor in the image and in every patch of it."""
 
 from __future__ import annotations
 
@@ -10,38 +10,31 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range
-from floormark.errors import ConfigurationError, finite_number
+from floormark.display_range import patch_sizes, patch_squares
+from floormark.filters import minimum_3x3
 from floormark.imageio import StoredImage, bands
-from floormark.patches import PATCH
+from floormark.options import LOWEST_FLOOR
+from floormark.patches import PATCH_SIDE
+from floormark.prepared import PreparedImage
 
-LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
-"""dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
 FLOOR_STEP = 0.5
 """dB between the floors that are tried where one is too high."""
-STRIDE = 4
+FLOOR_STRIDE = 4
 """Steps that are taken at once where none works yet."""
+MAX_STRENGTH = 24.0
+"""How many times its residual a network is given where the floor leaves room."""
 CLOSE = 0.995
-"""Share of the squared error that a floor allows; more is not worth another look."""
-LOOKS = 8
-"""At different strengths, or twice as many if none has kept all floors until then."""
-BACK, FAR_BACK = 0.97, 0.6
+"""Part of the squared error that a floor allows; more is not worth another trial."""
+TRIALS = 8
+"""Of different strengths, or twice as many if none has kept all floors until then."""
+STEP_BACK, FAR_STEP_BACK = 0.97, 0.6
 """What is left of the strength of a patch that rounding took below its floor, beside what its excess says; the second
-where that was not enough: in a patch that is all alike, all values round to the next one at once."""
-BAND = 1 << 18
-"""Values that are looked at at once."""
-KEPT = 1 << 22
-"""Values of an image whose residual is kept at full size; that of a larger one is made anew for each look."""
-
-
-def checked_floor(psnr: float) -> float:
-    """``psnr``, or say which floors there are."""
-    floor = finite_number(psnr, "the PSNR floor")
-    if not LOWEST_FLOOR <= floor <= HIGHEST_FLOOR:
-        raise ConfigurationError(f"expected a PSNR floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {floor:g}")
-    return floor
+where that was not enough: in a patch of one value, all pixels round to the next value at once."""
+BAND_VALUES = 1 << 18
+"""Values that are worked on at once: few, so that they stay in the processor's cache."""
+KEPT_VALUES = 1 << 22
+"""Values of an image whose residual is kept at full size; that of a larger one is computed anew for each trial."""
 
 
 def highest_floor(works: Callable[[float], bool], below: float, *, step: float = FLOOR_STEP) -> float | None:
@@ -50,11 +43,11 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
     From above, as the lowest floors may not work: so strong a mark can be clipped, or move the range of the values.
     """
     fails = math.ceil((below - LOWEST_FLOOR) / step)  # in steps above the lowest
-    found = max(0, fails - STRIDE)
+    found = max(0, fails - FLOOR_STRIDE)
     while not works(LOWEST_FLOOR + step * found):
         if found == 0:
             return None
-        found, fails = max(0, found - STRIDE), found
+        found, fails = max(0, found - FLOOR_STRIDE), found
     while fails - found > 1:
         middle = (found + fails) // 2
         found, fails = (middle, fails) if works(LOWEST_FLOOR + step * middle) else (found, middle)
@@ -62,12 +55,11 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class Residual:
     """What a network adds to an image to hide bits in it."""
 
-    bits: NDArray[np.uint8]
-    residual: NDArray[np.float32]
-    """To be added, to all colours alike, in stored values, at the network's scale ``(h, w)``."""
+    values: NDArray[np.float32]
+    """To be added, to all colours alike, in stored values, at the network's pixels ``(h, w)``."""
     scale: float
     """Pixels of the image for one of the network's."""
 
@@ -75,7 +67,7 @@ class Drawing:
 def enlarged(
     values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True
 ) -> NDArray[Any]:
-    """Rows of ``values`` at ``scale`` times its size, between its points along cubic curves, or straight lines."""
+    """Rows of ``values`` at ``scale`` times its size, by cubic interpolation, or by linear if not ``smooth``."""
     from PIL import Image
 
     box = (0.0, rows.start / scale, width / scale, rows.stop / scale)
@@ -83,122 +75,131 @@ def enlarged(
     return np.asarray(Image.fromarray(values).resize((width, rows.stop - rows.start), how, box=box))
 
 
-@dataclass(frozen=True)
-class Strongest:
-    """The strongest marking of one image at any floor."""
+def fit_to_floor(
+    prepared: PreparedImage,
+    residual: Residual,
+    floor: float,
+    *,
+    protect: NDArray[np.bool_] | None = None,
+    max_difference: float | None = None,
+    limit: float = MAX_STRENGTH,
+) -> NDArray[Any]:
+    """The pixels with as much of a residual as keeps the image and every patch of it at its floor or above.
+
+    Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured. The strength
+    is chosen for each patch, no more than the patch can take, and interpolated between patches.
+
+    Args:
+        prepared: the image.
+        residual: to be added.
+        floor: in dB, of the image.
+        protect: True where no pixel may change, ``(H, W)``.
+        max_difference: the most that a stored value may change.
+        limit: how many times the residual is taken at most.
+    """
+    image, span = prepared.image, prepared.shown[1]
+    sizes = patch_sizes(image.pixels.shape)
+    allowed = sizes * span**2 * 10.0 ** (-(floor + prepared.relative_floors) / 10.0)
+    total_allowed = span**2 * image.pixels.size * 10.0 ** (-floor / 10.0)
+    if not residual.values.any():
+        return image.pixels
+    addition = _Addition(image, residual, protect, max_difference)
+    rms = math.sqrt(float(np.square(residual.values).mean()))
+    strength = min(span * 10.0 ** (-floor / 20.0) / rms, limit)
+    caps = np.full(sizes.shape, limit)
+    best, reached, unit = None, 0.0, np.zeros(sizes.shape)
+    for trial in range(2 * TRIALS):
+        if trial >= TRIALS and best is not None:
+            break
+        strengths = _patch_strengths(caps, strength)
+        if best is not None and np.allclose(strengths, best, rtol=1e-4):
+            break  # no patch can take more
+        squares = addition.squares(strengths)
+        excess, total = squares / allowed, float(squares.sum()) / total_allowed
+        if trial == 0:
+            unit = squares / strength**2
+        if (excess <= 1.0).all() and total <= 1.0 and total >= reached:
+            best, reached = strengths, total
+            if total > CLOSE or strength >= limit:
+                break
+        with np.errstate(divide="ignore"):
+            room = strengths / np.sqrt(np.maximum(excess, 1e-12))
+        # The first trial tells what each patch can take; afterwards only those below their floor are corrected.
+        back = STEP_BACK if trial < TRIALS else FAR_STEP_BACK
+        caps = np.minimum(np.maximum(room, 1e-3), limit) if trial == 0 else np.where(excess > 1, back * room, caps)
+        strength = _next_strength(unit, caps, limit, total_allowed, last=(strengths, squares))
+    found = np.empty_like(image.pixels)
+    addition.squares(np.zeros(sizes.shape) if best is None else best, found)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Addition:
+    """A residual added to an image at given strengths, rounded to stored values."""
 
     image: StoredImage
-    drawing: Drawing
-    limit: float
-    """How many times the residual is taken at most."""
-    protect: NDArray[np.bool_] | None = None
-    """Where no pixel may change, ``(H, W)``."""
-    largest: float | None = None
-    """The most that a stored value may change."""
+    residual: Residual
+    protect: NDArray[np.bool_] | None
+    max_difference: float | None
 
     @cached_property
     def _bands(self) -> list[slice]:
-        """Rows that are looked at at once."""
-        height = len(self.image.pixels)
-        return [slice(rows.start, min(rows.stop, height)) for rows in bands(self.image.pixels, BAND, unit=PATCH)]
+        pixels = self.image.pixels
+        rows = bands(pixels, BAND_VALUES, unit=PATCH_SIDE)
+        return [slice(band.start, min(band.stop, len(pixels))) for band in rows]
 
     @cached_property
     def _kept(self) -> list[NDArray[np.float32]] | None:
-        return None if self.image.pixels.size > KEPT else [self._residual(rows) for rows in self._bands]
+        """The residual at full size, of each band; None for an image too large for that."""
+        return None if self.image.pixels.size > KEPT_VALUES else [self._full_size(rows) for rows in self._bands]
 
-    def _residual(self, rows: slice) -> NDArray[np.float32]:
-        """At full size, in single rows, zero where nothing may change."""
-        scale, width = self.drawing.scale, self.image.pixels.shape[1]
-        residual = (
-            enlarged(self.drawing.residual, scale, rows, width) if scale > 1 else self.drawing.residual[rows, :width]
-        )
-        return residual if self.protect is None else np.where(self.protect[rows], np.float32(0.0), residual)
+    def _full_size(self, rows: slice) -> NDArray[np.float32]:
+        """Rows of the residual at full size, zero where nothing may change."""
+        values, scale, width = self.residual.values, self.residual.scale, self.image.pixels.shape[1]
+        found = enlarged(values, scale, rows, width) if scale > 1 else values[rows, :width]
+        return found if self.protect is None else np.where(self.protect[rows], np.float32(0.0), found)
 
-    def pixels(self, floor: float) -> NDArray[Any]:
-        """The image with as much of the residual as keeps the image and every patch of it at its floor or above.
-
-        Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured. In a patch
-        the strength is no more than it can take, and goes over into that of its neighbours.
-        """
-        span, sizes = shown_range(self.image)[1], patch_sizes(self.image.pixels.shape)
-        allowed = sizes * span**2 * 10.0 ** (-(floor + self._relative_floors) / 10.0)
-        whole = span**2 * self.image.pixels.size * 10.0 ** (-floor / 10.0)
-        if not self.drawing.residual.any():
-            return self.image.pixels
-        rms = math.sqrt(float(np.square(self.drawing.residual).mean()))
-        strength = min(span * 10.0 ** (-floor / 20.0) / rms, self.limit)
-        caps = np.full(sizes.shape, self.limit)
-        best, reached, unit = None, 0.0, np.zeros(sizes.shape)
-        for look in range(2 * LOOKS):
-            if look >= LOOKS and best is not None:
-                break
-            taken = _taken(caps, strength)
-            if best is not None and np.allclose(taken, best, rtol=1e-4):
-                break  # no patch can take more
-            squares = self._squares(taken)
-            excess, total = squares / allowed, float(squares.sum()) / whole
-            if look == 0:
-                unit = squares / strength**2
-            if (excess <= 1.0).all() and total <= 1.0 and total >= reached:
-                best, reached = taken, total
-                if total > CLOSE or strength >= self.limit:
-                    break
-            with np.errstate(divide="ignore"):
-                room = taken / np.sqrt(np.maximum(excess, 1e-12))
-            # At first what each patch can take is known from how it fared; then only those beyond are put right.
-            back = BACK if look < LOOKS else FAR_BACK
-            caps = (
-                np.minimum(np.maximum(room, 1e-3), self.limit) if look == 0 else np.where(excess > 1, back * room, caps)
-            )
-            strength = _strength(unit, caps, self.limit, whole, found=(taken, squares))
-        found = np.empty_like(self.image.pixels)
-        self._squares(np.zeros(sizes.shape) if best is None else best, found)
-        return found
-
-    @cached_property
-    def _relative_floors(self) -> NDArray[np.float64]:
-        return relative_floors(self.image)
-
-    def _squares(self, strength: NDArray[np.float64], into: NDArray[Any] | None = None) -> NDArray[np.int64]:
-        """Sums of squared differences in patches of so much strength; the pixels are written to ``into``, if given."""
+    def squares(self, strengths: NDArray[np.float64], into: NDArray[Any] | None = None) -> NDArray[np.int64]:
+        """The sum of squared differences in each patch, by its strength; pixels are written to ``into``, if given."""
         found = []
         for number, rows in enumerate(self._bands):
-            residual = self._residual(rows) if self._kept is None else self._kept[number]
-            change = residual * enlarged(strength.astype(np.float32), PATCH, rows, residual.shape[1], smooth=False)
-            if self.largest is not None:
-                np.clip(change, -self.largest, self.largest, out=change)
-            own = self.image.with_pixels(self.image.pixels[rows])
-            pixels = own.nearest(own.pixels + (change if own.pixels.ndim == 2 else change[..., None]))
-            found.append(patch_squares(pixels.astype(np.int32) - own.pixels))
+            residual = self._full_size(rows) if self._kept is None else self._kept[number]
+            change = residual * enlarged(
+                strengths.astype(np.float32), PATCH_SIDE, rows, residual.shape[1], smooth=False
+            )
+            if self.max_difference is not None:
+                np.clip(change, -self.max_difference, self.max_difference, out=change)
+            band = self.image.with_pixels(self.image.pixels[rows])
+            pixels = band.nearest(band.pixels + (change if band.pixels.ndim == 2 else change[..., None]))
+            found.append(patch_squares(pixels.astype(np.int32) - band.pixels))
             if into is not None:
                 into[rows] = pixels
         return np.concatenate(found)
 
 
-def _taken(caps: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
-    """The strength of each patch: no more than it or its neighbours can take, as it goes over into theirs."""
-    taken: NDArray[np.float64] = ndimage.minimum_filter(np.minimum(caps, strength), 3, mode="nearest")
-    return taken
+def _patch_strengths(caps: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
+    """The strength of each patch: no more than it and its neighbours can take, since it is interpolated to theirs."""
+    return minimum_3x3(np.minimum(caps, strength))
 
 
-def _strength(
+def _next_strength(
     unit: NDArray[np.float64],
     caps: NDArray[np.float64],
     limit: float,
-    whole: float,
+    allowed: float,
     *,
-    found: tuple[NDArray[np.float64], NDArray[np.int64]],
+    last: tuple[NDArray[np.float64], NDArray[np.int64]],
 ) -> float:
-    """At which strength, up to ``limit``, the squared error would be ``whole``, what the floor allows.
+    """The strength, up to ``limit``, at which the squared error of the image should become what its floor allows.
 
-    A patch has ``unit`` times the square of its strength, and as much more in all, since the strengths of neighbours
-    go over into each other, as the sums that were ``found`` at the last strengths have.
+    Without interpolation between patches, the squared error would be ``unit`` times the strength squared in each; how
+    much more it is in all is known from the ``last`` strengths and squared errors.
     """
-    taken, squares = found
-    more = float(squares.sum()) / max(float((unit * taken**2).sum()), 1e-9)
+    strengths, squares = last
+    more = float(squares.sum()) / max(float((unit * strengths**2).sum()), 1e-9)
     low, high = 0.0, limit
     for _ in range(40):
         middle = 0.5 * (low + high)
-        inside = more * float((unit * _taken(caps, middle) ** 2).sum()) <= 0.998 * whole
+        inside = more * float((unit * _patch_strengths(caps, middle) ** 2).sum()) <= 0.998 * allowed
         low, high = (middle, high) if inside else (low, middle)
     return max(low, 1e-6)

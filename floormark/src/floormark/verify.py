@@ -11,12 +11,12 @@ from floormark.api import Watermarker
 from floormark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
 from floormark.errors import DataError, finite_number
 from floormark.fidelity import Fidelity, fidelity
-from floormark.files.marking import Region
-from floormark.imageio import ImageFile, naming, read, shown_alike
+from floormark.imageio import ImageFile, prefix_path, read, shown_alike
 from floormark.payload import Extracted
+from floormark.region import Region
 from floormark.signing import PublicKey, signed_by
 
-SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
+SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
 """How far a certificate may be from what another processor finds: it rounds otherwise."""
 
 
@@ -86,10 +86,10 @@ def verify_files(
         floors.append(finite_number(floor, "the PSNR floor"))
     certified = None
     if told is not None and told.protected is not None and PLACE.fullmatch(told.protected):
-        with naming(beside):
+        with prefix_path(beside):
             certified = Region.parse(told.protected).mask(before.pixels.shape[:2])
     protected = certified if protect is None else protect.mask(before.pixels.shape[:2])
-    with naming(marked):
+    with prefix_path(marked):
         extracted = marker.extract(after)
     found = Verification(
         original_sha256=before.sha256,

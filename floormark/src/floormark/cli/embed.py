@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floormark.cli.keys import PASSPHRASE, open_signer
-from floormark.cli.marker import PROTECT, load_marker, positive
 from floormark.cli.marker import add_options as add_marker_options
+from floormark.cli.marker import load_marker, positive
 from floormark.cli.outcome import FAILED, SUCCEEDED, begin, emit, note
 from floormark.cli.progress import progress
 from floormark.cli.words import decibels, largest_change
 from floormark.errors import ConfigurationError, printable
+from floormark.options import EmbedOptions
 
 if TYPE_CHECKING:
     from floormark.files.folder import FileResult
@@ -42,10 +43,9 @@ def add_options(parser: ArgumentParser) -> None:
     add("--bits", help="message as zeros and ones")
     add("--messages", type=Path, help="a message for each file of a folder: CSV with a header, file,text")
     add("--message-from", help="message from each DICOM file's own attributes, such as '{PatientID}'")
-    add("--psnr", type=float, default=45.0, help="PSNR in dB that every written file keeps; 45 if not given")
-    add("--protect", help=PROTECT)
-    add("--max-difference", type=positive, help="the most by which any stored value may change")
-    add("--replace", action="store_true", help="write in the place of a message that is there already")
+    for option in fields(EmbedOptions):
+        kind: dict[str, Any] = {} if option.metadata["parse"] else {"action": "store_true"}
+        add(f"--{option.name.replace('_', '-')}", help=option.metadata["help"], **kind)
     add_marker_options(parser)
     add("--sign", type=Path, help="private key of floormark keygen, to sign the certificates with")
     add("--passphrase", help=PASSPHRASE)
@@ -63,10 +63,6 @@ def embed(
     bits: str | None,
     messages: Path | None,
     message_from: str | None,
-    psnr: float,
-    protect: str | None,
-    max_difference: int | None,
-    replace: bool,
     key: str | None,
     model: Path | None,
     sign: Path | None,
@@ -76,6 +72,7 @@ def embed(
     force: bool,
     lossy: bool,
     as_json: bool,
+    **embedding: Any,
 ) -> int:
     """Hide a message in an image, or in a folder of them: PNG, TIFF, BMP, JPEG, WebP or DICOM.
 
@@ -85,23 +82,13 @@ def embed(
     """
     begin(f"embed: loading the network for {source}")
     from floormark.files.folder import marked_name
-    from floormark.files.marking import FileMarker, Region
+    from floormark.files.marking import FileMarker
     from floormark.processes import cores
 
     message = chosen_message(source, text, hexadecimal, bits, messages, message_from)
-    region = None if protect is None else Region.parse(protect)
+    options = EmbedOptions.parsed(**embedding)
     signer = open_signer(sign, passphrase)
-    files = FileMarker(
-        load_marker(model, key),
-        message,
-        psnr,
-        region,
-        force=force,
-        lossy=lossy,
-        signer=signer,
-        max_difference=max_difference,
-        replace=replace,
-    )
+    files = FileMarker(load_marker(model, key), message, options, force=force, lossy=lossy, signer=signer)
     if source.is_dir():
         if force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")

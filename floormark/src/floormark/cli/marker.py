@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from floormark.api import Watermarker
 
-PROTECT = "region that stays bit-exact: x,y,w,h, or the file of a mask"
-
 
 def add_options(parser: ArgumentParser) -> None:
     """``--key`` and ``--model``."""

@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floormark.cli.marker import PROTECT, load_marker
 from floormark.cli.marker import add_options as add_marker_options
+from floormark.cli.marker import load_marker
 from floormark.cli.outcome import FAILED, SUCCEEDED, begin, emit, note
 from floormark.cli.words import BELONGS, decibels, largest_change, message_text, signature_text
 
@@ -24,7 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("original", metavar="ORIGINAL", type=Path, help="the image before")
     parser.add_argument("marked", metavar="MARKED", type=Path, help="the image after")
     parser.add_argument("--psnr", type=float, help="floor in dB to check beside that of the certificate of MARKED")
-    parser.add_argument("--protect", help=PROTECT)
+    parser.add_argument("--protect", help="region that must be unchanged: x,y,w,h, or the file of a mask")
     parser.add_argument("--public-key", type=Path, help="the key that the certificate must be signed with")
     add_marker_options(parser)
 
@@ -44,7 +44,7 @@ def verify(
     The exit code is 1 if not all is well, or if there is no certificate.
     """
     begin(f"verify: comparing {marked} with {original}")
-    from floormark.files.marking import Region
+    from floormark.region import Region
     from floormark.signing import read_public_key
     from floormark.verify import verify_files
 
@@ -72,8 +72,10 @@ def _facts(found: Verification, asked: float | None) -> dict[str, str]:
         "max difference": largest_change(measured),
         "changed pixels": f"{100 * measured.changed_share:.1f}%",
     }
-    if measured.patch_psnr is not None:
-        facts["worst patch"] = f"{decibels(measured.patch_psnr)} by its own floor, at {measured.worst_patch}"
+    if measured.min_adjusted_patch_psnr is not None:
+        facts["worst patch"] = (
+            f"{decibels(measured.min_adjusted_patch_psnr)} by its own floor, at {measured.worst_patch}"
+        )
     if measured.protected_pixels:
         kept = "unchanged" if measured.protected_unchanged else "CHANGED"
         facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"

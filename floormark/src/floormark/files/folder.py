@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
@@ -16,7 +16,7 @@ from floormark.disk import alone, clear_partial, read_json, write_json
 from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.files.marking import FileMarker
 from floormark.files.messages import Messages
-from floormark.imageio import SUFFIXES, looks_like_image, naming, read, suffix_format
+from floormark.imageio import SUFFIXES, looks_like_image, prefix_path, read, suffix_format
 from floormark.payload import Extracted
 from floormark.processes import side_by_side
 
@@ -24,44 +24,9 @@ if TYPE_CHECKING:
     from floormark.signing import Signer
 
 
-@dataclass(frozen=True)
-class FolderSettings:
-    """What a folder of marked images was made with."""
-
-    model: str
-    message_and_key: str
-    """Of the SHA-256 of the bits that are hidden: another message, table or template of them, or key gives another."""
-    floor: float
-    protect: str
-    lossy: bool
-    signed_by: str = ""
-    """Fingerprint of the key that signs the certificates."""
-    max_difference: float | None = None
-    replace: bool = False
-
-
 FOLDER_FILE, FOLDER_FORMAT = ".floormark.json", "floormark-folder-1"
-MAX_FOLDER_FILE = 1 << 16  # bytes
-
-
-def open_folder(folder: Path, settings: FolderSettings, *, resume: bool) -> None:
-    """Begin to fill ``folder``, new or empty, or with ``resume`` go on with one of the same settings."""
-    path, here = folder / FOLDER_FILE, asdict(settings)
-    if not path.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigurationError(f"{folder}: exists and holds other files; choose an empty or a new folder")
-        write_json(path, {"format": FOLDER_FORMAT, "settings": here})
-        return
-    stored = read_json(path, "the settings of a folder of marked images", largest=MAX_FOLDER_FILE)
-    there = stored.get("settings")
-    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != here.keys():
-        raise ConfigurationError(f"{path}: is not of this version of floormark; choose another folder")
-    if differ := [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]:
-        raise ConfigurationError(f"{folder}: was marked otherwise ({'; '.join(differ)}); choose another folder")
-    if not resume:
-        raise ConfigurationError(
-            f"{folder}: holds marked images already; add --resume to go on with it, or choose another folder"
-        )
+"""What a folder was made with, by which ``--resume`` knows it."""
+MAX_SETTINGS_BYTES = 1 << 16  # bytes
 
 
 class Status(Enum):
@@ -107,9 +72,9 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
     for base, folders, files in os.walk(folder, onerror=stop):
-        apart = [name for name in folders if name.startswith(".") or Path(base, name).is_symlink()]
-        folders[:] = sorted(set(folders) - set(apart))
-        for path in (Path(base, name) for name in sorted(files + apart)):
+        skipped = [name for name in folders if name.startswith(".") or Path(base, name).is_symlink()]
+        folders[:] = sorted(set(folders) - set(skipped))
+        for path in (Path(base, name) for name in sorted(files + skipped)):
             other = path.is_symlink() or path.name.startswith(".") or path.name == "DICOMDIR"
             (left if other or not looks_like_image(path) else found).append(path)
     if not found:
@@ -148,21 +113,9 @@ def mark_folder(
     """
     if isinstance(marker.message, Messages):
         marker.message.check_files([task.name for task in found])
-    protect = marker.protect.identity if marker.protect is not None else ""
-    settings = FolderSettings(
-        marker.marker.model,
-        marker.message_and_key,
-        marker.floor,
-        protect,
-        marker.lossy,
-        max_difference=None if marker.max_difference is None else float(marker.max_difference),
-        replace=marker.replace,
-    )
-    if marker.signer is not None:
-        settings = replace(settings, signed_by=marker.signer.public.fingerprint)
     folders = {out, *(task.target.parent for task in found)}
     _check_links(out, folders)
-    open_folder(out, settings, resume=resume)
+    _open_folder(out, _settings(marker), resume=resume)
     with alone(out):
         for folder in folders:  # of a run that was killed
             clear_partial(folder)
@@ -173,6 +126,37 @@ def mark_folder(
         # One thread each: the processes share the cores between them.
         with side_by_side(workers, partial(replace, marker), threads=1) as pool:
             yield from pool.map(_mark, found)
+
+
+def _settings(marker: FileMarker) -> dict[str, Any]:
+    """What a folder of marked images is made with, as its file of settings has it."""
+    return {
+        "model": marker.marker.model,
+        "message_and_key": marker.message_and_key,
+        "lossy": marker.lossy,
+        "signed_by": None if marker.signer is None else marker.signer.public.fingerprint,
+        **marker.options.settings(),
+    }
+
+
+def _open_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
+    """Begin to fill ``folder``, new or empty, or with ``resume`` go on with one of the same settings."""
+    path, here = folder / FOLDER_FILE, settings
+    if not path.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ConfigurationError(f"{folder}: exists and holds other files; choose an empty or a new folder")
+        write_json(path, {"format": FOLDER_FORMAT, "settings": here})
+        return
+    stored = read_json(path, "the settings of a folder of marked images", largest=MAX_SETTINGS_BYTES)
+    there = stored.get("settings")
+    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != here.keys():
+        raise ConfigurationError(f"{path}: is not of this version of floormark; choose another folder")
+    if differ := [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]:
+        raise ConfigurationError(f"{folder}: was marked otherwise ({'; '.join(differ)}); choose another folder")
+    if not resume:
+        raise ConfigurationError(
+            f"{folder}: holds marked images already; add --resume to go on with it, or choose another folder"
+        )
 
 
 def _check_links(out: Path, folders: set[Path]) -> None:
@@ -187,7 +171,7 @@ def _check_links(out: Path, folders: set[Path]) -> None:
 def extract_file(marker: Watermarker, path: Path) -> Extracted:
     """What one file says."""
     image = read(path)
-    with naming(path):
+    with prefix_path(path):
         return marker.extract(image)
 
 

@@ -19,13 +19,13 @@ from floormark.imageio.stored import (
     Window,
     bands,
     check_free,
-    naming,
     one_line,
+    prefix_path,
     shown_alike,
 )
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
-__all__ += ["looks_like_image", "naming", "read", "shown_alike", "suffix_format", "target_format"]
+__all__ += ["looks_like_image", "prefix_path", "read", "shown_alike", "suffix_format", "target_format"]
 
 FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
 """A new one takes its entry in one of these modules and nothing else."""
@@ -48,7 +48,7 @@ def read(path: Path | str) -> ImageFile:
     content = _content(path)
     for each in reversed(FORMATS):  # DICOM first: before its own signature a file may begin as a TIFF file does
         if each.matches(content):
-            with naming(path):
+            with prefix_path(path):
                 found = each.read(path, content)
             return replace(found, sha256=hashlib.sha256(content).hexdigest())
     got = "something else" if content else "an empty file"

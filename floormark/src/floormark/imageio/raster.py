@@ -14,7 +14,6 @@ import numpy as np
 
 from floormark.errors import DataError
 from floormark.imageio.stored import (
-    BAND,
     Format,
     ImageFile,
     Pixels,
@@ -116,7 +115,7 @@ def _values(image: Image) -> Pixels:
     """The pixels of an image, in bands: what Pillow gives at once takes twice the memory for a moment."""
     depth = () if len(image.getbands()) == 1 else (len(image.getbands()),)
     values = np.empty((image.height, image.width, *depth), np.uint16 if image.mode in SIXTEEN_BITS else np.uint8)
-    for rows in bands(values, BAND):
+    for rows in bands(values):
         values[rows] = np.asarray(image.crop((0, rows.start, image.width, min(rows.stop, image.height))))
     return values
 

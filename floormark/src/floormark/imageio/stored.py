@@ -19,21 +19,21 @@ from floormark.errors import ConfigurationError, DataError, RefusedError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
-ALWAYS = 1 << 25
+ALLOWED_BYTES = 1 << 25
 """Bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits."""
 MAX_RATIO = 10
 """Bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less."""
-BAND = 1 << 20
-"""Values that are looked at at once."""
+BAND_VALUES = 1 << 20
+"""Values of a large image that are worked on at once."""
 MAX_SCANS = 64
 """Of a JPEG image, each as slow as decoding all of it; encoders write ten."""
-OBJECT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
+OBJECT_TEXT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
 Pixels = NDArray[Any]  # uint8, uint16 or int16
 
 
 def one_line(error: Exception) -> str:
     """What a library says of a file, short enough for one line."""
-    text = OBJECT.sub("", " ".join(str(error).partition("Traceback")[0].split()))
+    text = OBJECT_TEXT.sub("", " ".join(str(error).partition("Traceback")[0].split()))
     return text[:200] or type(error).__name__
 
 
@@ -44,25 +44,26 @@ def check_size(width: int, height: int, each: int, content: bytes) -> None:
     if width * height * each > MAX_BYTES:
         got = f"{width * height * each >> 20} MB: {width} x {height}, {each} bytes each"
         raise DataError(f"expected at most {MAX_BYTES >> 20} MB of pixels, got {got}; cut the image into pieces")
-    if width * height * each > max(ALWAYS, MAX_RATIO * len(content)):
+    if width * height * each > max(ALLOWED_BYTES, MAX_RATIO * len(content)):
         raise DataError(
             f"expected a file of at least {width * height * each // MAX_RATIO:,} bytes for {width} x {height} "
             f"pixels, got {len(content):,}: so small a file may be a trap; if not, convert it to TIFF"
         )
 
 
-def bands(image: Pixels, values: int, *, unit: int = 1, overlap: int = 0) -> list[slice]:
-    """Rows of about so many values, a multiple of ``unit``: of a large image at once, results would fill the memory.
+def bands(image: Pixels, values: int = BAND_VALUES, *, unit: int = 1, overlap: int = 0) -> list[slice]:
+    """Cut an image into bands of rows, so that what is computed of a large one does not fill the memory.
 
-    Each but the first begins with the last ``overlap`` rows of the one before.
+    A band has about ``values`` values and a multiple of ``unit`` rows; each but the first begins with the last
+    ``overlap`` rows of the one before.
     """
     step = max(1, values // (unit * image[0].size)) * unit
     return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Say in an error which file it is about."""
+def prefix_path(path: Path) -> Iterator[None]:
+    """Put the name of the file that an error is about before its message."""
     try:
         yield
     except (RefusedError, DataError, ConfigurationError) as error:
@@ -236,7 +237,7 @@ class ImageFile(StoredImage):
                 f"expected pixels of shape {own.shape} and type {own.dtype} for {self.path.name}, "
                 f"got {pixels.shape} and {pixels.dtype}"
             )
-        for rows in bands(own, BAND):
+        for rows in bands(own):
             before, after = own[rows], pixels[rows]
             outside = ((after < self.lowest) | (after > self.lowest + self.peak)) & (after != before)
             if outside.any():

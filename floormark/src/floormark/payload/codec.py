@@ -13,9 +13,10 @@ from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bi
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
 HEADER = 4  # bits: two of version, two of kind
-VERSION, TIED_VERSION = 0, 1
-TIED_CHECKSUM = 32
-"""Bits of the shortest checksum of a tied frame: they leave room for 16 bytes, and the search makes few tries."""
+VERSION, BOUND_VERSION = 0, 1
+BOUND_CHECKSUM = 32
+"""Bits of the shortest checksum of a frame with a content code: they leave room for 16 bytes, and the search makes few
+trials."""
 WRONG_SHARE = 0.02  # of the bits: this many errors are corrected at least, whatever the payload's length
 
 Bits = NDArray[np.uint8]
@@ -23,7 +24,7 @@ Bits = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Layout:
-    """The frame for payloads of one length: header, payload, what ties it to its image, checksum, parity.
+    """The frame for payloads of one length: header, payload, content code, checksum, parity.
 
     The length itself is stored nowhere: the layout whose checksum fits tells it.
     """
@@ -51,18 +52,18 @@ def _ball(bits: int, radius: int) -> int:
 
 
 @functools.lru_cache(typed=True)  # 200.0 is not 200
-def layouts(bits: int, *, tie: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
+def layouts(bits: int, *, content_bits: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
     """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
 
     The checksum has by default at least 28 bits and those that count to L: as there are fewer than L/8 layouts to try,
     the rate of false positives stays below 2^-30 for every L. At 200 bits that is 36, the longest that leaves room for
-    16 bytes, a UUID. With ``tie`` bits for the image beside, it has 32.
+    16 bytes, a UUID. Beside a content code it has 32.
     """
     if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1:
         raise ConfigurationError(f"expected a whole number of bits above 0, got {bits!r}")
     if checksum is None:
-        checksum = TIED_CHECKSUM if tie else 28 + bits.bit_length()
-    least = checksum + tie
+        checksum = BOUND_CHECKSUM if content_bits else 28 + bits.bit_length()
+    least = checksum + content_bits
     found: list[Layout] = []
     while bits <= MAX_BITS:
         length, correctable = len(found) + 1, 0
@@ -76,7 +77,7 @@ def layouts(bits: int, *, tie: int = 0, checksum: int | None = None) -> tuple[La
         found.append(Layout(length, checksum + spare - code.parity, code))
     if not found:
         raise ConfigurationError(
-            f"expected a network of {58 + tie} to {MAX_BITS} bits to carry a payload with checksum and "
+            f"expected a network of {58 + content_bits} to {MAX_BITS} bits to carry a payload with checksum and "
             f"parity, got {bits} bits"
         )
     return tuple(found)
@@ -97,15 +98,16 @@ class Codec:
         bits: L, what the network hides.
         key: masks, permutes and signs; see :class:`Key` for what that protects from. Without one anybody can read
             and write.
-        tie: how many bits beside the payload say which image it belongs to; such frames are of another version.
+        content_bits: length of the content code, which says to which image a payload belongs; frames with one are of
+            another version.
     """
 
-    def __init__(self, bits: int, key: Key | None = None, *, tie: int = 0) -> None:
+    def __init__(self, bits: int, key: Key | None = None, *, content_bits: int = 0) -> None:
         self.bits = bits
         self.key = key
-        self.tie = tie
-        self.version = TIED_VERSION if tie else VERSION
-        self.layouts = layouts(bits, tie=tie)
+        self.content_bits = content_bits
+        self.version = BOUND_VERSION if content_bits else VERSION
+        self.layouts = layouts(bits, content_bits=content_bits)
 
     @property
     def max_bytes(self) -> int:
@@ -139,19 +141,19 @@ class Codec:
             )
         return self.layouts[length - 1]
 
-    def encode(self, payload: Payload | str | bytes, tie: Sequence[int] = (), salt: str = "") -> Bits:
+    def encode(self, payload: Payload | str | bytes, content_code: Sequence[int] = (), salt: str = "") -> Bits:
         """The bits to hide, zeros and ones, shape ``(bits,)``; mask and order are others for each ``salt``.
 
-        ``tie`` are the bits of the image; zeros if not given.
+        The content code is that of the image; zeros if not given.
         """
         payload = Payload.of(payload)
         layout = self._layout(len(payload.content))
-        tie = tie or (0,) * self.tie
-        if len(tie) != self.tie:
-            raise ConfigurationError(f"expected {self.tie} bits that tie a payload to its image, got {len(tie)}")
+        content_code = content_code or (0,) * self.content_bits
+        if len(content_code) != self.content_bits:
+            raise ConfigurationError(f"expected a content code of {self.content_bits} bits, got {len(content_code)}")
         header = self.version << 2 | payload.kind.value
         said = np.unpackbits(np.frombuffer(bytes([header]) + payload.content, np.uint8))[8 - HEADER :]
-        body = np.concatenate([said, np.array(tie, np.uint8)])
+        body = np.concatenate([said, np.array(content_code, np.uint8)])
         frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
         return (frame ^ mask(self.key, self.bits, salt))[permutation(self.key, self.bits, salt)]
 
@@ -174,10 +176,13 @@ class Codec:
         read = (frame > 0).astype(np.uint8)
         for layout, codeword in self._candidates(frame, read):
             information = codeword[: layout.code.information]
-            said, tie, checksum = np.split(information, np.cumsum([HEADER + 8 * layout.length, self.tie]))
-            if np.array_equal(checksum, self._checksum(layout, np.concatenate([said, tie]))):
+            ends = np.cumsum([HEADER + 8 * layout.length, self.content_bits])
+            said, code, checksum = np.split(information, ends)
+            if np.array_equal(checksum, self._checksum(layout, np.concatenate([said, code]))):
                 corrected = int(np.count_nonzero(codeword != read))
-                return Extracted(self._payload(said), corrected, self._chance(corrected), tie=tuple(tie.tolist()))
+                return Extracted(
+                    self._payload(said), corrected, self._chance(corrected), content_code=tuple(code.tolist())
+                )
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
@@ -194,15 +199,13 @@ class Codec:
 
     def _chance(self, corrected: int) -> float:
         """The probability that random bits read as some payload with at most so many errors; an upper bound."""
-        frames = sum(1 << (HEADER + 8 * layout.length + self.tie) for layout in self.layouts)
+        frames = sum(1 << (HEADER + 8 * layout.length + self.content_bits) for layout in self.layouts)
         return min(_ball(self.bits, corrected) * frames / (1 << self.bits), self.false_positive_rate)
 
     def _checksum(self, layout: Layout, body: Bits) -> Bits:
         """Of all that is said; the number of bits is in it, so that no frame passes for another size or version."""
-        content = (
-            f"{self.bits} {layout.length} {f'{self.tie} ' if self.tie else ''}".encode() + np.packbits(body).tobytes()
-        )
-        return checksum_bits(self.key, content, layout.checksum)
+        content = f"{self.bits} {layout.length} " + (f"{self.content_bits} " if self.content_bits else "")
+        return checksum_bits(self.key, content.encode() + np.packbits(body).tobytes(), layout.checksum)
 
     def _payload(self, said: Bits) -> Payload:
         header = int(np.packbits(said[:HEADER])[0]) >> (8 - HEADER)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from floormark.disk import open_regular
 from floormark.errors import ConfigurationError
 
-MIN_BYTES = 16  # shorter ones can be found by trying
-MAX_BYTES = 4096  # a file above is not a key: most likely the wrong path
+MIN_KEY_BYTES = 16  # shorter ones can be found by trying
+MAX_KEY_BYTES = 4096  # a file above is not a key: most likely the wrong path
 ADVICE = "make one with: openssl rand -hex 32"
 
 
@@ -98,11 +98,11 @@ class Extracted:
     corrected_errors: int = 0
     """How many bits were read wrong and put right."""
     chance: float = 1.0
-    """The probability that random bits read as some payload with so few corrections, in all tries; an upper bound."""
+    """The probability that random bits read as some payload with so few corrections, in all trials; an upper bound."""
     belongs: bool | None = None
     """Whether the message was written into this image; False if into another, None if that cannot be said."""
-    tie: tuple[int, ...] = field(default=(), repr=False)
-    """The bits that tie the message to its image, as they were read."""
+    content_code: tuple[int, ...] = field(default=(), repr=False)
+    """What binds the message to its image, as it was read."""
 
     def __bool__(self) -> bool:
         return self.payload is not None
@@ -142,8 +142,8 @@ class Key:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) < MIN_BYTES:  # neither the key nor its length is told
-            raise ConfigurationError(f"expected a key of at least {MIN_BYTES} bytes, got a shorter one; {ADVICE}")
+        if len(self.secret) < MIN_KEY_BYTES:  # neither the key nor its length is told
+            raise ConfigurationError(f"expected a key of at least {MIN_KEY_BYTES} bytes, got a shorter one; {ADVICE}")
 
 
 def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:
@@ -158,7 +158,7 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
         where = f"the file {file}"
         try:
             with open_regular(file, handed_over=True) as opened:  # a pipe from a password manager is welcome
-                secret = opened.read(MAX_BYTES + 1)
+                secret = opened.read(MAX_KEY_BYTES + 1)
         except OSError as error:
             raise ConfigurationError(f"the key file {file} cannot be read: {error.strerror or error}") from error
     elif variable is not None:
@@ -168,11 +168,11 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
         secret = os.fsencode(os.environ[variable])
     else:
         return None
-    if len(secret) > MAX_BYTES:
-        raise ConfigurationError(f"{where} holds more than {MAX_BYTES} bytes: expected a key; {ADVICE}")
+    if len(secret) > MAX_KEY_BYTES:
+        raise ConfigurationError(f"{where} holds more than {MAX_KEY_BYTES} bytes: expected a key; {ADVICE}")
     secret = secret.rstrip(b"\r\n")
-    if len(secret) < MIN_BYTES:
-        raise ConfigurationError(f"{where} holds less than {MIN_BYTES} bytes: too short for a key; {ADVICE}")
+    if len(secret) < MIN_KEY_BYTES:
+        raise ConfigurationError(f"{where} holds less than {MIN_KEY_BYTES} bytes: too short for a key; {ADVICE}")
     return Key(secret)
 
 
