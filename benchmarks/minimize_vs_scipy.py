@@ -24,7 +24,7 @@ from scipy import optimize
 
 from samplewise.minimization import LagrangianRounds, PenaltyRounds, minimize
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "samplewise" / "tests"))
 
 from nonlinear_problems import CUSP, PROBLEMS, Function, NonlinearProblem  # found only on the path above
 from nonlinear_problems import linear_program as dense_program

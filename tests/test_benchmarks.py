@@ -21,14 +21,11 @@ NAMED = {"watermark_attacks": "../watermark/attacks", "watermark_harm": "../wate
 SMALL = {
     "certify_cost": "--samples 300 --memory-samples 100 200",
     "epoch": "--samples 600 --repeats 2",
-    "first_tau": "--data {pictures} --images 4 --size 64",
     "front": "--fashion {clothes} --data {pictures} --epochs 1 --samples 40 --seeds 2 --tries 2 --jobs 1 "
     "--arms fixed sequential lagrangian cooper feasible humancompatible",
     "hidden_step": "--turns 2 --large-turns 2",
-    "jobs_or_threads": "--samples 600 --epochs 1 --repeats 2",
     "many_samples": "--samples 20000 --batch 64 --steps 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
-    "prepare_speed": "--data {pictures} --size 32 --limit 4 --repeats 2 --large 2 --times 2",
     "promise_kept": "--seeds 2 --epochs 1",
     "step": "--repeats 2 --steps 2",
     "stopping_rule": "--epochs 1",

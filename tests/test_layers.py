@@ -36,7 +36,9 @@ LAYERS: dict[str, list[set[str]]] = {
         {"cli"},
     ],
     "studies": [
-        {"data", "theory", "pictures"},
+        {"data", "theory", "output", "options"},
+        {"pictures"},
+        {"progress"},
         {"mnist", "watermark"},
         {"chest", "demo"},
         {"commands"},

@@ -9,8 +9,7 @@ import pytest
 
 from idx_files import contents, described, write_folder
 from samplewise.errors import ConfigurationError, DataError, OutputError
-from studies.data import download, load_folder
-from studies.data import FILES, OWN, cache_folder
+from studies.data import FILES, OWN, cache_folder, download, load_folder
 
 FIRST = f"{FILES[0]}.gz"
 

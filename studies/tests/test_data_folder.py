@@ -6,8 +6,7 @@ import torch
 
 from idx_files import contents, described, idx, write_folder
 from samplewise.errors import ConfigurationError, DataError
-from studies.data import FASHION_MNIST, MNIST, ImageData, load_folder, published
-from studies.data import FILES, OWN, PUBLISHED
+from studies.data import FASHION_MNIST, FILES, MNIST, OWN, PUBLISHED, ImageData, load_folder, published
 
 
 @pytest.mark.parametrize("compressed", [False, True])

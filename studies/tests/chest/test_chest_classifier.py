@@ -18,6 +18,7 @@ from studies.chest.classifier import (
     classification,
     labels_of,
     make_augmentation,
+    open_run,
     positive_weight,
     read_classifier,
     train_classifier,
@@ -28,6 +29,10 @@ from studies.pictures import Store, find, prepare
 SMALL = ClassifierSettings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
 
 
+def train(store: Store, settings: ClassifierSettings, folder: Path, *, resume: bool = False) -> None:
+    train_classifier(store, settings, folder, open_run(store, settings, folder, resume=resume))
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_store(tmp_path_factory.mktemp("chest"))
@@ -36,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(scope="module")
 def run(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "classifier"
-    train_classifier(store, SMALL.of(store, None), folder)
+    train(store, SMALL.of(store, None), folder)
     return folder
 
 
@@ -63,12 +68,12 @@ def test_a_run_leaves_a_classifier_and_what_it_reaches(store: Store, run: Path) 
 def test_a_run_is_not_overwritten_and_goes_on_only_as_itself(store: Store, run: Path) -> None:
     settings = SMALL.of(store, None)
     with pytest.raises(CheckpointError, match="add --resume"):
-        train_classifier(store, settings, run)
+        train(store, settings, run)
     with pytest.raises(CheckpointError, match=r"rate 0\.001 there, 0\.1 here"):
-        train_classifier(store, replace(settings, rate=0.1), run, resume=True)
+        train(store, replace(settings, rate=0.1), run, resume=True)
     before = fingerprint_of(read_classifier(run))
     (run / MODEL_FILE).unlink()  # as if it had been killed right before the end
-    train_classifier(store, settings, run, resume=True)
+    train(store, settings, run, resume=True)
     assert fingerprint_of(read_classifier(run)) == before
 
 
@@ -129,7 +134,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, float], message: str) -> No
 
 def test_pictures_without_labels_and_too_few_are_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="do not fill a batch of 64"):
-        train_classifier(store, ClassifierSettings(size=32), tmp_path / "run")
+        open_run(store, ClassifierSettings(size=32), tmp_path / "run", resume=False)
     assert not (tmp_path / "run").exists()
     write_pictures(tmp_path / "data", ["a.png", "b.png", "c.png"])
     plain = prepare(find(tmp_path / "data"), tmp_path / "store", size=32, workers=1)

@@ -14,7 +14,7 @@ from picture_folders import save
 from samplewise.errors import DataError
 from small_chest import make_store
 from studies.chest.densenet import Classifier, probabilities
-from studies.chest.impact import Impact, Originals, Seen, judge_originals, judge_run, look_at
+from studies.chest.impact import Diagnoses, Impact, Originals, diagnose_marked, evaluate_originals, evaluate_run
 from studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
 from studies.pictures import PATHOLOGIES, Store, prepare
 from studies.watermark.evaluation.shipped import payload_of
@@ -60,7 +60,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def originals(store: Store) -> Originals:
-    return judge_originals(Corners(32).eval(), store.select("test"), fewest=5, resamples=300, seed=0)
+    return evaluate_originals(Corners(32).eval(), store.select("test"), fewest=5, resamples=300, seed=0)
 
 
 def test_the_originals_are_scored_as_they_are(originals: Originals) -> None:
@@ -75,7 +75,7 @@ def test_the_originals_are_scored_as_they_are(originals: Originals) -> None:
 
 
 def test_what_is_looked_at_is_what_a_file_holds(originals: Originals) -> None:
-    seen = look_at(Corners(32).eval(), Brighter(2.4), originals.data, batch_size=7)
+    seen = diagnose_marked(Corners(32).eval(), Brighter(2.4), originals.data, batch_size=7)
     assert seen["psnr"] == pytest.approx(
         np.full(30, 20 * np.log10(255 / 2)), abs=1e-3
     )  # 2.4 grey levels are 2 in a file
@@ -91,7 +91,7 @@ def test_a_lattice_is_looked_at_as_the_tool_ships_it(tmp_path: Path) -> None:
     for number, pixels in enumerate((natural[0], marker.embed(natural[1], "first", psnr=38.0).image)):
         save(tmp_path / "data" / f"0000000{number}_000.png", pixels)
     data = prepare(tmp_path / "data", tmp_path / "store", size=128).select()
-    seen = look_at(Corners(128).eval(), marker.network, data, floor=38.0)
+    seen = diagnose_marked(Corners(128).eval(), marker.network, data, floor=38.0)
     shipped = marker.embed(natural[0], payload_of(0, marker), psnr=38.0)
     assert seen["psnr"][0] == pytest.approx(shipped.certificate.fidelity.psnr, abs=1e-3)
     assert seen["bit_error"][0] == shipped.certificate.bit_errors / 255
@@ -101,25 +101,25 @@ def test_a_lattice_is_looked_at_as_the_tool_ships_it(tmp_path: Path) -> None:
 
 
 def test_nothing_hidden_changes_nothing(originals: Originals) -> None:
-    seen = look_at(Corners(32).eval(), Brighter(0.4), originals.data)
-    found = judge_run(run_of(), originals, seen, bounds=(0.01,))
+    seen = diagnose_marked(Corners(32).eval(), Brighter(0.4), originals.data)
+    found = evaluate_run(run_of(), originals, seen, bounds=(0.01,))
     assert found.mean_size == found.flipped == found.mean_change == 0.0
     assert found.within == {"0.01": 1.0}
     assert found.significant == ()
     assert found.satisfied == 1.0
 
 
-def judged(originals: Originals, *, name: str = "c40", recipe: Recipe = SWIFT) -> tuple[Impact, Seen]:
+def evaluated(originals: Originals, *, name: str = "c40", recipe: Recipe = SWIFT) -> tuple[Impact, Diagnoses]:
     rng = np.random.default_rng(0)
     logits = np.log(originals.probabilities / (1 - originals.probabilities))
     noisy = 1 / (1 + np.exp(-(logits + rng.normal(size=logits.shape))))
     psnr = np.linspace(39.5, 41.0, len(noisy))
     seen = {"probabilities": noisy, "psnr": psnr, "bit_error": np.full(len(noisy), 0.01)}
-    return judge_run(run_of(recipe, name), originals, seen, bounds=(0.1, 1.0)), seen
+    return evaluate_run(run_of(recipe, name), originals, seen, bounds=(0.1, 1.0)), seen
 
 
 def test_numbers_are_those_of_their_definitions(originals: Originals) -> None:
-    found, seen = judged(originals)
+    found, seen = evaluated(originals)
     change = np.abs(seen["probabilities"] - originals.probabilities)
     for k, one in enumerate(found.differences):
         truth = originals.labels[:, k]
@@ -141,13 +141,13 @@ def test_differences_are_paired(originals: Originals) -> None:
     # The same shift of every logit keeps the order, so each resample's difference is exactly zero.
     logits = np.log(originals.probabilities / (1 - originals.probabilities))
     seen = {"probabilities": 1 / (1 + np.exp(-(logits + 1))), "psnr": np.full(30, 40.0), "bit_error": np.zeros(30)}
-    found = judge_run(run_of(), originals, seen, bounds=())
+    found = evaluate_run(run_of(), originals, seen, bounds=())
     assert (found.mean.low, found.mean.value, found.mean.high) == (0.0, 0.0, 0.0)
     assert found.mean_change > 0.05
 
 
 def test_tables_report_and_figure(originals: Originals, tmp_path: Path) -> None:
-    impacts = [judged(originals)[0], judged(originals, name="own")[0]]
+    impacts = [evaluated(originals)[0], evaluated(originals, name="own")[0]]
     columns = {"c40": "floor40"}
     report = write_table(tmp_path, originals, impacts, columns, {"seed": 0})
     assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report).replace("NaN", "null"))
@@ -167,10 +167,10 @@ def test_tables_report_and_figure(originals: Originals, tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no pathology has 1000 positives"):
-        judge_originals(Corners(32), store.select("test"), fewest=1000, resamples=100, seed=0)
+        evaluate_originals(Corners(32), store.select("test"), fewest=1000, resamples=100, seed=0)
     odd = make_store(tmp_path, patients=6, size=36)
     with pytest.raises(DataError, match="multiple of 8 pixels, got 36"):
-        look_at(Corners(32), Swift(4, size=40, width=8), odd.select())
+        diagnose_marked(Corners(32), Swift(4, size=40, width=8), odd.select())
 
 
 def test_the_papers_table_is_whole() -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from picture_folders import chest_names, noise, row, save, write_chest, write_pictures, write_table
-from samplewise.cli import main
+from studies.commands import main
 from studies.pictures import Store
 
 
@@ -116,7 +116,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("command", [("chest",), ("chest", "--help"), ("chest", "prepare", "--help")])
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
     assert main(command) == 0
-    assert "Example: samplewise chest prepare --data" in re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "Example: studies chest prepare --data" in re.sub(r"\s+", " ", capsys.readouterr().out)
 
 
 def test_a_store_that_a_kill_left_is_begun_anew_with_a_line(

@@ -11,10 +11,11 @@ from unittest.mock import patch
 import pytest
 
 from forked import Forked
-from samplewise.cli import main
+from samplewise.cli import main as report
 from small_chest import make_store
 from studies.chest import impact
 from studies.chest.densenet import Classifier
+from studies.commands import main
 
 CLASSIFIER = ("--epochs", "1", "--batch-size", "8")
 MARK = ("--network", "swift", "--size", "32", "--bits", "4", "--psnr", "30")
@@ -72,14 +73,14 @@ def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[s
 
 def killed(*arguments: str) -> int:
     """The command in a process that is killed when it comes to the second run."""
-    plain = impact.judge_run
+    plain = impact.evaluate_run
 
-    def judge_run(run: Any, *arguments: Any, **options: Any) -> Any:
+    def evaluate_run(run: Any, *arguments: Any, **options: Any) -> Any:
         if run.name == "again":
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(run, *arguments, **options)
 
-    impact.judge_run = judge_run
+    impact.evaluate_run = evaluate_run
     return main(arguments)
 
 
@@ -94,15 +95,15 @@ def test_a_comparison_that_was_killed_goes_on(folder: Path, tmp_path: Path, caps
     out = tmp_path / "killed"
     code, _, err = Forked(killed, *command, "--out", str(out), told=tmp_path).finish()
     assert code == -signal.SIGKILL, err
-    assert len(list((out / "seen").iterdir())) == 3
-    torn = max((out / "seen").iterdir(), key=os.path.getmtime)
+    assert len(list((out / "unfinished").iterdir())) == 3
+    torn = max((out / "unfinished").iterdir(), key=os.path.getmtime)
     torn.write_bytes(torn.read_bytes()[:-100])
     capsys.readouterr()
     assert main([*command, "--out", str(out), "--resume", "--json"]) == 0
     shown = capsys.readouterr()
     lines = [line for line in shown.err.splitlines() if "6 of 6 images" in line]
-    assert len(lines) == 1  # only what was torn is looked at again
-    assert not (out / "seen").exists()
+    assert len(lines) == 1  # only what was torn is done again
+    assert not (out / "unfinished").exists()
     assert main([*command, "--out", str(tmp_path / "whole"), "--json"]) == 0
     whole = capsys.readouterr()
     assert "originals: 6 of 6 images" in whole.err
@@ -127,14 +128,14 @@ def test_a_report_of_a_classifier_has_its_scores(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
-    assert main(["report", str(folder / "classifier"), "--out", str(out)]) == 0
+    assert report(["report", str(folder / "classifier"), "--out", str(out)]) == 0
     page = out.read_text()
     assert "AUROC on test, 6 images of 6 patients" in page
     assert "Pleural Thickening" in page
     assert "Find 14 pathologies" in page
     assert "of all such samples" not in page  # nothing was required, so nothing is promised
     capsys.readouterr()
-    assert "chest classifier wrote" in error(capsys, "report", tmp_path, "--out", out)
+    assert report(["report", str(tmp_path), "--out", str(out)]) == 2
 
 
 def test_a_result_is_there_before_the_classifier(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command as users start it: a process of its own, judged by its exit code and its two streams."""
+"""The command as users start it: a process of its own, seen by its exit code and its two streams."""
 
 import json
 import os
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from forked import Forked, command
-from samplewise.cli import main
+from studies.commands import main
 
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--threads", "1")
 
 
 def in_folder(folder: Path, *arguments: str) -> int:
     os.chdir(folder)
-    return command(*arguments)
+    return command("studies", *arguments)
 
 
 def children(pid: int | None) -> list[int]:
@@ -46,7 +46,7 @@ def wait_for(condition: object, seconds: float = 300) -> None:
 def test_a_run_goes_on_after_a_kill_and_refuses_a_second_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = ("--row", "penalty:10:1.1", "--row", "classification", "--jobs", "1", "--epochs", "30")
+    rows = ("--row", "penalty:10:1.1", "--row", "classification", "--jobs", "2", "--epochs", "30")
     process = Forked(command, "studies", *MNIST, *rows, "--out", str(tmp_path / "out"), told=tmp_path / "told")
     history = tmp_path / "out" / "rows" / "penalty-10-1.1" / "seed-0" / "fit" / "history.jsonl"
     wait_for(lambda: history.exists() and history.read_text().count("\n") >= 2)
@@ -80,7 +80,7 @@ def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
     code, out, err = process.finish()
     assert (code, out) == (130, "")
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("samplewise: interrupted")
+    assert err.splitlines()[-1].startswith("studies: interrupted")
     wait_for(lambda: all(gone(pid) for pid in workers))
 
 
@@ -98,7 +98,7 @@ def test_a_row_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
 
 
 def test_exit_codes(tmp_path: Path) -> None:
-    started = [sys.executable, "-W", "error", "-m", "samplewise.cli", "mnist"]
+    started = [sys.executable, "-W", "error", "-m", "studies", "mnist"]
     started += ["--data", ".", "--rows", "all", "--out", "out"]
     ran = subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -123,23 +123,17 @@ class Slow(importlib.abc.MetaPathFinder):
         if name == "torch":
             raise ImportError("still loading", name="torch")
 sys.meta_path.insert(0, Slow())
-from samplewise.cli import main
+from studies.commands import main
 for arguments in sys.stdin.read().splitlines():
     assert main(arguments.split()) == 1
 """
 COMMANDS = """demo
-env
-report runs
 mnist --out out
 chest prepare --data data --out out
 chest classifier --store store --out out
 chest impact --classifier c --watermark w --store store --out out
 watermark train --data data --out out
-watermark evaluate run --data data --out out
-watermark embed in.png out.png --text a
-watermark extract in.png
-watermark verify in.png out.png
-watermark keygen name"""
+watermark evaluate run --data data --out out"""
 
 
 def test_every_command_says_what_it_does_before_it_loads_anything() -> None:
@@ -150,4 +144,4 @@ def test_every_command_says_what_it_does_before_it_loads_anything() -> None:
         name, _, what = opening.partition(": ")
         assert call.startswith(name)
         assert what
-        assert error.startswith("samplewise: error: torch is not installed")
+        assert error.startswith("studies: error: torch is not installed")

@@ -2,12 +2,12 @@ import re
 from pathlib import Path
 
 import pytest
-from studies.commands.mnist import Source, share_cores
 
 from samplewise.errors import ConfigurationError
 from studies.commands import main
-from studies.commands.options import Devices
-from studies.commands.progress import duration, progress
+from studies.mnist.command import Source, share_cores
+from studies.options import Devices
+from studies.progress import duration, progress
 
 SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--jobs", "1", "--threads", "1")
 
@@ -58,7 +58,7 @@ def test_cores_go_to_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_cores(1, None, None) == (1, 8)
     assert share_cores(11, 2, None) == (2, 4)
     assert share_cores(11, None, 4) == (2, 4)
-    assert share_cores(11, 16, None) == (16, 1)
+    assert share_cores(11, 16, None) == (11, 1)
 
 
 def test_device_flags_become_a_fabric() -> None:
@@ -92,7 +92,7 @@ def test_slow_progress_in_a_log_is_a_line_every_half_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = 0.0
-    monkeypatch.setattr("studies.commands.progress.time.monotonic", lambda: clock)
+    monkeypatch.setattr("studies.progress.time.monotonic", lambda: clock)
     with progress("marking", 1000) as tell:
         for done in range(1, 5):
             clock += 16.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from samplewise.cli import main
+from studies.commands import main
 
 COMMON = ("mnist", "--data", "digits", "--row", "fixed:10", "--jobs", "1", "--threads", "1")
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from forked import Forked, torchrun
-from samplewise.cli import main
+from studies.commands import main
 from studies.mnist.results import read_results
 
 MNIST = ("mnist", "--data", "digits", "--theta", "0.05", "--code", "4", "--epochs", "2")
@@ -24,7 +24,7 @@ CPU = ("--accelerator", "cpu")
 @pytest.mark.usefixtures("forked_workers", "quick_figures")
 def test_rows_that_leave_the_decoder_alone_train_on_two_devices(tmp_path: Path) -> None:
     rows = ("--row", "penalty:10:1.1", "--row", "classification")
-    started = [sys.executable, "-m", "samplewise.cli", *MNIST, *rows, "--devices", "2", *CPU]
+    started = [sys.executable, "-m", "studies", *MNIST, *rows, "--devices", "2", *CPU]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     two = subprocess.run(
         [*started, "--out", str(tmp_path / "two")],

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
 
-from floormark import Watermarker, judging
+from floormark import Watermarker
 from natural_images import natural_image
-from samplewise.audits.audit import violation_rate_upper
-from samplewise.cli import run
-from studies.commands.evaluate import EPILOG, evaluate
+from samplewise.audits.binomial import violation_rate_upper
+from studies import commands
 from studies.pictures import Store, prepare
 from studies.watermark.evaluation import Measured
 from studies.watermark.recipe import LATTICE, Recipe
@@ -34,17 +32,9 @@ RECIPE = Recipe(
 )
 ATTACKS = ("--attacks", "identity, gaussian(0.1)")
 
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command(epilog=EPILOG)(evaluate)
-
-
-@app.callback()
-def callback() -> None:
-    """A command among others, as in the real one."""
-
 
 def main(*arguments: str | Path | int) -> int:
-    return run(app, ["evaluate", *map(str, arguments)])
+    return commands.main(["watermark", "evaluate", *map(str, arguments)])
 
 
 def error(capsys: pytest.CaptureFixture[str], *arguments: str | Path | int) -> str:
@@ -67,6 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(pixels).save(folder / "pictures" / f"{number:08d}_000.png")
     store = prepare(folder / "pictures", folder / "store", size=16, workers=1)
     for name in ("one", "two"):
+        open_run(folder / name, RECIPE, resume=False)
         train(store, RECIPE, folder / name, progress=False)
     return folder
 
@@ -139,7 +130,7 @@ def test_images_that_were_trained_on_or_selected_the_network_are_told_apart(
         met = report["quality"]["grey"]["satisfied"]
         missed = met["samples"] - met["held"]
         bound = None if part == "train" else 1 - violation_rate_upper(missed, met["samples"], 0.95, compared)
-        assert met["at_least"] == bound
+        assert met["at_least"] == (None if bound is None else pytest.approx(bound, abs=1e-9))
 
 
 def test_images_that_were_trained_on_are_known_wherever_they_lie(
@@ -207,7 +198,7 @@ def test_a_lattice_is_judged_by_the_files_of_the_tool(
     assert Watermarker.load(run).extract(np.asarray(Image.open(marked)))
     # Where the tool marks no image at all.
     none = Measured(255, (), (), np.zeros(0, np.int64), {})
-    monkeypatch.setattr(judging, "measure_shipped", lambda *_, **__: (none, {"0.png": "too flat"}))
+    monkeypatch.setattr("studies.watermark.evaluation.measure_shipped", lambda *_, **__: (none, {"0.png": "too flat"}))
     assert main(*options) == 2
     assert "too flat" in capsys.readouterr().err
 
@@ -279,7 +270,7 @@ def test_data_that_cannot_be_used(place: Path, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "few").mkdir()
     shutil.copy(place / "pictures" / "00000001_000.png", tmp_path / "few")
     assert main(*judged, tmp_path / "few") == 2
-    assert "have no test part; judge --part all" in capsys.readouterr().err
+    assert "--part all" in capsys.readouterr().err
 
 
 def test_options_that_cannot_be_right(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ from scipy.stats import beta
 
 from samplewise import Audit
 from samplewise.errors import CheckpointError
-from studies.demo.command import in_words, over_seeds, run_demo
 from studies.demo.runs import AIM, SHARE, SIZES, THETA, Compared, Trained, compare, split
+from studies.demo.tables import in_words, over_seeds, run_demo
 from studies.mnist.digit_network import study_problem
 
 RIGHT = 280  # of the digits of each part, where a test does not say otherwise

@@ -4,10 +4,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from samplewise.history import History, Row
+from samplewise.training import History
 from studies.data import ImageData
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import parse_row
@@ -46,7 +47,7 @@ def killed_run(out: Path, row: str) -> None:
     """Run a row in a process that ends at once after the second epoch."""
     plain = History.append
 
-    def append(self: History, row: Row) -> None:
+    def append(self: History, row: dict[str, Any]) -> None:
         plain(self, row)
         if self.folder and "warm" not in self.folder.parts and row["epoch"] == 2:
             os._exit(9)

@@ -152,10 +152,3 @@ def test_the_files_hold_the_same_numbers(tmp_path: Path, found: list[Result]) ->
 def test_a_cell_shows_spread_paper_and_difference() -> None:
     assert Cell(0.97, 0.002, 0.9656, 0.0044).text(COLUMNS[1]) == "0.9700 ±0.0010 (0.9656, +0.0044)"
     assert Cell(0.5).text(COLUMNS[4]) == "0.500"
-
-
-def test_the_brief_table_lines_up(found: list[Result]) -> None:
-    lines = make_comparison(PAPER, found).brief().splitlines()
-    assert len(lines) == 2 + 3
-    assert len({len(line) for line in lines[1:]}) == 1
-    assert "black" not in "".join(lines)

@@ -11,7 +11,7 @@ from samplewise.report import label_points, new_figure, styled
 from studies.mnist.comparison import write_all
 from studies.mnist.figures import best, write_figures
 from studies.mnist.results import Result
-from studies.mnist.rows import Naming
+from studies.mnist.rows import RowLabels
 
 FIGURES = ("epochs", "errors", "reconstructions", "trade_off")
 
@@ -42,7 +42,7 @@ def test_the_best_row_satisfies_most_at_little_loss_of_accuracy(found: list[Resu
     fixed = next(result for result in found if result.row.kind == "fixed")
     pairs = ((0.99, 0.2), (0.97, 0.7), (0.95, 0.9))
     rows = [with_numbers(fixed, {"train": {"accuracy": a, "satisfied": s}}) for a, s in pairs]
-    naming = Naming([fixed.row])
+    naming = RowLabels([fixed.row])
     assert best(rows, naming, "fixed") is rows[1]
     assert best(rows[2:], naming, "fixed") is rows[2]
     assert best(rows, naming, "sequential") is None

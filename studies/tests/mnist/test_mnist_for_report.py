@@ -8,7 +8,7 @@ from small_study import small_data, small_run, small_settings
 
 from samplewise.cli.report import read_reports
 from samplewise.errors import CheckpointError, DataError
-from samplewise.report import make_page
+from samplewise.report.page import make_page
 from studies.mnist.comparison import make_comparison
 
 

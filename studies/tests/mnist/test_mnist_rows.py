@@ -14,7 +14,7 @@ from samplewise import (
     Unconstrained,
 )
 from samplewise.errors import ConfigurationError
-from studies.mnist.rows import GROUPS, OURS, Naming, Options, make_method, parse_row
+from studies.mnist.rows import GROUPS, OURS, Options, RowLabels, make_method, parse_row
 from studies.mnist.table_one import TABLE_ONE
 
 BOUND = (AtMost("reconstruction", 0.01),)
@@ -107,14 +107,14 @@ def test_what_cannot_be_read_shows_the_grammar(text: str, message: str) -> None:
 
 def test_names_leave_out_what_all_rows_share() -> None:
     rows = [parse_row(text) for text in ("fixed:10,lr=cosine", "penalty:5:1.1,lr=cosine,margin=0.01", "ours")]
-    naming = Naming(rows)
+    naming = RowLabels(rows)
     assert naming.shared == ("lr=cosine",)
     assert naming.label(rows[0]) == "Fixed (λ = 10)"
     assert naming.short(rows[1]) == "5, 1.1, margin=0.01"
     assert naming.label(rows[2]) == f"Ours ({rows[2].text})"
     assert [naming.kind(row) for row in rows] == ["fixed", "ours", "ours"]
-    assert Naming(rows[:1]).label(rows[0]) == "Fixed (λ = 10), lr=cosine"
-    assert Naming([parse_row("penalty:5:1.1")]).kind(parse_row("penalty:5:1.1")) == "sequential"
+    assert RowLabels(rows[:1]).label(rows[0]) == "Fixed (λ = 10), lr=cosine"
+    assert RowLabels([parse_row("penalty:5:1.1")]).kind(parse_row("penalty:5:1.1")) == "sequential"
 
 
 def test_a_margin_tightens_the_bound_in_training_only() -> None:

@@ -21,7 +21,7 @@ from studies.mnist.digit_network import study_problem
 from studies.mnist.figures import draw_pictures
 from studies.mnist.for_report import read_study
 from studies.mnist.results import read_results
-from studies.mnist.rows import Naming, parse_row
+from studies.mnist.rows import RowLabels, parse_row
 from studies.mnist.settings import StudySettings, open_run, read_settings, row_folder, write_settings
 from studies.mnist.study import is_complete, run_row, warm_start
 from studies.mnist.table_one import numbers_of
@@ -239,7 +239,7 @@ def test_images_need_not_be_square_nor_a_part_as_long_as_a_line_of_pictures(tmp_
     run_row(settings, data, parse_row("penalty:1:1.01"), 0, tmp_path)
     (result,) = read_results(tmp_path)
     assert len(result.examples()["test/first/original"]) == 5
-    assert draw_pictures(tmp_path, settings, [result], Naming([result.row]))[0].stat().st_size > 1000
+    assert draw_pictures(tmp_path, settings, [result], RowLabels([result.row]))[0].stat().st_size > 1000
     (run,) = read_study(tmp_path) or ()
     assert {image.shape for image in run.galleries[0].pictures[0].images.values()} == {(5, 3)}
 

@@ -1,7 +1,5 @@
 import io
-import re
 import struct
-import sys
 import zlib
 from pathlib import Path
 
@@ -12,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from pydicom import Dataset
+from pydicom.dataset import FileMetaDataset
+from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
 
 from picture_folders import noise, save
-from samplewise.errors import DataError, MissingPackageError
-from studies.pictures.decode import decode, need_pillow
+from samplewise.errors import DataError
+from studies.pictures.decode import decode
 
 RAMP = (np.arange(256, dtype=np.uint8).reshape(16, 16)).copy()
 
@@ -45,8 +46,8 @@ def test_palettes_and_single_bits_become_grey(tmp_path: Path) -> None:
     palette.save(tmp_path / "plain.png")
     palette.save(tmp_path / "clear.png", transparency=bytes([0, 128, 255, 255]))
     for name in ("plain.png", "clear.png"):
-        pixels, mode = decode(tmp_path / name, 16)
-        assert mode == "P"
+        pixels, kind = decode(tmp_path / name, 16)
+        assert kind.startswith("RGB")
         assert np.array_equal(pixels, np.array([0, 50, 100, 250], np.uint8)[RAMP % 4])
     Image.fromarray(RAMP > 100).save(tmp_path / "bits.png")
     assert np.array_equal(decode(tmp_path / "bits.png", 16)[0], np.where(RAMP > 100, 255, 0))
@@ -63,8 +64,8 @@ def test_sixteen_bits_keep_black_and_white(tmp_path: Path, suffix: str, kind: st
     deep = np.random.default_rng(0).integers(0, 65536, (32, 32)).astype(kind)
     deep[:8], deep[8:16] = 0, 65535
     Image.fromarray(deep).save(tmp_path / f"x.{suffix}")
-    pixels, mode = decode(tmp_path / f"x.{suffix}", 32)
-    assert mode.startswith("I;16")
+    pixels, kind = decode(tmp_path / f"x.{suffix}", 32)
+    assert kind == "16 bits"
     assert np.array_equal(pixels, np.rint(deep.astype(np.float64) * 255 / 65535))
     small, _ = decode(tmp_path / f"x.{suffix}", 8)
     assert np.abs(small - interpolated(deep, 8) * 255 / 65535).max() < 0.51  # rounded once
@@ -105,19 +106,20 @@ def encoded(kind: str, image: Image.Image | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "not a PNG, JPEG, TIFF or BMP file"),
-        (b"<html>404</html>", "not a PNG, JPEG, TIFF or BMP file"),
-        (encoded("GIF"), "not a PNG, JPEG, TIFF or BMP file"),
-        (encoded("PNG")[:-2000], "truncated|broken|Truncated"),
-        (encoded("PNG")[:-6], "truncated|broken|Truncated"),
-        (encoded("JPEG")[:-500], "truncated"),
-        (encoded("BMP")[:-500], "truncated"),
-        (encoded("TIFF")[:-500], "truncated|buffer|decoder"),
-        (png(9000, 9000), "9000 x 9000 pixels, more than"),
-        (png(10_000, 10_000), "more than 67108864 pixels"),
-        (png(60_000, 60_000), "more than 67108864 pixels"),
-        (encoded("TIFF", Image.new("F", (4, 4))), r"32 bits \(mode F\), whose white is unknown"),
-        (encoded("TIFF", Image.new("I", (4, 4))), r"32 bits \(mode I\), whose white is unknown"),
+        (b"", "empty"),
+        (b"<html>404</html>", "PNG"),
+        (encoded("GIF"), "PNG"),
+        (encoded("PNG")[:-2000], "torn"),
+        (encoded("PNG")[:-6], "torn"),
+        (encoded("JPEG")[:-500], "torn"),
+        (encoded("BMP")[:-500], "torn"),
+        (encoded("TIFF")[:-500], "torn"),
+        (png(9000, 9000), "9000 x 9000"),
+        (png(10_000, 10_000), "10000 x 10000"),
+        (png(60_000, 60_000), "3600000000"),
+        (png(40_000, 8), "40000 x 8"),
+        (encoded("TIFF", Image.new("F", (4, 4))), "16"),
+        (encoded("TIFF", Image.new("I", (4, 4))), "16"),
     ],
 )
 def test_a_file_that_cannot_be_decoded_says_why(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -125,8 +127,43 @@ def test_a_file_that_cannot_be_decoded_says_why(tmp_path: Path, content: bytes, 
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
         decode(path, 8)
-    assert re.search(reason, str(caught.value)), str(caught.value)
+    assert reason in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_webp_is_read(tmp_path: Path) -> None:
+    Image.fromarray(RAMP).save(tmp_path / "x.webp", lossless=True)
+    pixels, kind = decode(tmp_path / "x.webp", 16)
+    assert kind == "RGB"
+    assert np.array_equal(pixels, RAMP)
+
+
+def write_dicom(path: Path, pixels: NDArray[np.uint16], **more: object) -> None:
+    """A DICOM file of 12 bits with the elements ``more``."""
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.SOPClassUID, dataset.SOPInstanceUID = DigitalXRayImageStorageForPresentation, generate_uid()
+    dataset.PhotometricInterpretation, dataset.SamplesPerPixel, dataset.PixelRepresentation = "MONOCHROME2", 1, 0
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
+    dataset.Rows, dataset.Columns = pixels.shape
+    dataset.PixelData = pixels.tobytes()
+    for name, value in more.items():
+        setattr(dataset, name, value)
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def test_dicom_is_read_as_a_viewer_shows_it(tmp_path: Path) -> None:
+    stored = (8 * RAMP.astype(np.uint16)) + 1000  # 1000 to 3040 of 0 to 4095
+    window = {"WindowCenter": 2020.5, "WindowWidth": 2041.0}  # from 1000 to 3040
+    write_dicom(tmp_path / "x.dcm", stored, **window)
+    pixels, kind = decode(tmp_path / "x.dcm", 16)
+    assert kind == "12 bits"
+    assert np.abs(pixels.astype(int) - RAMP).max() <= 1
+    write_dicom(tmp_path / "negative.dcm", stored, **window, PhotometricInterpretation="MONOCHROME1")
+    assert np.array_equal(decode(tmp_path / "negative.dcm", 16)[0], 255 - pixels)
+    write_dicom(tmp_path / "plain.dcm", stored)  # without a window the range in use
+    assert np.abs(decode(tmp_path / "plain.dcm", 16)[0].astype(int) - RAMP).max() <= 2
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
@@ -151,9 +188,3 @@ def test_no_flipped_bit_of_a_png_changes_a_pixel_in_silence(
     except DataError:
         return
     assert np.array_equal(pixels, WHOLE)
-
-
-def test_without_pillow_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingPackageError, match=r"pip install .*'pillow>="):
-        need_pillow()

@@ -44,7 +44,8 @@ def test_a_store_holds_the_pixels_in_the_order_of_the_names(many: Path, whole: S
     kept = [number for number in range(MANY) if number != 40]
     assert whole.names == tuple(f"{number:03d}.png" for number in kept)
     assert np.array_equal(whole.images, np.stack([noise(number) for number in kept]))
-    assert whole.bad == {"040.png": "not a PNG, JPEG, TIFF or BMP file"}
+    assert list(whole.bad) == ["040.png"]
+    assert "DICOM" in whole.bad["040.png"]
     assert whole.converted == {"RGBA": 1}
     assert {"python", "pillow", "samplewise"} <= set(whole.versions)
     assert whole.fingerprint == find(many).fingerprint()
@@ -147,7 +148,7 @@ def test_more_than_one_in_a_hundred_bad_pictures_stop_it(tmp_path: Path) -> None
     out = tmp_path / "out"
     assert len(prepare(folder, out, size=4)) == 99  # just one in a hundred
     (folder / "003.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"at least 2 of 100 .* more than 1%: 003\.png \(not a .*\), 007\.png \(not a"):
+    with pytest.raises(DataError, match=r"at least 2 of 100 .* 003\.png .* 007\.png"):
         prepare(folder, tmp_path / "other", size=4)
     assert not list((tmp_path / "other").iterdir())
     save(folder / "003.png", noise(3))

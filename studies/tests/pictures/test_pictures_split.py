@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from samplewise.errors import CheckpointError, DataError
 from studies.pictures import PARTS, Split
-from studies.pictures.split import kin
+from studies.pictures.split import merged_patients
 
 PATIENTS = st.lists(st.integers(0, 60).map("{:08d}".format), min_size=3, max_size=150).filter(lambda p: len(set(p)) > 2)
 
@@ -149,5 +149,12 @@ def test_a_split_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_patients_who_share_a_picture_are_kin_also_over_others() -> None:
-    assert kin(["d", "a", "b", "c", "b", "e"], ["5", "1", "2", "3", "1", "3"]) == ["d", "a", "a", "c", "a", "c"]
-    assert kin(["c", "b", "b", "a"], ["1", "1", "2", "2"]) == ["a"] * 4
+    assert merged_patients(["d", "a", "b", "c", "b", "e"], ["5", "1", "2", "3", "1", "3"]) == [
+        "d",
+        "a",
+        "a",
+        "c",
+        "a",
+        "c",
+    ]
+    assert merged_patients(["c", "b", "b", "a"], ["1", "1", "2", "2"]) == ["a"] * 4

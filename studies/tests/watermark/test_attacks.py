@@ -1,5 +1,4 @@
 import io
-import sys
 
 import numpy as np
 import pytest
@@ -10,12 +9,12 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from natural_images import natural_image
-from samplewise.errors import ConfigurationError, DataError, MissingPackageError
+from samplewise.errors import ConfigurationError, DataError
 from studies.watermark.noise import STANDARD_ATTACKS, parse_attack, parse_attacks
 from studies.watermark.operators import OPERATORS
 
 EVERY = {name: f"{name}(1)" if operator.limits else name for name, operator in OPERATORS.items()}
-IN_PLACE = [spec for name, spec in EVERY.items() if not OPERATORS[name].moves]
+IN_PLACE = [spec for name, spec in EVERY.items() if not OPERATORS[name].geometric]
 
 
 def attacked(
@@ -163,9 +162,3 @@ def test_refuses_what_is_no_image(shape: tuple[int, ...], kind: type[np.generic]
 def test_refuses_a_cover_of_another_size() -> None:
     with pytest.raises(DataError, match=r"expected a cover like the image, uint8 \(8, 8\), got uint8 \(4, 4\)"):
         attacked("dropout(0.1)", np.zeros((8, 8), dtype=np.uint8), np.zeros((4, 4), dtype=np.uint8))
-
-
-def test_without_pillow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingPackageError, match=r"this needs PIL; pip install .*'pillow>="):
-        attacked("jpeg(75)", natural_image())

@@ -72,7 +72,7 @@ def test_the_messages_convolution_is_the_plain_one(
 
 
 class Plain(nn.Module):
-    """The same weights, put together in the straightforward way."""
+    """The same weights, put together in the straightforward representation."""
 
     def __init__(self, network: Hidden) -> None:
         super().__init__()

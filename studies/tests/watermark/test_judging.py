@@ -73,7 +73,7 @@ def test_what_differs_between_channels_is_lost_in_grey(data: PictureData, tmp_pa
     # Red moves the values that decide a bit; in the mean of three channels they stay on one side.
     network = Plain(channels=3, low=0.55, high=0.95, where=(0,))
     found = measure(network, data, keep=tmp_path)
-    assert found.ways == ("grey", "rgb", "float")
+    assert found.representations == ("grey", "rgb", "float")
     assert not found.columns["rgb/bit_error"].any()
     assert not found.columns["float/bit_error"].any()
     assert found.columns["grey/bit_error"].mean() > 0.2
@@ -197,12 +197,12 @@ def test_the_share_has_its_exact_bound(counts: tuple[int, int], confidence: floa
 
 def test_bounds_are_corrected_for_what_is_read_at_once_and_for_what_was_compared(data: PictureData) -> None:
     found = measure(Plain(), data, attacks=parse_attacks("identity, gaussian(0.3)"))
-    plain, chose = (summarise(found, 20.0, compared=compared) for compared in (1, 5))
+    plain, chose = (summarise(found, 20.0, n_comparisons=compared) for compared in (1, 5))
     for summary, compared in ((plain, 1), (chose, 5)):
         held = found.columns["grey/psnr"] >= 20.0
         assert summary["quality"]["grey"]["satisfied"] == share_of(held, 0.95, compared)
         readings = [*summary["reading"].values(), *(each["reading"] for each in summary["attacks"])]
-        columns = [found.columns[f"{way}/bit_error"] for way in found.ways] + [
+        columns = [found.columns[f"{representation}/bit_error"] for representation in found.representations] + [
             found.reading(*each)[0] for each in found.attacks
         ]
         assert len(readings) == len(columns) == 4
@@ -243,7 +243,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
     return prepare(folder, folder / "store", size=128, workers=1).select()
 
 
-def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Path) -> None:
+def test_what_the_tool_ships_is_what_is_evaluated(larger: PictureData, tmp_path: Path) -> None:
     marker = Watermarker.load()
     assert isinstance(marker.network, Lattice)
     attacks = parse_attacks("flip, gaussian(0.9)")
@@ -265,7 +265,7 @@ def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Pa
         assert 38.0 <= columns["grey/floor_kept"][place] <= psnr
         assert columns["grey/bit_error"][place] == expected.certificate.bit_errors / 255
     assert columns["grey/message"].tolist() == [1, 1]
-    assert columns["grey/flip message"][0] == 1  # which only the search finds
+    assert columns["grey/flip message"][0] == 1  # which only registration finds
     assert columns["grey/gaussian(0.9) message"][0] == 0
     assert columns["grey/gaussian(0.9) bit_error"][0] == 0.5
     assert np.isnan(columns["grey/flip message"][1])
@@ -280,7 +280,7 @@ def test_what_the_tool_ships_is_what_is_judged(larger: PictureData, tmp_path: Pa
 def test_a_network_that_no_image_can_be_marked_with_is_given_up(
     larger: PictureData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("studies.watermark.evaluation.shipped.HOPELESS", 1)
+    monkeypatch.setattr("studies.watermark.evaluation.shipped.GIVE_UP_AFTER", 1)
     found, refused = measure_shipped(Lattice(128, size=128, width=8), larger, floor=26.0)
     assert (len(found), len(refused)) == (0, 3)
     assert "not tried" in refused["1.png"]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from plain_networks import SIZE, Plain, make_store
 
-from samplewise.audits.audit import violation_rate_upper
+from samplewise.audits.binomial import violation_rate_upper
 from samplewise.errors import DataError
-from samplewise.report import make_page
+from samplewise.report.page import make_page
 from small_fit import small_fit
 from studies.watermark.evaluation import measure, summarise
-from studies.watermark.evaluation.output import Judged, write_judged, write_report
+from studies.watermark.evaluation.output import RunEvaluation, write_evaluation, write_report
 from studies.watermark.noise import parse_attacks
 from studies.watermark.recipe import Recipe
 from studies.watermark.run_reports import read_evaluation, read_training
@@ -34,7 +34,7 @@ class OneBitWrong(Plain):
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Judged]:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunEvaluation]:
     """The folder of an evaluation in which some images miss the floor and one bit is always wrong."""
     place = tmp_path_factory.mktemp("place")
     data = make_store(place).select()
@@ -42,14 +42,14 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Judged]:
     measured = measure(network, data, attacks=parse_attacks("identity, gaussian(0.1)"), attack_images=4, workers=1)
     recipe = Recipe(network="swift", bits=8, size=SIZE, floor=FLOOR)
     run = Run(place / "nowhere", "one", "swift, C = 25 dB", recipe, network, {})
-    one = Judged(run, data, measured, summarise(measured, FLOOR))
+    one = RunEvaluation(run, data, measured, summarise(measured, FLOOR))
     out = place / "judged"
-    write_judged(out, one)
+    write_evaluation(out, one)
     write_report(out, [one], part="all", seed=0, device="cpu", figures=[])
     return out, one
 
 
-def test_an_evaluation_is_read_whole(judged: tuple[Path, Judged]) -> None:
+def test_an_evaluation_is_read_whole(judged: tuple[Path, RunEvaluation]) -> None:
     folder, one = judged
     (run,) = read_evaluation(folder) or ()
     psnr = one.measured.columns["grey/psnr"]
@@ -75,7 +75,7 @@ def test_an_evaluation_is_read_whole(judged: tuple[Path, Judged]) -> None:
     assert run.tables[0].rows[0][1:5] == ("9", "12.5%", "12.5%", "0%")
 
 
-def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judged]) -> None:
+def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, RunEvaluation]) -> None:
     folder, one = judged
     (run,) = read_evaluation(folder) or ()
     lowest, wrong = run.galleries
@@ -108,7 +108,7 @@ def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judg
     ],
 )
 def test_images_that_may_have_been_trained_on_promise_nothing(
-    judged: tuple[Path, Judged], tmp_path: Path, part: str, split_as_trained: bool | None, compared: float
+    judged: tuple[Path, RunEvaluation], tmp_path: Path, part: str, split_as_trained: bool | None, compared: float
 ) -> None:
     stored = json.loads((judged[0] / "report.json").read_text())
     stored["part"], stored["format"] = part, "samplewise-watermark-evaluation-2"
@@ -124,12 +124,14 @@ def test_images_that_may_have_been_trained_on_promise_nothing(
     assert run.galleries == ()  # an evaluation made before they were kept
 
 
-def test_images_that_were_trained_on_are_apart_from_the_others(judged: tuple[Path, Judged], tmp_path: Path) -> None:
+def test_images_that_were_trained_on_are_apart_from_the_others(
+    judged: tuple[Path, RunEvaluation], tmp_path: Path
+) -> None:
     one = judged[1]
     out = tmp_path / "out"
     measured = replace(one.measured, trained_on=np.arange(9) < 6)
     some = replace(one, measured=measured, summary=summarise(measured, FLOOR))
-    write_judged(out, some)
+    write_evaluation(out, some)
     write_report(out, [some], part="all", seed=0, device="cpu", figures=[])
     (run,) = read_evaluation(out) or ()
     fresh, trained = run.splits
@@ -164,7 +166,7 @@ def copied(source: Path, target: Path, change: Callable[[dict[str, Any]], None])
     return target
 
 
-def test_a_baseline_without_a_floor_has_none_in_a_report(judged: tuple[Path, Judged], tmp_path: Path) -> None:
+def test_a_baseline_without_a_floor_has_none_in_a_report(judged: tuple[Path, RunEvaluation], tmp_path: Path) -> None:
     def without(stored: dict[str, Any]) -> None:
         run = stored["runs"][0]
         run["recipe"]["image_loss"], run["floor"] = 0.7, None
@@ -192,7 +194,7 @@ def test_a_baseline_without_a_floor_has_none_in_a_report(judged: tuple[Path, Jud
 
 
 @pytest.mark.parametrize("name", ["../outside.csv", "/etc/passwd", "runs/one/link.csv"])
-def test_a_report_names_only_files_of_its_folder(judged: tuple[Path, Judged], tmp_path: Path, name: str) -> None:
+def test_a_report_names_only_files_of_its_folder(judged: tuple[Path, RunEvaluation], tmp_path: Path, name: str) -> None:
     def leave(stored: dict[str, Any]) -> None:
         stored["runs"][0]["per_image"] = name
 
@@ -228,7 +230,7 @@ def without_columns(path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_is_said(
-    judged: tuple[Path, Judged], tmp_path: Path, name: str, harm: Callable[[Path], None]
+    judged: tuple[Path, RunEvaluation], tmp_path: Path, name: str, harm: Callable[[Path], None]
 ) -> None:
     for path in judged[0].rglob("*"):
         if path.is_file():

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from studies.pictures import PictureData
 from studies.watermark.evaluation import Measured, measure, summarise
-from studies.watermark.evaluation.output import Judged, report_entry, table_rows, table_text
-from studies.watermark.figures import write_figures
-from studies.watermark.figures.charts import published_median
-from studies.watermark.figures.pictures import chosen_images
+from studies.watermark.evaluation.output import RunEvaluation, report_entry, table_rows, table_text
+from studies.watermark.figures import chosen_images, published_median, write_figures
 from studies.watermark.noise import parse_attacks
 from studies.watermark.pipeline import fixed_messages
 from studies.watermark.recipe import Recipe
@@ -31,11 +29,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
     return make_store(tmp_path_factory.mktemp("pictures"), 6).select()
 
 
-def judge(data: PictureData, name: str, network: Plain, folder: Path, *, attacks: str = "") -> Judged:
+def judge(data: PictureData, name: str, network: Plain, folder: Path, *, attacks: str = "") -> RunEvaluation:
     measured = measure(network, data, attacks=parse_attacks(attacks) if attacks else ())
     recipe = Recipe(network="swift", bits=network.bits, size=SIZE, floor=20.0)
     run = Run(folder, name, f"{name}, C = 20 dB", recipe, network, {})
-    return Judged(run, data, measured, summarise(measured, 20.0))
+    return RunEvaluation(run, data, measured, summarise(measured, 20.0))
 
 
 def names(paths: list[Path]) -> set[str]:

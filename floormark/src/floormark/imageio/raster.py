@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import numpy as np
 
 from floormark.errors import DataError
 from floormark.imageio.stored import (
+    MAX_PIXELS,
     Format,
     ImageFile,
     Pixels,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 LOSSLESS_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
 ORIENTATION, PHOTOMETRIC = 274, 262
+TILE_SIDES = (322, 323)
 # Tags that describe the image and not how it is stored: name, description, device, resolution, software, date,
 # artist, XMP, copyright, IPTC, Photoshop.
 KEPT_TAGS = (269, 270, 271, 272, 282, 283, 285, 296, 305, 306, 315, 316, 700, 33432, 33723, 34377)
@@ -124,6 +127,10 @@ def _refuse(image: Any, content: bytes) -> None:
     """Say no, before anything is decoded, to what is too large or would not come back as it is."""
     each = 2 if image.mode in SIXTEEN_BITS else len(image.getbands())
     check_size(image.width, image.height, each, content)
+    tags = getattr(image, "tag_v2", {})
+    tile = [int(tags.get(tag, 0)) for tag in TILE_SIDES]
+    if math.prod(tile) > MAX_PIXELS:  # unpacked whole, however small the image is
+        raise DataError(f"expected tiles of at most {MAX_PIXELS:,} pixels, got {tile[0]} x {tile[1]}")
     # A chain of TIFF pages is not walked: it may be long.
     if (getattr(image, "tag_v2", None) is not None and image.tag_v2.next) or getattr(image, "n_frames", 1) != 1:
         raise DataError("expected one image, got several frames or pages: split the file first")

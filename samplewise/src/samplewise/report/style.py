@@ -203,6 +203,8 @@ def label_points(
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write ``name.png`` and ``name.svg``, whole or not at all, and without a date: equal figures are equal files."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, which takes as long as drawing, and not again for each file
     paths = []
     for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{suffix}"

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from samplewise.cli import begin, emit
-from studies.commands import options
-from studies.commands.progress import prepare_pictures, progress
-from studies.watermark.command import warn_of_seen
+from studies import options
+from studies.progress import prepare_pictures, progress
 
 if TYPE_CHECKING:
     from studies.chest.densenet import Classifier
@@ -230,6 +229,7 @@ def impact(
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
     from studies.output import open_output
     from studies.pictures import Store
+    from studies.watermark.evaluation.output import warn_of_seen
     from studies.watermark.training import read_trained
 
     runs = read_trained(watermark)

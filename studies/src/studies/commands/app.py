@@ -8,9 +8,9 @@ import typer
 
 from samplewise.cli import begin, emit, note
 from studies.chest import command as chest
-from studies.commands.options import JsonFlag
+from studies.commands import watermark
 from studies.mnist import command as mnist
-from studies.watermark import command as watermark
+from studies.options import JsonFlag
 
 app = typer.Typer(
     name="studies",

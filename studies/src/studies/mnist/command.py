@@ -10,8 +10,8 @@ import typer
 
 from samplewise.cli import begin, emit, note
 from samplewise.errors import ConfigurationError, DataError
-from studies.commands import options
-from studies.commands.progress import progress
+from studies import options
+from studies.progress import progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from floormark import Watermarker
+from samplewise.cli import note
 from samplewise.problem import evaluation_mode
 from samplewise.storage import provenance, save_state, write_csv, write_json, write_text
 from studies.output import markdown_table
@@ -19,6 +20,7 @@ from studies.watermark.conversion import as_pixels
 from studies.watermark.evaluation.measure import Flags, Measured, Pixels, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor
+from studies.watermark.networks import Lattice
 from studies.watermark.training import Run
 
 FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3, 4))
@@ -80,7 +82,7 @@ def split_of(store: Store) -> dict[str, Any] | None:
 
 def re_embed(one: RunEvaluation, places: Sequence[int]) -> tuple[Pixels, Pixels]:
     """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as in the evaluation."""
-    if one.summary["judged"] == "tool":
+    if isinstance(one.run.network, Lattice):
         marker, rows = Watermarker(one.run.network), one.data.rows[list(places)].tolist()
         originals = one.data.store.images[rows]
         floor = one.summary["floor"]
@@ -170,6 +172,17 @@ def seen_by(run: Run, data: PictureData) -> tuple[Flags, int]:
     trained = run.seen["train"].among(data)
     chose = bool((run.seen["validation"].among(data) & ~trained).any())
     return trained, math.ceil(run.recipe.last_round / run.recipe.audit_every) if chose else 1
+
+
+def warn_of_seen(run: Run, pictures: PictureData) -> None:
+    """Say so if a run was trained on some of the pictures that it is evaluated on, or may have been."""
+    if run.seen is None:
+        note(f"{run.name}: does not say what it was trained on, so nothing follows for unseen images: train it anew")
+    elif trained := int(seen_by(run, pictures)[0].sum()):
+        note(
+            f"{run.name}: was trained on {trained:,} of these {len(pictures):,} images or on others of their patients; "
+            "nothing follows from them for unseen images"
+        )
 
 
 RUN_COLUMNS = {

@@ -110,7 +110,7 @@ def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flag
     return {"samples": samples, "held": count, "share": count / samples, "unseen": len(unseen), "at_least": at_least}
 
 
-def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_comparisons: float) -> Summary:
+def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_comparisons: int) -> Summary:
     """How well messages were read, over the bit error of every image."""
     errors, right, read = measured.reading(kind, attack)
     bits, mean = measured.bits, float(errors.mean())

@@ -11,8 +11,8 @@ import typer
 
 from samplewise.cli import begin, emit, note
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
-from studies.commands import options
-from studies.commands.progress import prepare_pictures, progress
+from studies import options
+from studies.progress import prepare_pictures, progress
 
 if TYPE_CHECKING:
     from studies.pictures import Listing, PictureData, Store
@@ -283,7 +283,7 @@ def evaluate(
             continue
         pictures = PictureData(pictures.store, measured.numbers.tolist())
         trained, compared = output.seen_by(run, pictures)
-        warn_of_seen(run, pictures)
+        output.warn_of_seen(run, pictures)
         measured = replace(measured, trained_on=trained)
         summary = summarise(measured, floor, confidence=confidence, n_comparisons=compared, refused=refused)
         evaluations.append(output.RunEvaluation(run, pictures, measured, summary))
@@ -337,16 +337,3 @@ def _part(store: Store, part: str) -> PictureData:
             f"{store.folder}: different images of fewer than 3 patients have no {part} part; give --part all"
         )
     return store.select(part)
-
-
-def warn_of_seen(run: Run, pictures: PictureData) -> None:
-    """Say so if a run was trained on some of the pictures that it is evaluated on, or may have been."""
-    from studies.watermark.evaluation.output import seen_by
-
-    if run.seen is None:
-        note(f"{run.name}: does not say what it was trained on, so nothing follows for unseen images: train it anew")
-    elif trained := int(seen_by(run, pictures)[0].sum()):
-        note(
-            f"{run.name}: was trained on {trained:,} of these {len(pictures):,} images or on others of their patients; "
-            "nothing follows from them for unseen images"
-        )
