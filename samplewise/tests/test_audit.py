@@ -142,8 +142,8 @@ def test_what_cannot_be_right_is_said() -> None:
         measured([0.0], sw.AtMost("x", 1.0), batch_size=0)
     with pytest.raises(KeyError, match="Did you mean 'recon'"):
         measured([0.0], sw.AtMost("x", 1.0, name="recon"))["recn"]
-    with pytest.raises(ConfigurationError, match="expected compared >= 1, the models compared on these samples, got 0"):
-        measured([0.0], sw.AtMost("x", 1.0), compared=0)
+    with pytest.raises(ConfigurationError, match="n_comparisons"):
+        measured([0.0], sw.AtMost("x", 1.0), n_comparisons=0)
 
 
 @pytest.mark.parametrize("judge", [sw.audit, audit_in_stream])
@@ -238,9 +238,9 @@ def test_the_text_says_what_its_bounds_are_corrected_for() -> None:
     assert one.endswith("are violated (95% confidence)")
     assert two.count("are violated (95% confidence for all constraints at once)\n") == 2
     assert "  all: 33.33% meet every constraint (2 violated); of samples like these" in two
-    chose = str(measured([1.0, 2.0, 3.0], high, compared=50, confidence=0.999))
+    chose = str(measured([1.0, 2.0, 3.0], high, n_comparisons=50, confidence=0.999))
     assert "(99.9% confidence, corrected for 50 comparisons on these samples)" in chose
-    trained = str(measured([1.0, 2.0, 3.0], high, compared=math.inf))
+    trained = str(measured([1.0, 2.0, 3.0], high, n_comparisons=math.inf))
     assert "at most" not in trained
     assert "used in training" in trained.splitlines()[-1]
 

@@ -120,7 +120,7 @@ def test_the_best_model_is_the_one_with_the_best_audit(validated: bool, tmp_path
     if validated:
         (metrics,) = run.validate(module, loader(), ckpt_path="best", verbose=False)
         assert metrics["val/satisfied"] == pytest.approx(min(shares))
-        assert audits.latest["val"].compared == 5 * 6
+        assert audits.latest["val"].n_comparisons == 5 * 6
     resumed = make_audits()
     resumed.load_state_dict(torch.load(best.best_model_path, weights_only=True)["callbacks"]["Audits"])
     assert resumed.made == 1 + shares.index(min(shares)), "a resumed run counts on"

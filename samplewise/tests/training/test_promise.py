@@ -153,7 +153,7 @@ def test_prove_on_is_not_evaluated_before_the_end_and_decides_nothing() -> None:
     assert same_weights(solution.model, other.model)
     assert solution.selected == other.selected
     assert solution.selected.split == "tune_on"
-    assert solution.audits["tune_on"].compared == math.inf, "what steers says nothing of others"
+    assert solution.audits["tune_on"].n_comparisons == math.inf, "what steers says nothing of others"
 
 
 # What steers.

@@ -38,7 +38,7 @@ class ConstraintAudit(ByContent, ViolationStats):
     bound; NaN where a sample has no value."""
     confidence: float
     """Of the upper bound on the violation rate."""
-    together: float = 1
+    n_comparisons: float = 1
     """How many bounds hold at once with that confidence: the constraints times the models compared."""
     excess: Tensor = field(init=False, repr=False)
     """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several, minus
@@ -65,7 +65,7 @@ class ConstraintAudit(ByContent, ViolationStats):
     @cached_property
     def violation_rate_upper(self) -> float:
         """Exact upper bound on the violation rate, by :func:`violation_rate_upper`, at once with all constraints'."""
-        return violation_rate_upper(self.violated, self.samples, self.confidence, self.together)
+        return violation_rate_upper(self.violated, self.samples, self.confidence, self.n_comparisons)
 
     def worst_violators(self, k: int = 10) -> list[tuple[int, float]]:
         """The ``k`` most violated samples as ``(number, violation)``, worst first."""
@@ -89,7 +89,7 @@ class ConstraintAudit(ByContent, ViolationStats):
         confidence = self.confidence if confidence is None else confidence
         if not self.samples:
             return self.constraint  # any bound holds where no sample has a value
-        needed = must_hold(self.samples, share, confidence, self.together)
+        needed = must_hold(self.samples, share, confidence, self.n_comparisons)
         bounded, values = self.excess[self.excess > -math.inf], present(self.values)
         reach = float(bounded.kthvalue(needed).values)
         # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
@@ -105,7 +105,7 @@ class ConstraintAudit(ByContent, ViolationStats):
         counts = ("samples", "violated", "satisfied", "share", "allowed", "met", "mean_violation", "worst")
         return {
             "constraint": str(self.constraint),
-            **{name: getattr(self, name) for name in (*counts, "confidence", "together", "violation_rate_upper")},
+            **{name: getattr(self, name) for name in (*counts, "confidence", "n_comparisons", "violation_rate_upper")},
             "quantiles": {f"{q:g}": value for q, value in self.quantiles.items()},
         }
 
@@ -120,18 +120,18 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
     """Every measure of every sample, those no constraint bounds included; NaN where a sample has no value."""
     bounds: tuple[Constraint, ...]
     confidence: float = 0.95
-    compared: float = 1
+    n_comparisons: float = 1
     """How many models were compared on these samples, this one among them: the bounds are corrected for so many
     (Bonferroni). ``math.inf`` if they were trained on: then nothing is said of others."""
 
     def __post_init__(self) -> None:
-        check(self.confidence, self.compared)
+        check(self.confidence, self.n_comparisons)
 
     @cached_property
     def constraints(self) -> dict[str, ConstraintAudit]:
         """How each constraint fares, by its name."""
-        together = len(self.bounds) * self.compared
-        return {c.name: ConstraintAudit(c, c.of(self.measures), self.confidence, together) for c in self.bounds}
+        total = len(self.bounds) * self.n_comparisons
+        return {c.name: ConstraintAudit(c, c.of(self.measures), self.confidence, total) for c in self.bounds}
 
     def __getitem__(self, name: str) -> ConstraintAudit:
         found: ConstraintAudit = constraint_named(name, self.constraints)
@@ -189,7 +189,7 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
     @cached_property
     def violation_rate_upper(self) -> float:
         """Exact upper bound on the probability of violating any constraint, by :func:`violation_rate_upper`."""
-        return violation_rate_upper(self.violated, self.counted, self.confidence, self.compared)
+        return violation_rate_upper(self.violated, self.counted, self.confidence, self.n_comparisons)
 
     @cached_property
     def mean_violation(self) -> float:
@@ -215,12 +215,12 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
         parts = {name: part.to_dict() for name, part in self.constraints.items()}
-        sums = ("samples", "counted", "objective", "means", "violated", "satisfied", "met", "compared")
+        sums = ("samples", "counted", "objective", "means", "violated", "satisfied", "met", "n_comparisons")
         return {**{name: getattr(self, name) for name in (*sums, "violation_rate_upper")}, "constraints": parts}
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
-        several, known = len(self.bounds) > 1, self.compared < math.inf
+        several, known = len(self.bounds) > 1, self.n_comparisons < math.inf
         for name, part in self.constraints.items():
             may = f", {part.allowed:,} may be" if part.share < 1 else ""
             if not part.samples:
@@ -244,7 +244,9 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
         return percentage(part.satisfied, digits=2) + among
 
     def _upper(self, rate: float, at_once: str = "") -> str:
-        corrected = f", corrected for {self.compared:,.10g} comparisons on these samples" if self.compared > 1 else ""
+        corrected = (
+            f", corrected for {self.n_comparisons:,.10g} comparisons on these samples" if self.n_comparisons > 1 else ""
+        )
         return (
             f"of samples like these, not used in training, at most {percentage(rate, math.ceil, 2)} are violated "
             f"({100 * self.confidence:.10g}% confidence{at_once}{corrected})"
@@ -257,7 +259,7 @@ def audit(
     data: Data | Feed,
     *,
     confidence: float = 0.95,
-    compared: float = 1,
+    n_comparisons: float = 1,
     batch_size: int | None = None,
     device: torch.device | None = None,
 ) -> Audit:
@@ -270,8 +272,8 @@ def audit(
         model: any model; its training flag is left as it was.
         data: a Dataset or a DataLoader.
         confidence: of the upper bounds on the violation rate.
-        compared: how many models these samples chose this one from, such as the audits of :func:`samplewise.fit`; the
-            bounds are corrected for it. ``math.inf`` if it was trained on them: then they say nothing of others.
+        n_comparisons: how many models were compared on these samples, such as the audits of :func:`samplewise.fit`;
+            the bounds are corrected for it. ``math.inf`` if it was trained on them: then they say nothing of others.
         batch_size: samples in a batch, which changes only speed and memory; the DataLoader's, or 256, if not given.
         device: where to evaluate; where the model's parameters are if not given.
 
@@ -284,7 +286,7 @@ def audit(
         >>> report["value"].satisfied, report["value"].violators
         (0.8, tensor([8, 9]))
     """
-    check(confidence, compared)
+    check(confidence, n_comparisons)
     device = check_given(problem, model, device)
     columns = evaluate_all(problem, model, source_of(data), batch_size, device)
-    return Audit(columns.pop(""), columns, problem.constraints, confidence, compared)
+    return Audit(columns.pop(""), columns, problem.constraints, confidence, n_comparisons)

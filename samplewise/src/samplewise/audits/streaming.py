@@ -93,7 +93,7 @@ class _Seen:
         order = order[excess[order].argsort(descending=True, stable=True)][: self.worst]
         self.excess, self.samples = excess[order], samples[order]
 
-    def found(self, confidence: float, together: float) -> StreamedConstraint:
+    def found(self, confidence: float, n_comparisons: float) -> StreamedConstraint:
         """What all processes have seen together."""
         sums = torch.tensor([self.length, self.violated, self.total], dtype=torch.float64, device=self.device)
         length, violated, total = distributed.all_sum_(sums).tolist()
@@ -109,7 +109,7 @@ class _Seen:
             self.constraint,
             _quantiles(counts),
             worst,
-            violation_rate_upper(int(violated), int(length), confidence, together),
+            violation_rate_upper(int(violated), int(length), confidence, n_comparisons),
             share=self.constraint.share,
         )
 
@@ -140,7 +140,7 @@ def audit_in_stream(
     *,
     worst: int = 100,
     confidence: float = 0.95,
-    compared: float = 1,
+    n_comparisons: float = 1,
     batch_size: int | None = None,
     device: torch.device | None = None,
 ) -> StreamedAudit:
@@ -155,11 +155,11 @@ def audit_in_stream(
         data: a Dataset or a DataLoader.
         worst: how many violated samples of each constraint are named.
         confidence: of the upper bounds on the violation rate.
-        compared: as in :func:`samplewise.audits.audit`.
+        n_comparisons: as in :func:`samplewise.audits.audit`.
         batch_size: samples in a batch; the DataLoader's, or 256, if not given.
         device: where to evaluate; where the model's parameters are if not given.
     """
-    check(confidence, compared)
+    check(confidence, n_comparisons)
     whole_number(worst, "worst", 1)
     device, feed = check_given(problem, model, device), source_of(data)
     seen = [_Seen(each, worst, device) for each in problem.constraints]
@@ -173,8 +173,8 @@ def audit_in_stream(
 
     for_each_batch(problem, model, feed, batch_size, device, add)
     objective, counted, violated = distributed.all_sum_(sums.to(device)).tolist()
-    length, together = feed.source.length, len(seen) * compared
-    parts = {each.constraint.name: each.found(confidence, together) for each in seen}
+    length, total = feed.source.length, len(seen) * n_comparisons
+    parts = {each.constraint.name: each.found(confidence, total) for each in seen}
     counted = int(counted) if parts else length
-    upper = violation_rate_upper(int(violated), counted, confidence, compared)
+    upper = violation_rate_upper(int(violated), counted, confidence, n_comparisons)
     return StreamedAudit(length, objective / length, int(violated), upper, parts, counted)

@@ -143,7 +143,7 @@ def _audited(part: str, audit: Audit) -> Audited:
         constraints={CONSTRAINT: Finding(fared.violated, fared.satisfied, fared.mean_violation, fared.worst)},
         means=audit.means,
         confidence=audit.confidence,
-        compared=audit.compared,
+        n_comparisons=audit.n_comparisons,
     )
 
 
