@@ -180,7 +180,7 @@ def _sample_weight(sample_weight: Any, objective: Tensor) -> Tensor:
         found = tuple(sample_weight.shape) if isinstance(sample_weight, Tensor) else type(sample_weight).__name__
         raise MeasureError(f"expected sample_weight of shape ({len(objective)},), one for each sample, got {found}")
     weight = _comparable("sample_weight", sample_weight.to(objective.dtype), objective.device)
-    if can_look(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
+    if on_host(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
         raise MeasureError(f"expected finite sample_weight >= 0, zero for padding, got {weight.tolist()}")
     return weight
 
@@ -204,8 +204,8 @@ def broadcast(name: str, batch: int) -> MeasureError:
     )
 
 
-def can_look(values: Tensor) -> bool:
-    """Whether values can be read at once: on an accelerator or in a compiled graph that would stall every step."""
+def on_host(values: Tensor) -> bool:
+    """Whether values can be read without waiting: not on an accelerator, and not in a compiled graph."""
     return not torch.compiler.is_compiling() and values.is_cpu
 
 

@@ -74,7 +74,7 @@ def errors(rank: int) -> list[str]:
         said.append(str(error))
     method = make("linear")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "can_look", lambda values: False)  # as on an accelerator
+        patch.setattr(base, "on_host", lambda values: False)  # as on an accelerator
         try:
             values = torch.zeros(2)
             values[1] = torch.nan if rank == 1 else 0.0

@@ -13,7 +13,7 @@ from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, MeasureError, constraint_named
 from samplewise.masks import at_bound
 from samplewise.methods.weighted import Weighted
-from samplewise.problem import Evaluation, Measures, broadcast, can_look, measure_of, parse
+from samplewise.problem import Evaluation, Measures, broadcast, measure_of, on_host, parse
 from samplewise.schedules import Schedule
 
 CHECK_EVERY = 100
@@ -198,7 +198,7 @@ class Method(Weighted, ABC):
         present = None if weight is None else weight > 0
         differentiated = torch.is_grad_enabled()
         needed, excesses = self.enforces and differentiated and objective.requires_grad, []
-        look = can_look(objective)
+        look = on_host(objective)
         if self._beyond_zero and not torch.compiler.is_compiling():
             self._check_margins(evaluation)
         margins = (self.tightening.tolist() if look else self.tightening) if self._steered else None

@@ -19,7 +19,7 @@ from samplewise.errors import (
 )
 from samplewise.methods.base import Method, Places
 from samplewise.methods.table import MultiplierTable
-from samplewise.problem import Fault, can_look, check_index, measure_of
+from samplewise.problem import Fault, check_index, measure_of, on_host
 from samplewise.schedules import Schedule
 from samplewise.storage import distributed
 
@@ -147,11 +147,11 @@ class AugmentedLagrangian(Method):
         if present is not None:
             index = torch.where(present, index, self.samples)
         # Where the error is only noted, a wild index would end the process with no word of why.
-        return index if can_look(index) else torch.where(outside, self.samples, index)
+        return index if on_host(index) else torch.where(outside, self.samples, index)
 
     def _refuse(self, kind: int, bad: Tensor, index: Tensor) -> None:
         """Raise for the sample indices that are ``bad``, at once or later."""
-        if can_look(bad):
+        if on_host(bad):
             if bool(bad.any()):
                 wrong = sorted(set(index[bad].tolist()))
                 raise self._watched()[kind](Fault(wrong, len(wrong), step=None))
