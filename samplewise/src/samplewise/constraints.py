@@ -157,8 +157,8 @@ class Constraint:
         """``(measure - upper) / scale``: of an equality the value that is zero where it holds, whose size is ``g``."""
         return (measure - self.upper) / self.scale
 
-    def priced(self, measure: Tensor) -> Tensor:
-        """What a multiplier is the price of, of the measure's shape: ``g``, or of an equality the signed value."""
+    def signed_residual(self, measure: Tensor) -> Tensor:
+        """What the multipliers multiply, of the measure's shape: ``g``, or :meth:`signed` where it is an equality."""
         return self.signed(measure) if self.equality else self.g(measure)
 
     def relaxed(self, by: float) -> "Constraint":

@@ -286,7 +286,7 @@ def test_multipliers_and_costs_are_those_of_the_bound_that_was_trained_for() -> 
     method.steer_({"first": 5.0}, {"first": 0.25})
     method(torch.zeros(3), first=measure)
     (held,) = method.as_trained
-    assert method.multipliers("first", held.priced(measure)).tolist() == [0.0, 5.0, 5.0]
+    assert method.multipliers("first", held.signed_residual(measure)).tolist() == [0.0, 5.0, 5.0]
     torch.testing.assert_close(method.costs("first", measure), torch.tensor([0.0, 0.0, 5.0 * 0.1 / 3]))
 
 

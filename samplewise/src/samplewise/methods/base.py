@@ -108,7 +108,7 @@ class Method(Weighted, ABC):
         """
         constraint: Constraint = constraint_named(name, {each.name: each for each in self.as_trained})
         with self.gathered():
-            lambdas = self.multipliers(name, at_bound(constraint.priced(measure)), torch.arange(len(measure)))
+            lambdas = self.multipliers(name, at_bound(constraint.signed_residual(measure)), torch.arange(len(measure)))
         lacking = at_bound(constraint.excess(measure)).relu() / constraint.scale
         return (lambdas.detach().abs() * lacking).reshape(len(measure), -1).sum(1) / len(measure)
 

@@ -257,7 +257,11 @@ def _certify(
     parts = []
     for constraint in problem.constraints:
         values, size = constraint.of(columns), sizes.constraints[constraint.name]
-        excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
+        excess, without, g = (
+            constraint.worst_excess(values),
+            left_out[constraint.name],
+            constraint.signed_residual(values),
+        )
         fared, (_, _, worst_kept) = ViolationStats.sums_of(excess), ViolationStats.sums_of(excess[~without])
         prices, share = multipliers[constraint.name].to(g), constraint.share
         part = ConstraintCertificate(

@@ -78,7 +78,7 @@ class Jacobian:
 
     def parts(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the multipliers of each constraint are the prices of: g, or of an equality the signed value."""
-        return {each.name: each.priced(each.of(measures)) for each in self.problem.constraints}
+        return {each.name: each.signed_residual(each.of(measures)) for each in self.problem.constraints}
 
     def priced(self, measures: Mapping[str, Tensor]) -> Tensor:
         """All of these, ``(B, M)``: zero, and without a gradient, where a sample has no value."""
