@@ -30,7 +30,7 @@ def test_before_the_first_batch_tau_is_not_known_and_nothing_was_trained_under_i
     method = make()
     assert math.isnan(method.tau)
     assert "x <= 1 (tau=auto)" in repr(method)
-    assert (method.prices, tau_ratio(method)) == ({"x": 0.0}, 1.0)
+    assert (method.trained_taus, tau_ratio(method)) == ({"x": 0.0}, 1.0)
     with pytest.warns(UserWarning, match="without a sample"):
         assert math.isnan(method.step().taus["x"])  # an empty round finds nothing
     two = sw.SequentialPenalty([*BOUND, sw.AtLeast("y", 0.0)], schedule=sw.Constant("auto"))
@@ -50,7 +50,7 @@ def test_tau0_balances_the_gradients_of_what_both_depend_on(penalty: sw.Penalty,
     method = make(penalty)
     call(method, x=x)
     assert method.tau == pytest.approx(expected)
-    assert method.prices == method.tau0s == {"x": pytest.approx(expected)}
+    assert method.trained_taus == method.tau0s == {"x": pytest.approx(expected)}
 
 
 def test_the_lagrangian_balances_its_quadratic_part() -> None:

@@ -59,7 +59,7 @@ def interrupted(name: str, rank: int) -> sw.Round:
     if rank == 0:
         assert gathered[0]["tally.sums"][0] == 9
     assert not any(gathered[1]["tally.sums"])
-    assert method.prices == method.taus  # in every process: the round is open, whoever keeps its sums
+    assert method.trained_taus == method.taus  # in every process: the round is open, whoever keeps its sums
     call(method, 1, rank, WORLD)
     return method.step()
 

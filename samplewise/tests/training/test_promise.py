@@ -97,7 +97,7 @@ def test_too_few_samples_for_all_bounds_at_once_promise_nothing_instead() -> Non
 def test_a_run_proves_the_model_that_it_returns_with_what_it_was_trained_under() -> None:
     seen: list[tuple[dict[str, float], dict[str, float]]] = []
     method = make_method("sequential")
-    _, solution = run(method=method, on_audit=lambda *_: seen.append((method.margins, method.prices)))
+    _, solution = run(method=method, on_audit=lambda *_: seen.append((method.margins, method.trained_taus)))
     found, again = promised(solution), sw.audit(make_problem(), solution.model, PROVE)
     assert found.audit.violated == again.violated
     assert found.share_at_least == pytest.approx(1 - again.violation_rate_upper)

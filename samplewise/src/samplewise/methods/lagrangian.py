@@ -194,7 +194,7 @@ class AugmentedLagrangian(Method):
 
         Of an equality ``lambda_j + tau h_j`` with its signed h, of either sign.
         """
-        tau, table = constraint_named(name, self.prices), self._table(list(self.taus).index(name))
+        tau, table = constraint_named(name, self.trained_taus), self._table(list(self.taus).index(name))
         rows = self._rows(None if index is None else check_index(index, g[:, 0] if g.ndim > 1 else g))
         rows = rows.to(self.weights.device)
         known = table.known(Places(rows, None, rows), g, trains=False).to(g)

@@ -55,7 +55,7 @@ class SequentialPenalty(Method):
 
         Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h.
         """
-        tau = constraint_named(name, self.prices)
+        tau = constraint_named(name, self.trained_taus)
         if self._is_equality(name):
             return self.penalty.multiplier(g.abs(), tau) * g.sign()
         return self.penalty.multiplier(g, tau)
@@ -91,7 +91,7 @@ class FixedPenalty(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, whatever ``g`` is: a regulariser has one price for all samples; of an equality with h's sign."""
-        weight = constraint_named(name, self.prices)
+        weight = constraint_named(name, self.trained_taus)
         return weight * g.sign() if self._is_equality(name) else torch.full_like(g, weight)
 
 
@@ -114,4 +114,4 @@ class Unconstrained(Method):
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """Zero: nothing is enforced."""
-        return torch.full_like(g, constraint_named(name, self.prices))
+        return torch.full_like(g, constraint_named(name, self.trained_taus))

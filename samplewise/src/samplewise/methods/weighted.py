@@ -187,8 +187,8 @@ class Weighted(FullPrecision):
         return {each.name: rule.first for each, rule in zip(self.constraints, self.rules(), strict=True)}
 
     @property
-    def prices(self) -> dict[str, float]:
-        """The weight of each constraint that the model was last trained under, which multipliers are estimated with.
+    def trained_taus(self) -> dict[str, float]:
+        """The tau of each constraint that the model was last trained under, with which multipliers are estimated.
 
         After :meth:`step`, until a sample is seen, that is tau of the round before: the model is still its minimiser.
         """

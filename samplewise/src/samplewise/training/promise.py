@@ -103,7 +103,7 @@ def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, 
         # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
         with contextlib.suppress(ConfigurationError):
             instead = found.suggest(1 - (1 - promise.share) / max(1, len(found)))
-    return Promised(promise.share, kept, at_least, method.margins, method.prices, found, instead)
+    return Promised(promise.share, kept, at_least, method.margins, method.trained_taus, found, instead)
 
 
 def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: float) -> None:
