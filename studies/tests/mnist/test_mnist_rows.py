@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplewise.bounds import AtMost
+from samplewise.constraints import AtMost
 from samplewise.errors import ConfigurationError
 from samplewise.methods import AugmentedLagrangian, FixedPenalty, SequentialPenalty, Unconstrained
 from samplewise.penalties import Linear, Quadratic

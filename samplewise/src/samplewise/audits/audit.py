@@ -14,10 +14,9 @@ from samplewise.audits.binomial import check, must_hold, percentage
 from samplewise.audits.binomial import violation_rate_upper as violation_rate_upper
 from samplewise.audits.columns import check_given, evaluate_all
 from samplewise.audits.selection import selection_loss
-from samplewise.constraints import Constraint, ViolationStats
+from samplewise.constraints import Constraint, ViolationStats, present
 from samplewise.errors import constraint_named
-from samplewise.masks import ByContent, present
-from samplewise.problem import Problem
+from samplewise.problem import ByContent, Problem
 from samplewise.samples import Data, Feed, source_of
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from samplewise.audits.audit import QUANTILES
 from samplewise.audits.binomial import check, violation_rate_upper
 from samplewise.audits.columns import check_given, for_each_batch
-from samplewise.constraints import Constraint, ViolationStats
+from samplewise.constraints import Constraint, ViolationStats, present
 from samplewise.errors import constraint_named, whole_number
-from samplewise.masks import ByContent, present
-from samplewise.problem import Evaluation, Problem
+from samplewise.problem import ByContent, Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.storage import distributed
 

@@ -9,9 +9,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from samplewise.constraints import Constraint
+from samplewise.constraints import Constraint, at_bound
 from samplewise.errors import ConfigurationError, MeasureError, constraint_named
-from samplewise.masks import at_bound
 from samplewise.methods.weighted import Weighted
 from samplewise.problem import Evaluation, Measures, broadcast, measure_of, on_host, parse
 from samplewise.schedules import Schedule

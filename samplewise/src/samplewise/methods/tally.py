@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from samplewise.constraints import ViolationStats
 from samplewise.errors import constraint_named
-from samplewise.masks import ByContent
-from samplewise.problem import Fault
+from samplewise.problem import ByContent, Fault
 from samplewise.storage import distributed
 
 PENDING = 2**15  # how many samples wait until they are added up

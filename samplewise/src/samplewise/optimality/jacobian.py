@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from samplewise.constraints import Constraint
-from samplewise.masks import at_bound
+from samplewise.constraints import Constraint, at_bound
 from samplewise.optimality.gradients import CHUNK, change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, InMemory, to_device

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
+from samplewise.constraints import at_bound
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 from samplewise.history import History
-from samplewise.masks import at_bound
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
 from samplewise.storage.disk import (

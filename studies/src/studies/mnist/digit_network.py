@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from samplewise.bounds import AtMost
+from samplewise.constraints import AtMost
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
 from samplewise.problem import Problem

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floormark.patches import patch_room
-from samplewise.bounds import AtLeast, AtMost
-from samplewise.constraints import Constraint
+from samplewise.constraints import AtLeast, AtMost, Constraint
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.problem import Problem
