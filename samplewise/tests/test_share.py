@@ -107,13 +107,13 @@ def test_a_maximum_is_in_vain_only_beyond_the_share() -> None:
     assert method.at_maximum == again.at_maximum == ["x"]
 
 
-def test_feasibility_driven_asks_for_the_share_unless_told_otherwise() -> None:
-    def taus(target: float | None, *rounds: list[float]) -> list[float]:
-        schedule = sw.FeasibilityDriven(10.0, growth=2.0, target=target)
-        return after(sw.SequentialPenalty([SHARED], schedule=schedule), *rounds)
+def test_feasibility_driven_asks_for_the_constraints_share() -> None:
+    def taus(share: float, *rounds: list[float]) -> list[float]:
+        schedule = sw.FeasibilityDriven(10.0, growth=2.0)
+        return after(sw.SequentialPenalty([sw.AtMost("x", 1.0, share=share)], schedule=schedule), *rounds)
 
-    assert taus(None, ONE, ONE, ONE) == [10.0, 10.0, 10.0]
-    assert taus(None, TWO, TWO, TWO) == [10.0, 20.0, 40.0]
+    assert taus(0.75, ONE, ONE, ONE) == [10.0, 10.0, 10.0]
+    assert taus(0.75, TWO, TWO, TWO) == [10.0, 20.0, 40.0]
     assert taus(0.5, TWO, TWO, TWO) == [10.0, 10.0, 10.0]
 
 
