@@ -18,8 +18,8 @@ AUTO = "auto"
 class Schedule(ABC):
     """A rule for tau_k, the weight of the penalty in round k; ``tau0`` is that of the first.
 
-    With ``tau0="auto"`` the method estimates it in the first batches of training, from the weight at which the gradients
-    of objective and penalty have the same norm (:class:`samplewise.methods.coefficients.InitialTau`).
+    With ``tau0="auto"`` the method estimates it in the first batches of training, from the weight at which the
+    gradients of objective and penalty have the same norm (:class:`samplewise.methods.coefficients.InitialTau`).
     """
 
     tau0: float | Literal["auto"]
@@ -51,7 +51,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
-        """tau after ``completed`` rounds.
+        """The tau after ``completed`` rounds.
 
         ``tau`` is that of the last round, ``now`` its violation statistics, and ``before`` those of the round before.
         """
