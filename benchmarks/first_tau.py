@@ -14,7 +14,7 @@ from common import begin, keep, options, table
 from torch.utils.data import DataLoader, TensorDataset
 
 import samplewise as sw
-from samplewise.methods.balance import BATCHES
+from samplewise.methods.coefficients import BATCHES
 from studies.data import ImageData, digits, load_folder
 from studies.mnist.digit_network import study_problem
 from studies.mnist.rows import parse_row

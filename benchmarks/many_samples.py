@@ -93,7 +93,7 @@ def train(rank: int, world: int, store: str, samples: int, batch: int, steps: in
     for _ in range(steps):
         step(augmented)
     found["milliseconds_a_step"] = 1e3 * (time.perf_counter() - began) / steps
-    table: Any = augmented.get_submodule("_tables.0")
+    table: Any = augmented.get_submodule("stores.0")
     for start in range(table.held.start, table.held.stop, 2**22):  # as if all samples had been seen
         piece = torch.arange(start, min(start + 2**22, table.held.stop))
         table.values[piece[Simulated(samples).take(piece) < share] - table.held.start] = 1.0

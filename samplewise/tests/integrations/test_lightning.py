@@ -96,7 +96,7 @@ def test_statistics_of_a_round_that_was_cut_in_an_epoch_are_in_the_checkpoint(tm
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, Rounds(), saved("epoch", tmp_path), epochs=1).fit(Module("sequential"), loader())
     module = Module("unconstrained")
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*rounds of SequentialPenalty over reconstruction"):
+    with pytest.raises(RuntimeError, match="SequentialPenalty over reconstruction"):
         trainer(tmp_path, Rounds(), epochs=2).fit(module, loader(), ckpt_path=tmp_path / "step=5.ckpt")
 
 

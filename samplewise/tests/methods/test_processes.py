@@ -53,12 +53,12 @@ def interrupted(name: str, rank: int) -> sw.Round:
     method = make(name)
     call(method, 0, rank, WORLD)
     method.gather_()
-    states = [{key: value.tolist() for key, value in method.state_dict().items() if "tally" in key}]
+    states = [{key: value.tolist() for key, value in method.state_dict().items() if "statistics" in key}]
     gathered: list[Any] = [None] * WORLD
     dist.all_gather_object(gathered, states[0])
     if rank == 0:
-        assert gathered[0]["tally.sums"][0] == 9
-    assert not any(gathered[1]["tally.sums"])
+        assert gathered[0]["statistics.sums"][0] == 9
+    assert not any(gathered[1]["statistics.sums"])
     assert method.trained_taus == method.taus  # in every process: the round is open, whoever keeps its sums
     call(method, 1, rank, WORLD)
     return method.step()
@@ -122,7 +122,7 @@ def streamed() -> dict[str, Any]:
 
 def shared_out(method: sw.AugmentedLagrangian) -> dict[str, Any]:
     """What a process holds, and what is said where it is asked for more."""
-    found: dict[str, Any] = {"held": len(method.get_buffer("_tables.0.values")) - 1, "before": method.state_dict()}
+    found: dict[str, Any] = {"held": len(method.get_buffer("stores.0.values")) - 1, "before": method.state_dict()}
     method.gather_()
     found["after"] = method.state_dict()
     x = torch.ones(SAMPLES)

@@ -512,7 +512,7 @@ def test_a_method_that_was_steered_already_goes_on_in_its_run(tmp_path: Path) ->
 def test_every_method_that_enforces_can_be_steered(kind: str) -> None:
     method = make_method(kind)
     _, solution = run(method=method, epochs=3)
-    assert bool(method.from_outside)
+    assert bool(method.coefficients.steered)
     assert promised(solution).taus["reconstruction"] > 0
 
 

@@ -122,7 +122,7 @@ def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: f
     short = (due - tune.satisfied) / aim
     most = max((part.violated for part in tune.values()), default=0)
     taus, margins = {}, {}
-    for (name, part), rule in zip(tune.items(), method.rules(), strict=True):
+    for (name, part), rule in zip(tune.items(), method.coefficients.rules(), strict=True):
         part_of_it = part.violated / most if short > 0 and most else 1.0
         moved = min(STEP, max(-STEP, GAIN * short * part_of_it))
         lowest = min(rule.first, method.taus[name]) if tune.satisfied < aim else 0.0
