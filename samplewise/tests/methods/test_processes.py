@@ -12,7 +12,6 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from forked import two_processes
-from samplewise.audits.streaming import audit_in_stream
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SampleIndexError
 from samplewise.methods import base
 from samplewise.storage import distributed
@@ -113,11 +112,13 @@ def streamed() -> dict[str, Any]:
         return batch[0], {"x": batch[0]}
 
     data = TensorDataset(torch.rand(41, generator=torch.Generator().manual_seed(0)).round(decimals=1))
-    found = audit_in_stream(sw.Problem(evaluate, [sw.AtMost("x", 0.6)]), nn.Identity(), data, worst=9, batch_size=4)
+    found = sw.audit(
+        sw.Problem(evaluate, [sw.AtMost("x", 0.6)]), nn.Identity(), data, keep_values=False, worst=9, batch_size=4
+    )
     part = found["x"]
     numbers = {"violated": found.violated, "worst": part.worst, "upper": part.violation_rate_upper}
     sums = {"objective": found.objective, "total": part.total, "median": part.quantiles[0.5]}
-    return {**numbers, **sums, **{f"worst {i}": sample for i, (sample, _) in enumerate(part.worst_violators)}}
+    return {**numbers, **sums, **{f"worst {i}": sample for i, (sample, _) in enumerate(part.worst_violators(9))}}
 
 
 def shared_out(method: sw.AugmentedLagrangian) -> dict[str, Any]:

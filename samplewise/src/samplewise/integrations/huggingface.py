@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from samplewise.audits import check_target
 from samplewise.audits.audit import Audit
 from samplewise.audits.binomial import comparisons_in_series
-from samplewise.audits.selection import check_target
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, needed_for, whole_number
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method

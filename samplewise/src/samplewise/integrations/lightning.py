@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from samplewise.audits import check_target
 from samplewise.audits.audit import Audit, audit
 from samplewise.audits.binomial import comparisons_in_series
-from samplewise.audits.selection import check_target
 from samplewise.errors import ConfigurationError, needed_for
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method

@@ -160,10 +160,9 @@ class Method(FullPrecision, ABC):
     def loss(self, evaluation: Evaluation) -> Tensor:
         """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
         objective, weight, coefficients = evaluation.objective, evaluation.sample_weight, self.coefficients
-        taus: Sequence[float] | Tensor = coefficients.taus
-        if not objective.is_cpu and objective.device != taus.device:
-            device = str(objective.device)
-            raise MeasureError(f"the objective is on {device}, the method on {taus.device}: call method.to({device!r})")
+        if not objective.is_cpu and objective.device != coefficients.taus.device:
+            device, own = str(objective.device), coefficients.taus.device
+            raise MeasureError(f"the objective is on {device}, the method on {own}: call method.to({device!r})")
         present = None if weight is None else weight > 0
         host, counts = on_host(objective), self.counts
         if self._beyond_zero and not torch.compiler.is_compiling():
@@ -180,10 +179,9 @@ class Method(FullPrecision, ABC):
         total = objective
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
+            taus: Sequence[float] | Tensor = coefficients.taus.tolist() if host else coefficients.taus
             if coefficients.estimating and not counts:
                 taus = self._taus_before_training()
-            elif host:
-                taus = taus.tolist()
             for i, (constraint, excess) in enumerate(zip(self.constraints, excesses, strict=True)):
                 if self.signed and constraint.equality:
                     g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)

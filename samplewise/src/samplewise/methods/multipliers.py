@@ -107,11 +107,11 @@ class MultiplierStore(FullPrecision):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any, **named: Any) -> None:
         *_, missing, _, errors = arguments
-        found = [state_dict.get(f"{prefix}{key}") for key in ("covered", "rows", "values")]
-        if any(each is None for each in found):
-            missing.append(f"{prefix}values")
+        names = [f"{prefix}{key}" for key in ("covered", "rows", "values")]
+        if absent := [name for name in names if name not in state_dict]:
+            missing += absent
             return
-        covered, rows, values = found
+        covered, rows, values = (state_dict[name] for name in names)
         start, stop, samples = covered.tolist()
         if samples != self.samples or start > self.held.start or stop < self.held.stop:
             errors.append(
