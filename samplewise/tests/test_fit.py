@@ -205,7 +205,7 @@ def test_what_a_solution_says_is_of_the_model_that_ships(tmp_path: Path, average
     for name, found in solution.audits.items():
         assert torch.equal(found.objectives, complete.audits[name].objectives)
         torch.testing.assert_close(found.measures, complete.audits[name].measures, rtol=0, atol=0)
-        assert found.compared == complete.audits[name].compared
+        assert found.n_comparisons == complete.audits[name].n_comparisons
 
 
 def test_audits_that_an_earlier_version_did_not_keep_are_made_again(tmp_path: Path) -> None:

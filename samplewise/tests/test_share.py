@@ -107,13 +107,13 @@ def test_a_maximum_is_in_vain_only_beyond_the_share() -> None:
     assert method.at_maximum == again.at_maximum == ["x"]
 
 
-def test_feasibility_driven_asks_for_the_share_unless_told_otherwise() -> None:
-    def taus(target: float | None, *rounds: list[float]) -> list[float]:
-        schedule = sw.FeasibilityDriven(10.0, growth=2.0, target=target)
-        return after(sw.SequentialPenalty([SHARED], schedule=schedule), *rounds)
+def test_feasibility_driven_asks_for_the_constraints_share() -> None:
+    def taus(share: float, *rounds: list[float]) -> list[float]:
+        schedule = sw.FeasibilityDriven(10.0, growth=2.0)
+        return after(sw.SequentialPenalty([sw.AtMost("x", 1.0, share=share)], schedule=schedule), *rounds)
 
-    assert taus(None, ONE, ONE, ONE) == [10.0, 10.0, 10.0]
-    assert taus(None, TWO, TWO, TWO) == [10.0, 20.0, 40.0]
+    assert taus(0.75, ONE, ONE, ONE) == [10.0, 10.0, 10.0]
+    assert taus(0.75, TWO, TWO, TWO) == [10.0, 20.0, 40.0]
     assert taus(0.5, TWO, TWO, TWO) == [10.0, 10.0, 10.0]
 
 
@@ -144,10 +144,10 @@ def test_an_audit_lists_who_is_given_up() -> None:
     assert (missed.met, missed["x"].met, missed["x"].allowed_violators, missed.failed) == (False, False, [(1, 2.0)], 1)
     assert (met.satisfied, met.violated) == (0.75, 1), "what holds is what holds, whatever was asked"
     assert "x <= 1 for 75 % holds for 75.00% (1 violated, 1 may be)" in str(met)
-    assert "\n    given up: 3 (by 1)" in str(met)
+    assert "\n    allowed violators: 3 (by 1)" in str(met)
     plain = audited([sw.AtMost("x", 1.0)], x=ONE)
     assert (plain.met, plain["x"].allowed_violators) == (False, [])
-    assert "given up" not in str(plain)
+    assert "allowed violators" not in str(plain)
     written = met.to_dict()
     assert (written["met"], written["constraints"]["x"]["met"]) == (True, True)
     assert (written["constraints"]["x"]["share"], written["constraints"]["x"]["allowed"]) == (0.75, 1)
@@ -155,7 +155,7 @@ def test_an_audit_lists_who_is_given_up() -> None:
 
 def test_only_a_few_of_those_given_up_are_printed() -> None:
     found = audited([sw.AtMost("x", 1.0, share=0.1)], x=[float(k) for k in range(20)])
-    assert "given up: 19 (by 18), 18 (by 17), 17 (by 16), 16 (by 15), 15 (by 14), ...\n" in str(found) + "\n"
+    assert "allowed violators: 19 (by 18), 18 (by 17), 17 (by 16), 16 (by 15), 15 (by 14), ...\n" in str(found) + "\n"
     assert len(found["x"].allowed_violators) == 18
 
 

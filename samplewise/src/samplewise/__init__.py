@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise import errors, measures
     from samplewise.audits import Audit, audit
-    from samplewise.bounds import AtLeast, AtMost, Between, Equal
-    from samplewise.constraints import Constraint, ViolationStats
+    from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, ViolationStats
     from samplewise.errors import SamplewiseError
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
     from samplewise.minimization import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
@@ -71,8 +70,7 @@ __all__ = [
 # is, so that importing one never hides the other.
 MODULES = {
     "audits": "Audit audit",
-    "bounds": "AtLeast AtMost Between Equal",
-    "constraints": "Constraint ViolationStats",
+    "constraints": "AtLeast AtMost Between Constraint Equal ViolationStats",
     "errors": "SamplewiseError",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
     "minimization": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",

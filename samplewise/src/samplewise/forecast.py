@@ -122,7 +122,7 @@ def _trend(law: _Law, at: Sequence[float], gs: Sequence[float], target: float) -
 def _rounds_to(method: Method, name: str, needed: float) -> int | None:
     """Rounds until the schedule has brought tau to ``needed``, if no round makes progress."""
     i = list(method.taus).index(name)
-    tau, rule, grown = method.taus[name], method.rules()[i], int(method.pace[i, 0])
+    tau, rule, grown = method.taus[name], method.coefficients.rules()[i], int(method.coefficients.growth_count[i])
     still = ViolationStats(samples=1, violated=1, total=1.0, worst=1.0)
     for ahead in range(1, FAR + 1):
         if tau >= needed:

@@ -119,7 +119,7 @@ def audit_row(split: str, found: Audit, target: float | None = None) -> Row:
     row: Row = {f"{split}/{name}": value for name, value in {**own, **found.means, **own}.items()}
     for name, part in found.items():
         row |= _fared(f"{split}/{name}", part)
-    if found and found.compared < math.inf:
+    if found and found.n_comparisons < math.inf:
         row[f"{split}/violation_rate_upper"] = found.violation_rate_upper
         row |= {f"{split}/{name}/violation_rate_upper": part.violation_rate_upper for name, part in found.items()}
     return row

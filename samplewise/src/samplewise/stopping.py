@@ -182,7 +182,7 @@ def _value_gradients(
     """The gradients ``(K, n)`` of single values of a constraint, at ``places`` in a batch's values as one row."""
 
     def values(of: Evaluation) -> Tensor:
-        return constraint.priced(constraint.of(of.measures)).flatten()
+        return constraint.signed_residual(constraint.of(of.measures)).flatten()
 
     def one(of: Evaluation, column: Tensor) -> Tensor:
         return entry(values(of), column)

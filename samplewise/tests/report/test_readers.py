@@ -92,14 +92,16 @@ def test_a_folder_as_fit_is_described_to_leave_it_is_read(tmp_path: Path) -> Non
     assert {split: sum(counts) for split, counts in pair.counts.items()} == {"train": 6, "a/b": 3, "a": 4}
     assert run.multipliers == (Multipliers("error", 6, 2, (1, 2), (3.0, 2.0)),)
     assert {split.confidence for split in run.splits} == {0.99}
-    assert [split.compared for split in run.splits] == [math.inf, 3, 1], "by the history, where the audit does not say"
+    assert [split.n_comparisons for split in run.splits] == [math.inf, 3, 1], (
+        "by the history, where the audit does not say"
+    )
     said = {
         "train": part,
-        "a/b": {**part, "compared": 8},
-        "a": {**part, "compared": None},
+        "a/b": {**part, "n_comparisons": 8},
+        "a": {**part, "n_comparisons": None},
     }  # it stopped before the eighth
     (tmp_path / "audit.json").write_text(json.dumps({**audit, "splits": said}))
-    assert [split.compared for split in read_one(tmp_path).splits] == [math.inf, 8, math.inf]
+    assert [split.n_comparisons for split in read_one(tmp_path).splits] == [math.inf, 8, math.inf]
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     (tmp_path / "audit.safetensors").unlink()  # a copy of the results without the values of every sample
     plain = read_one(tmp_path)

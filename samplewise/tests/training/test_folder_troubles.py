@@ -147,7 +147,7 @@ def other_multipliers(state: dict[str, Any]) -> None:
 
 
 def other_taus(state: dict[str, Any]) -> None:
-    state["method"]["weights"] = torch.zeros(2, dtype=torch.float64)
+    state["method"]["coefficients.taus"] = torch.zeros(2, dtype=torch.float64)
 
 
 def other_streaks(state: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import samplewise as sw
-from samplewise.audits.selection import INFEASIBLE
+from samplewise.audits import INFEASIBLE
 from samplewise.errors import ConfigurationError
 from small import make_data, make_method, make_model, make_problem, same_weights
 

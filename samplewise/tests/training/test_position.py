@@ -3,7 +3,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from samplewise.audits.selection import selection_loss
+from samplewise.audits import selection_loss
 from samplewise.errors import CheckpointError
 from samplewise.training.position import Position, Selection, Status, better, terminate
 

@@ -97,7 +97,7 @@ def test_too_few_samples_for_all_bounds_at_once_promise_nothing_instead() -> Non
 def test_a_run_proves_the_model_that_it_returns_with_what_it_was_trained_under() -> None:
     seen: list[tuple[dict[str, float], dict[str, float]]] = []
     method = make_method("sequential")
-    _, solution = run(method=method, on_audit=lambda *_: seen.append((method.margins, method.prices)))
+    _, solution = run(method=method, on_audit=lambda *_: seen.append((method.margins, method.trained_taus)))
     found, again = promised(solution), sw.audit(make_problem(), solution.model, PROVE)
     assert found.audit.violated == again.violated
     assert found.share_at_least == pytest.approx(1 - again.violation_rate_upper)
@@ -153,7 +153,7 @@ def test_prove_on_is_not_evaluated_before_the_end_and_decides_nothing() -> None:
     assert same_weights(solution.model, other.model)
     assert solution.selected == other.selected
     assert solution.selected.split == "tune_on"
-    assert solution.audits["tune_on"].compared == math.inf, "what steers says nothing of others"
+    assert solution.audits["tune_on"].n_comparisons == math.inf, "what steers says nothing of others"
 
 
 # What steers.
@@ -286,7 +286,7 @@ def test_multipliers_and_costs_are_those_of_the_bound_that_was_trained_for() -> 
     method.steer_({"first": 5.0}, {"first": 0.25})
     method(torch.zeros(3), first=measure)
     (held,) = method.as_trained
-    assert method.multipliers("first", held.priced(measure)).tolist() == [0.0, 5.0, 5.0]
+    assert method.multipliers("first", held.signed_residual(measure)).tolist() == [0.0, 5.0, 5.0]
     torch.testing.assert_close(method.costs("first", measure), torch.tensor([0.0, 0.0, 5.0 * 0.1 / 3]))
 
 
@@ -512,7 +512,7 @@ def test_a_method_that_was_steered_already_goes_on_in_its_run(tmp_path: Path) ->
 def test_every_method_that_enforces_can_be_steered(kind: str) -> None:
     method = make_method(kind)
     _, solution = run(method=method, epochs=3)
-    assert bool(method.from_outside)
+    assert bool(method.coefficients.steered)
     assert promised(solution).taus["reconstruction"] > 0
 
 

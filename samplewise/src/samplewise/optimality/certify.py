@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.audits.columns import evaluate_all
-from samplewise.constraints import ViolationStats
+from samplewise.constraints import ViolationStats, at_bound
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.masks import ByContent, at_bound
 from samplewise.methods import Method
 from samplewise.optimality.curvature import Curvature, curvature_at
 from samplewise.optimality.gradients import gradient_of, judged, trainable, twice_differentiable
@@ -18,7 +17,7 @@ from samplewise.optimality.jacobian import Jacobian, left_out_of, side_by_side
 from samplewise.optimality.licq import ConstraintCertificate, Licq, check_licq
 from samplewise.optimality.multipliers import best_multipliers, estimates
 from samplewise.optimality.scales import measure_sizes
-from samplewise.problem import Evaluation, Problem
+from samplewise.problem import ByContent, Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.storage import distributed
 
@@ -257,7 +256,11 @@ def _certify(
     parts = []
     for constraint in problem.constraints:
         values, size = constraint.of(columns), sizes.constraints[constraint.name]
-        excess, without, g = constraint.worst_excess(values), left_out[constraint.name], constraint.priced(values)
+        excess, without, g = (
+            constraint.worst_excess(values),
+            left_out[constraint.name],
+            constraint.signed_residual(values),
+        )
         fared, (_, _, worst_kept) = ViolationStats.sums_of(excess), ViolationStats.sums_of(excess[~without])
         prices, share = multipliers[constraint.name].to(g), constraint.share
         part = ConstraintCertificate(

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit, ConstraintAudit
 from samplewise.audits.columns import evaluate_all
+from samplewise.constraints import at_bound
 from samplewise.errors import NotFiniteError
-from samplewise.masks import at_bound
 from samplewise.optimality.gradients import gradient_of, judged, put_back, trainable
 from samplewise.optimality.jacobian import Jacobian, left_out_of, of_shape, side_by_side
 from samplewise.optimality.scales import root_mean_square

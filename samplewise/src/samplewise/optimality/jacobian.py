@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from samplewise.constraints import Constraint
-from samplewise.masks import at_bound
+from samplewise.constraints import Constraint, at_bound
 from samplewise.optimality.gradients import CHUNK, change_along, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, InMemory, to_device
@@ -78,7 +77,7 @@ class Jacobian:
 
     def parts(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the multipliers of each constraint are the prices of: g, or of an equality the signed value."""
-        return {each.name: each.priced(each.of(measures)) for each in self.problem.constraints}
+        return {each.name: each.signed_residual(each.of(measures)) for each in self.problem.constraints}
 
     def priced(self, measures: Mapping[str, Tensor]) -> Tensor:
         """All of these, ``(B, M)``: zero, and without a gradient, where a sample has no value."""

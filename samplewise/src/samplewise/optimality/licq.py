@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from samplewise.constraints import Constraint, ViolationStats
-from samplewise.masks import ByContent
 from samplewise.optimality.jacobian import of_shape
+from samplewise.problem import ByContent
 
 
 @dataclass(frozen=True)

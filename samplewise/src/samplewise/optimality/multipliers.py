@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from samplewise.constraints import Constraint
-from samplewise.masks import at_bound
+from samplewise.constraints import Constraint, at_bound
 from samplewise.methods import Method
 from samplewise.optimality.jacobian import Jacobian, of_shape, side_by_side
 from samplewise.optimality.scales import Sizes

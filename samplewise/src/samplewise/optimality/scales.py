@@ -75,7 +75,7 @@ def measure_sizes(
     sizes = {}
     for each in jacobian.problem.constraints:
         kept = ~left_out[each.name]
-        g, own = each.priced(each.of(columns)), kept[index]
+        g, own = each.signed_residual(each.of(columns)), kept[index]
         sizes[each.name] = _change_near(each, g[index][own].double(), changed[each.name][own]) or _median(
             g[kept].double().abs()
         )
@@ -169,7 +169,7 @@ def _lengths(
 
 
 def _mean(constraint: Constraint, evaluation: Evaluation, _: Tensor) -> Tensor:
-    return constraint.priced(constraint.of(evaluation.measures)).nanmean()
+    return constraint.signed_residual(constraint.of(evaluation.measures)).nanmean()
 
 
 def _change_near(constraint: Constraint, before: Tensor, after: Tensor) -> float:

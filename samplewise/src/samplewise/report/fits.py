@@ -131,7 +131,8 @@ def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
             splits=tuple(
-                _split(name, part, kept, _compared(name, part, kept, rows)) for name, part in kept["splits"].items()
+                _split(name, part, kept, _n_comparisons(name, part, kept, rows))
+                for name, part in kept["splits"].items()
             ),
             distributions=tuple(_distributions(folder / VALUES, measures, requirements)),
         )
@@ -214,22 +215,24 @@ def _method(described: Mapping[str, Any]) -> str:
     return ", ".join([str(described["type"]), *parts])
 
 
-def _compared(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
+def _n_comparisons(
+    name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> float:
     """How many models a data set was to choose from: as planned when it was audited, or more in a run that went on."""
-    planned = part.get("compared", 1)
+    planned = part.get("n_comparisons", part.get("compared", 1))  # as version 0.2 wrote it
     if planned is None or name in (kept["trained_on"], "train"):  # a part of the training data is not unseen either
         return math.inf
     made = sum(f"{name}/satisfied" in row for row in rows)
     return max(int(planned), made) if name == kept["selected"]["split"] else 1
 
 
-def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared: float) -> Audited:
+def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], n_comparisons: float) -> Audited:
     return from_plain(
         Audited,
         part,
         name=name,
         samples=_counted(part),
-        compared=compared,
+        n_comparisons=n_comparisons,
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
             constraint: from_plain(

@@ -60,7 +60,7 @@ def verdict(run: RunReport) -> str:
 
 def corrected(split: Audited) -> str:
     """What an exact bound on a data set that chose the model is corrected for; nothing of another."""
-    return f" (corrected: best of {split.compared:,.10g} epochs on these data)" if split.compared > 1 else ""
+    return f" (corrected: best of {split.n_comparisons:,.10g} epochs on these data)" if split.n_comparisons > 1 else ""
 
 
 def comparison(runs: Sequence[RunReport]) -> str:

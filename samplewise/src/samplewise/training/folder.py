@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
+from samplewise.constraints import at_bound
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 from samplewise.history import History
-from samplewise.masks import at_bound
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
 from samplewise.storage.disk import (
@@ -267,7 +267,7 @@ def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, 
     if request.trained_on is not None:
         index = torch.arange(audits[request.trained_on].samples)
         for each in request.method.as_trained:
-            g = at_bound(each.priced(audits[request.trained_on][each.name].values))
+            g = at_bound(each.signed_residual(audits[request.trained_on][each.name].values))
             values[f"multipliers/{each.name}"] = request.method.multipliers(each.name, g, index)
     # Copies, since a file cannot hold two names of one tensor.
     return {name: each.detach().cpu().clone() for name, each in values.items()}

@@ -99,7 +99,7 @@ class Training:
         self.stepper.ship_(self.best.weights)
         self.request.method.load_state_dict(self.best.method)
         found = self.best.audits or self._audit()
-        self.audits = {name: replace(each, compared=self._compared(name)) for name, each in found.items()}
+        self.audits = {name: replace(each, n_comparisons=self._n_comparisons(name)) for name, each in found.items()}
 
     def _train_epoch(self) -> None:
         asked, rank, position = self.request, distributed.replica(), self.position
@@ -158,7 +158,7 @@ class Training:
         asked, tune = self.request, self.audits[self.request.select_on]
         assert asked.target is not None, "which the promise says"
         assert asked.feed is not None, "since a promise takes no stream"
-        seen = self._audit_of(spread(asked.feed, tune.samples), compared=math.inf)
+        seen = self._audit_of(spread(asked.feed, tune.samples), n_comparisons=math.inf)
         steer_(asked.method, tune, seen, aim=asked.target, progress=asked.behind(self.position.epoch))
 
     def _schedule(self, *numbers: float) -> None:
@@ -198,13 +198,13 @@ class Training:
 
     def _audit(self) -> dict[str, Audit]:
         self.stepper.share_buffers()
-        return {name: self._audit_of(feed, self._compared(name)) for name, feed in self.request.splits.items()}
+        return {name: self._audit_of(feed, self._n_comparisons(name)) for name, feed in self.request.splits.items()}
 
-    def _audit_of(self, feed: Feed, compared: float) -> Audit:
+    def _audit_of(self, feed: Feed, n_comparisons: float) -> Audit:
         problem, model, size = self.request.problem, self.stepper.model_to_audit, feed.batch_size or self.request.size
-        return audit(problem, model, feed, compared=compared, batch_size=size, device=self.stepper.device)
+        return audit(problem, model, feed, n_comparisons=n_comparisons, batch_size=size, device=self.stepper.device)
 
-    def _compared(self, split: str) -> float:
+    def _n_comparisons(self, split: str) -> float:
         """How many models a data set compares, those to come too: a run may stop early because one looks good."""
         if self.request.holds_training_data(split):
             return math.inf

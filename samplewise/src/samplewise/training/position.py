@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from samplewise.audits.selection import selection_loss
+from samplewise.audits import selection_loss
 from samplewise.errors import CheckpointError
 
 

@@ -103,7 +103,7 @@ def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, 
         # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
         with contextlib.suppress(ConfigurationError):
             instead = found.suggest(1 - (1 - promise.share) / max(1, len(found)))
-    return Promised(promise.share, kept, at_least, method.margins, method.prices, found, instead)
+    return Promised(promise.share, kept, at_least, method.margins, method.trained_taus, found, instead)
 
 
 def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: float) -> None:
@@ -122,7 +122,7 @@ def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: f
     short = (due - tune.satisfied) / aim
     most = max((part.violated for part in tune.values()), default=0)
     taus, margins = {}, {}
-    for (name, part), rule in zip(tune.items(), method.rules(), strict=True):
+    for (name, part), rule in zip(tune.items(), method.coefficients.rules(), strict=True):
         part_of_it = part.violated / most if short > 0 and most else 1.0
         moved = min(STEP, max(-STEP, GAIN * short * part_of_it))
         lowest = min(rule.first, method.taus[name]) if tune.satisfied < aim else 0.0

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
+from samplewise.audits import check_target
 from samplewise.audits.binomial import to_aim_at
-from samplewise.audits.selection import check_target
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import FixedPenalty, Method
 from samplewise.problem import Problem

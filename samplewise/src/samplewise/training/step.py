@@ -118,7 +118,7 @@ class Stepper:
 
     def _gathered(self, method: Method) -> contextlib.AbstractContextManager[None]:
         """Where a method looks at gradients, which not every process does equally often, it needs the model whole."""
-        return whole(self.raw_model, steps=True) if method.looks and self.sharded else contextlib.nullcontext()
+        return whole(self.raw_model, steps=True) if method.estimates_tau0 and self.sharded else contextlib.nullcontext()
 
     def _note_call(self, *_: object) -> None:
         self._called = True

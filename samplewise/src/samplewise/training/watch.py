@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import nn
 
 from samplewise.audits.audit import Audit
+from samplewise.constraints import present
 from samplewise.forecast import in_words
-from samplewise.masks import present
 from samplewise.storage import distributed
 
 if TYPE_CHECKING:
