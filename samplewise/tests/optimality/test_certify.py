@@ -195,7 +195,7 @@ def test_no_more_than_a_batch_is_evaluated_at_once_and_few_loaders_are_started(
 @pytest.mark.parametrize("curvature", [False, True])
 def test_no_gradient_is_computed_twice_and_no_curvature_unless_it_is_asked_for(curvature: bool) -> None:
     count = 24
-    data = TensorDataset(torch.eye(count).double())
+    data = TensorDataset(torch.eye(count, count + 1).double())
     evaluated = 0
 
     def counting(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -203,7 +203,9 @@ def test_no_gradient_is_computed_twice_and_no_curvature_unless_it_is_asked_for(c
         evaluated += count if len(batch[0]) == 1 else len(batch[0])  # torch.func shows one, and evaluates all
         return rows_of_data(model, batch)
 
-    found = certify(Problem(counting, [AtLeast("value", 1.0)]), linear_model(count).double(), data, curvature=curvature)
+    found = certify(
+        Problem(counting, [AtLeast("value", 1.0)]), linear_model(count + 1).double(), data, curvature=curvature
+    )
     assert found.licq.checked == found.free == count
     # All once; twice for the scales of values, twice for those of gradients; and once for the rows of the Jacobian,
     # which the search, E-LICQ and the curvature share.
