@@ -161,7 +161,7 @@ def per_sample_gradients(
     if count < len(index):  # a batch that cannot be cut into its samples
         batches = read(index[count:].split(1))
         done += [alone(batch, row) for batch, row in zip(batches, extra[count:], strict=True)]
-    return torch.cat(done)
+    return done[0] if len(done) == 1 else torch.cat(done)
 
 
 def _one(number: int, leaf: Tensor) -> Tensor:

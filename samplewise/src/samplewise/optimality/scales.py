@@ -129,7 +129,7 @@ def _lengths(jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor) -> tupl
     """Mean length of the gradients of single samples' objectives, the larger of before and after the steps; and their
     standard deviation before.
     """
-    pieces, count = index.split(jacobian.at_once), len(index)
+    pieces, count = index.split(min(16, jacobian.at_once)), len(index)  # more at once take longer: memory
     batches = list(jacobian.read(pieces))  # once for both
 
     def gradients(few: Tensor, batch: Any) -> Tensor:
