@@ -22,7 +22,6 @@ import samplewise as sw
 from forked import two_processes
 from samplewise.constraints import check_constraints, may_violate
 from samplewise.errors import ConfigurationError
-from samplewise.forecast import forecast
 from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
@@ -124,13 +123,6 @@ def test_feasibility_driven_does_not_wait_for_who_is_given_up() -> None:
     assert rule.following(10.0, 2, before, before) == 20.0
     stuck = [sw.ViolationStats(100, violated, 500.0, 100.0) for violated in (45, 25)]
     assert rule.following(10.0, 2, stuck[1], stuck[0]) == 20.0, "of every sample the mean violation must fall"
-
-
-def test_of_a_share_no_worst_violation_is_foreseen() -> None:
-    rounds = [(1.1**k, 1.0 / 1.1**k) for k in range(1, 20)]
-    strict, shared = (sw.SequentialPenalty([each], schedule=sw.Geometric(1.0)) for each in (sw.AtMost("x", 1), SHARED))
-    assert forecast(strict, "x", rounds) is not None
-    assert forecast(shared, "x", rounds) is None
 
 
 def audited(constraints: list[sw.Constraint], **measures: list[float]) -> sw.Audit:
