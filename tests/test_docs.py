@@ -14,7 +14,7 @@ import samplewise as sw
 from samplewise.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "samplewise" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<code>.*?)^(?P=indent)```", flags=re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```bash\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 INCLUDED = re.compile(r'^--8<-- "(?P<file>[^":]+)(?::[\d:]+)?"$', flags=re.MULTILINE)
