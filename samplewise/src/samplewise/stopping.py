@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import Method
-from samplewise.optimality.gradients import Batches, entry, gradient_of, judged, per_sample_gradients, trainable
+from samplewise.optimality.gradients import Batches, entry, eval_mode, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 
@@ -102,7 +102,7 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
     :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.
     """
-    with judged(model, method):  # in which a method keeps no statistics and moves no multipliers
+    with eval_mode(model, method):  # in which a method keeps no statistics and moves no multipliers
         weights = list(trainable(model).values())
         nearest = min(NEAREST, ROOM // sum(weight.numel() for weight in weights)) if method.kink else 0
         drawn = (

@@ -169,4 +169,4 @@ def test_a_resumed_run_sees_the_same(tmp_path: Path) -> None:
     max((tmp_path / "checkpoints").iterdir()).unlink()  # as if killed within the last epoch
     resumed = run(samples(), folder=tmp_path, epochs=12, checkpoint_steps=3)
     assert timeless(resumed) == timeless(whole)
-    assert {"gradient/growth", "forecast/size/worst"} <= resumed.rows[-1].keys()
+    assert "gradient/growth" in resumed.rows[-1]

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from samplewise.errors import DataError
-from samplewise.forecast import in_words
 from samplewise.history import History
 from samplewise.optimality import Certificate
 from samplewise.report import words
+from samplewise.report.forecast import Kind, forecast
 from samplewise.report.run import (
     TRAINING,
-    USEFUL,
     Audited,
     Certified,
     Curve,
@@ -35,10 +34,6 @@ from samplewise.storage.records import SettingsFile, decoding, from_plain, read_
 from samplewise.training.folder import AUDIT, IDENTITY, PROMISE, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
-NOISE = (
-    "When last looked at, the gradient could not be told from the noise of its batches: strong growth, which Theorem 2 "
-    "asks for, is not seen. A larger batch or a smaller learning rate may go further."
-)
 CERTIFICATE = "certificate.json"
 FORMAT = "samplewise-audit-2"
 MULTIPLIERS = "multipliers"
@@ -74,7 +69,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             raise DataError(f"{folder}: the run has not ended an epoch yet; make the report later")
         # Each constraint has its tau.
         names = dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/"))
-        curves, notes = tuple(read_curves(rows, list(names))), tuple(read_notes(rows, list(names)))
+        curves = tuple(read_curves(rows, list(names)))
     with decoding(identity, "a run of fit"):
         asked = stored["asked"]
         over = "a stream of" if asked["samples"] is None else f"{asked['samples']:,}"
@@ -87,7 +82,6 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             selected="not audited yet",
             splits=(),
             curves=curves,
-            notes=notes,
             multipliers=read_multipliers(folder),
             promise=read_promise(folder),
             certificate=read_certificate(folder),
@@ -125,8 +119,10 @@ def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any
         requirements = tuple(from_plain(Requirement, part, name=name) for name, part in kept["constraints"].items())
         bounded = [each.measure for each in requirements]  # among them differences from the samples' own bounds
         measures = {split: (*part["means"], *bounded) for split, part in kept["splits"].items()}
+        every_sample = [each for each in requirements if _share(kept, each.name) == 1.0]
         return replace(
             run,
+            notes=tuple(read_forecasts(rows, run.settings["method"], every_sample)) if run.promise is None else (),
             requirements=requirements,
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
@@ -248,6 +244,12 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], n_compar
     )
 
 
+def _share(kept: Mapping[str, Any], constraint: str) -> float:
+    """The share of the samples that was asked for."""
+    found = [part["constraints"][constraint] for part in kept["splits"].values()]
+    return min((float(each.get("share", 1.0)) for each in found), default=1.0)
+
+
 def _counted(audit: Mapping[str, Any]) -> int:
     return int(audit.get("counted") or audit["samples"])  # which runs of before did not tell apart
 
@@ -272,10 +274,6 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
             title, shown = "τ" if one_tau else f"τ: {rest}", ""
         elif split == "margin":
             title, shown = f"Margin: {rest}" if several else "Margin", ""
-        elif column == "gradient/useful_batch":
-            if sum(value is not None for value in _curve(rows, column)[1]) < 2:
-                continue  # one point is no curve: the history has it
-            title, shown = USEFUL, ""
         elif rest == "objective" or (rest == "satisfied" and several):
             title = CURVES[rest] + (" by all" if rest == "satisfied" else "")
         elif constraint in constraints and what in CURVES:
@@ -285,14 +283,25 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
         yield Curve(title, shown, *_curve(rows, column))
 
 
-def read_notes(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -> Iterator[str]:
-    """What the last epochs of a history say of those to come."""
-    for name in constraints:
-        if foreseen := in_words(name, rows[-1]):
-            yield f"{foreseen}."
-    looks = [row["gradient/growth"] for row in rows if "gradient/growth" in row]
-    if looks and not any(looks[-3:]):
-        yield NOISE
+def read_forecasts(
+    rows: Sequence[Mapping[str, Any]], method: Mapping[str, Any], requirements: Sequence[Requirement]
+) -> Iterator[str]:
+    """What the rounds of a history say of those to come, one sentence for each requirement that has a trend.
+
+    ``method`` is how the run describes it; of a method that is not the library's, or whose tau is fixed, nothing is
+    said. A requirement on a share of the samples has no trend: its worst sample may stay where it is.
+    """
+    penalty: Kind = "quadratic" if str(method.get("penalty")).startswith("Quadratic") else "linear"
+    kinds: dict[str, Kind] = {"SequentialPenalty": penalty, "AugmentedLagrangian": "lagrangian"}
+    kind = kinds.get(method["type"])
+    if kind is None:
+        return
+    for each in requirements:
+        tau, worst = f"tau/{each.name}", f"running/{each.name}/worst"
+        # Of the epochs of one round the last has seen all of it.
+        rounds = {row.get("round"): (row[tau], row[worst]) for row in rows if worst in row and not row.get("warmup")}
+        if (found := forecast(rounds.values(), kind, margin=each.margin)) is not None:
+            yield f"{each.name}: {found}."
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[tuple[float, ...], Numbers]:

@@ -12,7 +12,6 @@ from samplewise.audits.binomial import violation_rate_upper
 
 TRAINING = "while training"
 """Stands in the place of a data set for what was seen while the weights moved."""
-USEFUL = "Useful batch size"
 Numbers = tuple[float | None, ...]
 BINS = 80  # of a distribution at most, from one tail to the other
 TAIL = 0.005  # share of the values at each end that is counted but not resolved

@@ -13,7 +13,6 @@ import torch
 
 from samplewise.audits.audit import Audit, audit
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
-from samplewise.forecast import forecast_row
 from samplewise.history import History, Streaks, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
@@ -130,7 +129,6 @@ class Training:
             row |= look_at_gradient(asked, self.stepper, self.position)
             summary = asked.method.step() if self._round_ends(row) else asked.method.summary()
         row |= round_row(summary)
-        row |= {} if warming or asked.promise is not None else forecast_row(asked.method, [*self.history.rows, row])
         row["lr"] = asked.optimizer.param_groups[0]["lr"]
         if asked.scheduled_by == "epoch":
             self._schedule()

@@ -152,7 +152,7 @@ def fit(
     Returns:
         The selected model, its audits, the status and the history. In the history ``running/...`` is
         what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name;
-        ``forecast/...`` says how far tau has to go, ``gradient/...`` how noisy a batch is.
+        ``gradient/...`` says how noisy a batch is.
     """
     request = Request(**locals())  # every argument by its name
     fabric = fabric or single_device()

@@ -12,7 +12,6 @@ from torch import nn
 
 from samplewise.audits.audit import Audit
 from samplewise.constraints import present
-from samplewise.forecast import in_words
 from samplewise.storage import distributed
 
 if TYPE_CHECKING:
@@ -81,7 +80,6 @@ class Watch:
             shares = ", ".join(f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in constraints) or "-"
             note = f"objective {row['running/objective']:.4g}, satisfied: {shares}"
             self._bar.update(self._epochs, advance=1, note=note)
-            self._bar.update(self._steps, note="; ".join(filter(None, (in_words(name, row) for name in constraints))))
 
     def audited(self, audits: Mapping[str, Audit], epoch: int) -> None:
         """The distribution of each measure, to the loggers that can show it."""
