@@ -36,7 +36,7 @@ def evaluate_all(
     the whole.
     """
     length = feed.source.length
-    mine = distributed.share(length)
+    mine = distributed.part_of(length)
     pieces: dict[str, list[Tensor]] = {}
 
     def keep(evaluation: Evaluation) -> None:
@@ -65,7 +65,7 @@ def for_each_batch(
     A process without samples gets one, to know the shapes, which is not to count.
     """
     length, size = feed.source.length, batch_size_of(feed, batch_size)
-    mine = distributed.share(length) or range(1)
+    mine = distributed.part_of(length) or range(1)
 
     def first() -> Evaluation:
         return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))

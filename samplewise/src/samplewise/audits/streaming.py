@@ -163,7 +163,7 @@ def audit_in_stream(
     whole_number(worst, "worst", 1)
     device, feed = check_given(problem, model, device), source_of(data)
     seen = [_Seen(each, worst, device) for each in problem.constraints]
-    sums, mine = torch.zeros(3, dtype=torch.float64), bool(distributed.share(feed.source.length))
+    sums, mine = torch.zeros(3, dtype=torch.float64), bool(distributed.part_of(feed.source.length))
 
     def add(evaluation: Evaluation) -> None:
         if mine and evaluation.index is not None:

@@ -15,7 +15,7 @@ from samplewise.storage import distributed
 class MultiplierTable(FullPrecision):
     """One multiplier, or one for each of its m values, for each sample of one constraint, 4 bytes each.
 
-    Each process holds those of its :func:`~samplewise.storage.distributed.share` of the samples; its state has only
+    Each process holds those of its :func:`~samplewise.storage.distributed.part_of` of the samples; its state has only
     those that are not zero. ``what`` the constraint bounds is for messages.
     """
 
@@ -75,7 +75,7 @@ class MultiplierTable(FullPrecision):
         self._let_go_()
         if len(self.held) == self.samples:
             return self.values
-        return torch.cat([distributed.all_shares(self.values[:-1], self.samples), self.values[-1:]])
+        return torch.cat([distributed.all_parts(self.values[:-1], self.samples), self.values[-1:]])
 
     def gather_(self) -> None:
         """Tell the first process all that are not zero, so that its state is whole."""
@@ -85,7 +85,7 @@ class MultiplierTable(FullPrecision):
 
     def _let_go_(self) -> None:
         """Keep this process's share, if the processes have met since the method was made or loaded."""
-        share = distributed.share(self.samples)
+        share = distributed.part_of(self.samples)
         if len(self.held) == self.samples and share != self.held:
             self.values = torch.cat([self.values[share.start : share.stop], self.values[-1:]])
             self.held = share

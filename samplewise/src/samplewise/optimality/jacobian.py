@@ -138,7 +138,7 @@ class Jacobian:
             yield from ((few, batch) for few, batch in self.held if bool(chosen[few].any()))
             return
         rows = chosen.nonzero().flatten()
-        mine = distributed.share(len(rows))
+        mine = distributed.part_of(len(rows))
         pieces = [few for few in rows[mine.start : mine.stop].split(self.batch_size) if len(few)]
         if pieces:
             yield from zip(pieces, self.read(pieces), strict=True)
@@ -152,7 +152,7 @@ class Jacobian:
         weights = sum(weight.numel() for weight in trainable(self.model).values())
         count = int(taken.sum())
         if count <= LITTLE and count * weights <= ROOM:
-            mine = distributed.share(count)
+            mine = distributed.part_of(count)
             own = torch.zeros(count, dtype=torch.bool)
             own[mine.start : mine.stop] = True
             rows = torch.zeros(count, weights, dtype=torch.float64)

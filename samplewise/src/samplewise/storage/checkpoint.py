@@ -28,7 +28,7 @@ MODEL_FILE = f"model{SUFFIX}"
 def save_state(path: Path, state: dict[str, Any], *, first: bool = True) -> None:
     """Write nested dictionaries and lists of tensors and plain values to one file, whole or not at all.
 
-    Where tensors are shared out every process must call, and writes its parts; the ``first`` writes the file, last.
+    Where tensors are sharded every process must call, and writes its parts; the ``first`` writes the file, last.
     """
     tensors: dict[str, Tensor] = {}
     parts: dict[str, Tensor] = {}
@@ -45,7 +45,7 @@ def save_state(path: Path, state: dict[str, Any], *, first: bool = True) -> None
 def load_state(path: Path) -> dict[str, Any]:
     """Read what :func:`save_state` wrote, or raise :class:`CheckpointError` if the file is torn or foreign.
 
-    Tensors that were shared out come as :class:`samplewise.storage.sharding.Part`; then every process must call.
+    Sharded tensors come as :class:`samplewise.storage.sharding.Part`; then every process must call.
     """
     text, tensors, _ = _read(path)
     return _state(path, text, tensors)
@@ -129,7 +129,6 @@ class Checkpoints:
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
-        self.read = folder  # the file that the state was read from
 
     def _newest_first(self) -> list[Path]:
         return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
@@ -152,17 +151,17 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._newest_first())
 
-    def latest(self) -> dict[str, Any] | None:
-        """The newest state that can be read, by every process, each of which must call; None if there is none.
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest file that every process can read, the same in all of them, and its state; None if there is none.
 
-        Those that cannot are skipped with a warning.
+        Every process must call. Files that one of them cannot read are skipped with a warning.
         """
         seen = distributed.all_objects([path.name for path in self._newest_first()])
         found = sorted({name for names in seen for name in names}, reverse=True)
         for name in found:
-            self.read = self.folder / name
+            path = self.folder / name
             try:
-                return self._read_together(self.read)
+                return path, self._read_together(path)
             except CheckpointError as error:
                 warnings.warn(f"{error}; using the one before it", stacklevel=2)
         if found:
