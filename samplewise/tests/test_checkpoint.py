@@ -103,8 +103,10 @@ def test_a_torn_file_is_refused_and_the_one_before_it_used(tmp_path: Path, damag
     with pytest.raises(CheckpointError):
         load_state(newest)
     with pytest.warns(UserWarning, match="using the one before it"):
-        state = checkpoints.latest()
-    assert state is not None
+        found = checkpoints.latest()
+    assert found is not None
+    path, state = found
+    assert path.name == "step-000000000001.safetensors"
     assert state["step"] == 1
 
 

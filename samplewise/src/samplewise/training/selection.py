@@ -28,7 +28,7 @@ class Validation:
     every: int = 1
     patience: int | None = None
     stop: bool = False
-    select: Literal["feasible", "objective"] = FEASIBLE
+    select: Literal["feasible", "objective"] = "feasible"
 
     def __post_init__(self) -> None:
         whole_number(self.every, "every", 1)

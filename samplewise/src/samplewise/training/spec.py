@@ -287,14 +287,13 @@ class RunSpec:
                 f"{type(self.method).__name__} keeps a state for each sample, but those of a stream have no number to "
                 "find it by: use SequentialPenalty, or give a data set whose samples have numbers"
             )
-        if scheduler is not None:
-            self._check_scheduler(scheduler)
+        self._check_scheduler(scheduler)
 
-    def _check_scheduler(self, scheduler: LRScheduler) -> None:
+    def _check_scheduler(self, scheduler: LRScheduler | None) -> None:
         given = self.scheduler[1] if isinstance(self.scheduler, tuple) else "epoch"
         if given not in ("epoch", "step"):
             raise ConfigurationError(f"expected scheduler=(scheduler, 'step') or 'epoch', got {given!r}")
-        if scheduler.optimizer is not self.optimizer:
+        if scheduler is not None and scheduler.optimizer is not self.optimizer:
             raise ConfigurationError("the scheduler drives another optimizer than the one given")
         if not isinstance(scheduler, ReduceLROnPlateau):
             return

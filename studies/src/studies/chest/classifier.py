@@ -22,7 +22,7 @@ from samplewise.storage.checkpoint import MODEL_FILE
 from samplewise.storage.disk import alone, write_json
 from samplewise.storage.provenance import provenance
 from samplewise.storage.records import SettingsFile, decoding, read_json
-from samplewise.training import Solution, fit
+from samplewise.training import Solution, Validation, fit
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from studies.chest.densenet import (
     Classifier,
@@ -197,7 +197,7 @@ def train_classifier(
             seed=settings.seed,
             scheduler=(CosineAnnealingLR(optimizer, steps), "step") if settings.anneal else None,
             audit_on={"validation": DataLoader(store.select("validation"), batch_size=64)},
-            patience=settings.patience,
+            validation=Validation(patience=settings.patience),
             checkpoint=folder / "fit",
             fabric=fabric,
         )

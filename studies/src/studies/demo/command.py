@@ -12,7 +12,7 @@ import torch
 from samplewise.errors import CheckpointError
 from samplewise.storage import disk
 from samplewise.storage.provenance import provenance
-from samplewise.training.request import PROVE, TUNE
+from samplewise.training.spec import PROVE, TUNE
 from studies.demo.page import REPORT, draw, write_report
 from studies.demo.runs import (
     AIM,

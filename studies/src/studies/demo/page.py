@@ -25,7 +25,7 @@ from samplewise.report.style import (
     styled,
 )
 from samplewise.storage.provenance import provenance
-from samplewise.training.request import TUNE
+from samplewise.training.spec import TUNE
 from studies.demo.runs import AIM, SHARE, THETA, UNSEEN, Compared, Trained
 from studies.mnist.digit_network import CONSTRAINT
 

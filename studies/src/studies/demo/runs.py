@@ -15,7 +15,7 @@ from samplewise.methods import FixedPenalty, Method, SequentialPenalty
 from samplewise.penalties import Logarithmic
 from samplewise.schedules import Constant
 from samplewise.training import Promise, Solution, fit
-from samplewise.training.request import PROVE, TUNE
+from samplewise.training.spec import PROVE, TUNE
 from studies.data import digits
 from studies.mnist.digit_network import DigitNetwork, study_problem
 

@@ -22,7 +22,7 @@ from samplewise.history import History
 from samplewise.measures import mse
 from samplewise.methods import Unconstrained
 from samplewise.problem import evaluation_mode
-from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
+from samplewise.report.tensorboard import Pictures, in_lines, to_tensorboard
 from samplewise.samples import mix
 from samplewise.storage import checkpoint, disk, distributed
 from samplewise.storage.provenance import provenance
@@ -137,7 +137,7 @@ def run_row(
             checkpoint=folder / FIT if resumable else None,
             fabric=fabric,
             progress=progress,
-            on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
+            callbacks=[Pictures(fabric, splits, partial(_pictures, settings.shape))],
         )
         chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
         if last:

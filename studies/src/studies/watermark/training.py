@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.methods import Method, SequentialPenalty, Unconstrained
-from samplewise.report.tensorboard import in_lines, pictures
+from samplewise.report.tensorboard import Pictures, in_lines
 from samplewise.samples import mix
 from samplewise.schedules import Geometric
 from samplewise.storage import distributed
@@ -24,7 +24,7 @@ from samplewise.storage.checkpoint import MODEL_FILE
 from samplewise.storage.disk import alone, write_json, write_text
 from samplewise.storage.provenance import provenance
 from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json, toml_of
-from samplewise.training import Solution, fit
+from samplewise.training import Solution, Validation, fit
 from samplewise.training.step import single_device
 from studies.pictures import Seen, Store
 from studies.watermark.networks import NETWORKS, Network, load_network, save_network
@@ -115,11 +115,11 @@ def train(
             scheduler=(CosineAnnealingLR(optimizer, recipe.last_round * steps), "step") if recipe.anneal else None,
             auxiliary=_adversary(pipeline, fabric.device) if recipe.adversarial else None,
             audit_on=audited,
-            audit_every=recipe.audit_every,
-            target=0.0 if recipe.image_loss else 1.0,  # the baseline asks no image to keep a floor
+            # The baseline asks no image to keep a floor.
+            validation=Validation(every=recipe.audit_every, select="objective" if recipe.image_loss else "feasible"),
             checkpoint=folder / "fit",
             fabric=fabric,
-            on_audit=pictures(fabric, audited, partial(_draw, pipeline)),
+            callbacks=[Pictures(fabric, audited, partial(_draw, pipeline))],
             progress=progress,
         )
     if distributed.rank() == 0:
