@@ -10,8 +10,8 @@ from samplewise.errors import ConfigurationError
 from samplewise.schedules import LARGEST, Constant, FeasibilityDriven, Geometric, Schedule, Zero
 
 
-def fared(satisfied: float, violation: float, samples: int = 1000, share: float = 1.0) -> ViolationStats:
-    return ViolationStats(samples, round(samples * (1 - satisfied)), violation * samples, violation, share=share)
+def fared(satisfied: float, violation: float, samples: int = 1000) -> ViolationStats:
+    return ViolationStats(samples, round(samples * (1 - satisfied)), violation * samples, violation)
 
 
 BAD = fared(satisfied=0.5, violation=0.2)
@@ -69,13 +69,13 @@ def test_growth_without_a_maximum_stays_a_finite_number() -> None:
         (fared(0.5, 0.18), fared(0.5, 0.2), 10.0),  # fell to 0.9 of the last
         (fared(0.5, 0.1801), fared(0.5, 0.2), 20.0),  # too slow
         (fared(0.5, 0.3), fared(0.5, 0.2), 20.0),  # rose
-        (fared(0.95, 0.3, share=0.95), fared(0.5, 0.2, share=0.95), 10.0),  # as many as asked
+        (fared(0.95, 0.3), fared(0.5, 0.2), 10.0),  # target met
         (fared(0.94, 0.0), fared(0.5, 0.0), 10.0),
         (ViolationStats(0, 0, 0.0, 0.0), fared(0.5, 0.2), 10.0),  # an empty round
     ],
 )
 def test_feasibility_driven_branches(now: ViolationStats, before: ViolationStats | None, expected: float) -> None:
-    schedule = FeasibilityDriven(10.0, growth=2.0, factor=0.9)
+    schedule = FeasibilityDriven(10.0, growth=2.0, factor=0.9, target=0.95)
     assert schedule.following(10.0, 2, now, before) == expected
 
 
@@ -108,6 +108,7 @@ def test_tau_never_falls(violations: list[float]) -> None:
         (lambda: Geometric(5.0, maximum=1.0), "expected maximum >= tau0 = 5.0, got 1.0"),
         (lambda: Geometric(5.0, maximum=math.nan), "expected maximum >= tau0"),
         (lambda: FeasibilityDriven(1.0, factor=0.0), "expected 0 < factor <= 1, got 0.0"),
+        (lambda: FeasibilityDriven(1.0, target=1.1), r"expected a target share in \(0, 1\], got 1.1"),
         (lambda: FeasibilityDriven(1.0, growth=0.5), "expected growth >= 1"),
     ],
 )

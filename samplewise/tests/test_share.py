@@ -107,13 +107,14 @@ def test_a_maximum_is_in_vain_only_beyond_the_share() -> None:
     assert method.at_maximum == again.at_maximum == ["x"]
 
 
-def test_feasibility_driven_asks_for_the_share_of_its_constraint() -> None:
-    def taus(*rounds: list[float]) -> list[float]:
-        schedule = sw.FeasibilityDriven(10.0, growth=2.0)
+def test_feasibility_driven_asks_for_the_share_unless_told_otherwise() -> None:
+    def taus(target: float | None, *rounds: list[float]) -> list[float]:
+        schedule = sw.FeasibilityDriven(10.0, growth=2.0, target=target)
         return after(sw.SequentialPenalty([SHARED], schedule=schedule), *rounds)
 
-    assert taus(ONE, ONE, ONE) == [10.0, 10.0, 10.0]
-    assert taus(TWO, TWO, TWO) == [10.0, 20.0, 40.0]
+    assert taus(None, ONE, ONE, ONE) == [10.0, 10.0, 10.0]
+    assert taus(None, TWO, TWO, TWO) == [10.0, 20.0, 40.0]
+    assert taus(0.5, TWO, TWO, TWO) == [10.0, 10.0, 10.0]
 
 
 def test_feasibility_driven_does_not_wait_for_who_is_given_up() -> None:

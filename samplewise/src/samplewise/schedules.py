@@ -134,7 +134,7 @@ class Geometric(_Growing):
 
 @dataclass(frozen=True)
 class FeasibilityDriven(_Growing):
-    """tau grows only when it has to: while the constraint does not hold as asked and the violation falls too slowly.
+    """tau grows only when it has to: while the violation does not fall fast enough and the target is not met.
 
     The rule of practical augmented Lagrangian methods (Birgin and Martinez, 2014, algorithm 4.1): tau is kept when
     the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise. Of a
@@ -146,6 +146,7 @@ class FeasibilityDriven(_Growing):
         every: tau may change only after every so many rounds.
         maximum: the weight is never larger; 10,000 times tau0 if not given.
         factor: the violation must fall to this share of the last round's for tau to be kept.
+        target: share of satisfied samples at which tau stops growing, if that is less than the constraint's own.
 
     Example:
         >>> fared = ViolationStats(samples=10, violated=1, total=1.0, worst=1.0)
@@ -155,14 +156,23 @@ class FeasibilityDriven(_Growing):
 
     growth: float = 2.0
     factor: float = 0.9
+    target: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
             raise ConfigurationError(f"expected 0 < factor <= 1, got {self.factor}; 1 keeps tau on any progress")
+        if self.target is not None and not 0 < self.target <= 1:
+            raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
+
+    def exhausted(self, tau: float, now: ViolationStats) -> bool:
+        return super().exhausted(tau, self._asked(now))
+
+    def _asked(self, now: ViolationStats) -> ViolationStats:
+        return now if self.target is None else replace(now, share=self.target)
 
     def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
-        if completed % self.every or now.met:
+        if completed % self.every or self._asked(now).met:
             return tau
         if before is None or not now.samples or self._lack(now) <= self.factor * self._lack(before):
             return tau  # a first round, or an empty one, has nothing to compare
@@ -170,7 +180,8 @@ class FeasibilityDriven(_Growing):
 
     def _lack(self, fared: ViolationStats) -> float:
         """What has to fall."""
-        return fared.failed / fared.samples if fared.share < 1 else fared.mean_violation
+        some = self.target is None and fared.share < 1
+        return fared.failed / fared.samples if some else fared.mean_violation
 
 
 def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) -> list[Schedule]:

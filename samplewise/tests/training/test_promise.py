@@ -1,6 +1,7 @@
 """A promised share: what is proved of it, what steers towards it, and what is refused."""
 
 import copy
+import inspect
 import json
 import math
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, Weighte
 import samplewise as sw
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.training.promise import GAIN, SPAN, STEP, prove, steer_
+from samplewise.training.spec import RunSpec
 from small import OnAudit, evaluate, make_data, make_method, make_model, make_problem, same_weights
 
 TUNE, PROVE = make_data(60, seed=2), make_data(80, seed=3)
@@ -410,6 +412,30 @@ def test_samples_of_any_make_are_compared_one_by_one() -> None:
     arrays = [(x.numpy(), y.numpy()) for x, y in zip(*TUNE.tensors, strict=True)]
     with pytest.raises(DataError, match="60 of its 60 are there too"):
         run(promise=sw.Promise(0.3, TUNE, arrays))
+
+
+def test_no_training_sample_is_read_before_training() -> None:
+    class Unread(Dataset[Any]):
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, number: int) -> Any:
+            raise AssertionError("read")
+
+    model, problem = make_model(), make_problem()
+    given = {name: each.default for name, each in inspect.signature(sw.fit).parameters.items()} | {
+        "problem": problem,
+        "model": model,
+        "train_data": Unread(),
+        "method": make_method("sequential"),
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "epochs": 1,
+        "batch_size": 50,
+        "audit_on": {"test": make_data(30, seed=9)},
+        "validation": sw.Validation(),
+        "promise": sw.Promise(0.3, TUNE, PROVE),
+    }
+    assert RunSpec(**given).known == {"train", "tune_on"}
 
 
 def test_what_is_audited_on_the_way_proves_nothing() -> None:

@@ -177,9 +177,9 @@ class Checkpoints:
             read = _read(path)
         except CheckpointError as error:
             problem = str(error)
-        told = distributed.all_objects((problem, "" if read is None else read[2]))
-        if read is None or any(each for each, _ in told):
-            raise CheckpointError(problem or f"another process: {next(each for each, _ in told if each)}")
-        if len({digest for _, digest in told}) > 1:
+        seen = distributed.all_objects((problem, "" if read is None else read[2]))
+        if read is None or any(each for each, _ in seen):
+            raise CheckpointError(problem or f"another process: {next(each for each, _ in seen if each)}")
+        if len({digest for _, digest in seen}) > 1:
             raise CheckpointError(f"{path} is not the same file for every process")
         return _state(path, *read[:2])

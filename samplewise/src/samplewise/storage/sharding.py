@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def is_sharded(value: Any) -> "TypeGuard[DTensor]":
-    """Whether a tensor is one of which each process holds a part; told without the import, which is slow."""
+    """Whether each process holds a part of this tensor (DTensor); found without that slow import."""
     return isinstance(value, Tensor) and hasattr(value, "to_local")
 
 
@@ -83,7 +83,7 @@ def unsharded(model: nn.Module, *, steps: bool = False) -> Iterator[None]:
     finally:
         for part in parts:
             _unsharded.discard(part)
-            # As PyTorch does if not told otherwise: the outermost weights are needed first in the backward pass.
+            # PyTorch's own defaults: the outermost weights are needed first in the backward pass.
             _set_sharding(part, after_forward=part is parts[0], after_backward=False, exchange=True)
             part.reshard()
 
@@ -176,9 +176,9 @@ def check_parts(folder: Path, checksums: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def weights_in_one(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[Callable[[Path], None]]:
-    """A function that writes tensors to one safetensors file, even if no process holds them whole.
+    """A function that writes tensors to one safetensors file, sharded or not.
 
-    Every process must enter; the first calls it. What is needed in between lies in ``folder``.
+    Every process must enter; the first calls it. Temporary files lie in ``folder``.
     """
     if not any(map(is_sharded, tensors.values())):
         yield lambda path: write_tensors(path, tensors)
@@ -188,7 +188,7 @@ def weights_in_one(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[Call
         if distributed.rank() == 0:
             making.mkdir(exist_ok=True)
         for number, (name, value) in enumerate(tensors.items()):
-            # One weight at a time is whole, then it lies on disk: PyTorch's own way to one file knows no whole numbers.
+            # One weight at a time is gathered and put on disk; PyTorch's own way to one file takes no integers.
             full = _gathered(value) if is_sharded(value) else value
             if distributed.rank() == 0:
                 rooms[name] = _on_disk(making / str(number), full.cpu()) if full.numel() else full.cpu()

@@ -131,7 +131,7 @@ def fit(
         checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
         checkpoint_steps: steps between further checkpoints within an epoch.
         fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
-            DDP and with weights shared out by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
+            DDP and with weights sharded by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
         callbacks: called after each audit and after each epoch, in every process.
         progress: show a progress bar; on a terminal only if not given.
 

@@ -93,7 +93,7 @@ class Training:
         return {name: replace(each, compared=self._compared(name)) for name, each in snapshot.audits.items()}
 
     def find_infeasibility(self) -> Infeasibility:
-        """Whether the training samples that the model which ships leaves violated are at odds with each other."""
+        """Whether the training samples that the selected model violates conflict with each other."""
         spec, stepper = self.spec, self.stepper
         assert spec.feed is not None, "a stream is refused"
         stepper.broadcast_buffers()
