@@ -129,6 +129,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
+        self.read = folder  # the file that every process has read the state from
 
     def _newest_first(self) -> list[Path]:
         return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
@@ -151,17 +152,17 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._newest_first())
 
-    def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest file that every process can read, the same in all of them, and its state; None if there is none.
+    def latest(self) -> dict[str, Any] | None:
+        """The state in the newest file that every process can read, the same in all of them; None if there is none.
 
         Every process must call. Files that one of them cannot read are skipped with a warning.
         """
         seen = distributed.all_objects([path.name for path in self._newest_first()])
         found = sorted({name for names in seen for name in names}, reverse=True)
         for name in found:
-            path = self.folder / name
+            self.read = self.folder / name
             try:
-                return path, self._read_together(path)
+                return self._read_together(self.read)
             except CheckpointError as error:
                 warnings.warn(f"{error}; using the one before it", stacklevel=2)
         if found:

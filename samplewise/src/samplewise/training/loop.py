@@ -258,12 +258,11 @@ class Training:
     def open(self, folder: RunFolder) -> None:
         """Keep the run in ``folder`` and go on from what it holds."""
         self.folder = folder
-        if (found := folder.checkpoints.latest()) is not None:
-            path, state = found
+        if (state := folder.checkpoints.latest()) is not None:
             try:
                 self._load(state)
             except CheckpointError as error:
-                raise CheckpointError(f"{path}: {' '.join(str(error).split())}") from error
+                raise CheckpointError(f"{folder.checkpoints.read}: {' '.join(str(error).split())}") from error
         folder.refuse_second_proof(self.spec, self.state, goes_on=self.terminate() is None)
         folder.tidy(self.state.selection)
         self.stepper.fabric.barrier()
