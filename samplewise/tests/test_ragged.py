@@ -74,7 +74,7 @@ def test_a_run_is_that_of_a_loop_over_the_samples(penalty: str, tmp_path: Path) 
         epochs=8,
         checkpoint=tmp_path / "run",
         progress=False,
-        target=0,
+        validation=sw.Validation(select="objective"),
     )
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     for _ in range(8):

@@ -26,7 +26,7 @@ from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
 from samplewise.report.words import verdict
-from samplewise.training.position import Selection, better
+from samplewise.training.selection import Selection
 
 SHARED = sw.AtMost("x", 1.0, share=0.75)
 FINE, ONE, TWO = [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0], [1.0, 3.0, 1.0, 2.0]
@@ -163,19 +163,19 @@ def test_a_sample_fails_if_a_constraint_does_not_give_it_up(pairs: list[tuple[in
     assert found.met == (found["x"].met and found["y"].met)
 
 
-def chosen(satisfied: float, failed: int, target: float | None = None, objective: float = 1.0) -> Selection:
-    return Selection(3, "train", target, satisfied, objective, failed, round(100 * (1 - satisfied)), 0.1)
+def chosen(satisfied: float, failed: int, aim: float | None = None, objective: float = 1.0) -> Selection:
+    return Selection(3, "train", satisfied, objective, failed, round(100 * (1 - satisfied)), 0.1, aim)
 
 
 def test_an_epoch_is_feasible_by_the_constraints_own_shares() -> None:
     assert chosen(0.96, 0).feasible
     assert not chosen(0.96, 1).feasible
-    assert not chosen(0.96, 0, target=1.0).feasible, "a target is of all constraints together"
-    assert chosen(0.9, 5, target=0.9).feasible
-    assert better(chosen(0.5, 0, objective=9.0), chosen(0.9, 1))
-    assert better(chosen(0.5, 1), chosen(0.9, 2)), "the one that lacks less"
-    assert "in which every constraint holds as asked (96.00% of the samples meet all)" in chosen(0.96, 0).reason
-    assert "beyond what was asked (7; 90.00% of the samples meet all); in no audited" in chosen(0.9, 7).reason
+    assert not chosen(0.96, 0, aim=1.0).feasible, "a promise is of all constraints together"
+    assert chosen(0.9, 5, aim=0.9).feasible
+    assert chosen(0.5, 0, objective=9.0).better_than(chosen(0.9, 1))
+    assert chosen(0.5, 1).better_than(chosen(0.9, 2)), "the one that lacks less"
+    assert "96.00%" in chosen(0.96, 0).reason
+    assert "(7; 90.00%" in chosen(0.9, 7).reason
 
 
 def pulled(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -430,8 +430,7 @@ def test_a_run_gives_up_who_cannot_be_met_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_run_stops_when_every_constraint_holds_as_asked() -> None:
-    solution = run(0.95, stop_at_target=True)
+    solution = run(0.95, validation=sw.Validation(stop=True))
     assert solution.status is sw.Status.TARGET_REACHED
     assert len(solution.history.rows) < 40
     assert solution.audits["train"].met
-    assert not run(0.95, epochs=3, target=1.0).selected.feasible

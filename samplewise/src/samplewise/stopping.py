@@ -19,8 +19,8 @@ from samplewise.optimality.gradients import Batches, entry, eval_mode, gradient_
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 
-REACH = 1e-4  # how far the weights may be from a kink to count as at it, as a share of their length
-NEAREST = 16  # values of each constraint in a batch that are looked at
+REACH = 1e-4  # how far the weights may be from a kink to count as at it, relative to their norm
+NEAREST = 16  # values of each constraint in a batch whose gradients are computed
 ROOM = 2**22  # numbers that the gradients of these may take, for each batch
 
 
@@ -150,7 +150,7 @@ def _subgradients(
     """The subgradients of a batch's loss, from the ``nearest`` values to each bound.
 
     A value is at the kink if some change of the weights by ``REACH`` of their length would meet its bound, to first
-    order. Where more values are than were looked at, those stand for all of them.
+    order. If more values are at the kink than gradients were computed, those stand for all of them.
     """
     weights = list(trainable(model).values())
     reach = REACH * float(torch.stack([weight.detach().norm() for weight in weights]).norm())
@@ -289,8 +289,8 @@ class GradientRule:
         epsilon = self.epsilon(method)
         if epochs >= self.max_epochs:
             return Verdict(True, f"{self.max_epochs} epochs", epsilon, None)
-        look = mix(seed, method.rounds, epochs)  # so that each sees other batches
-        drawn = independent_batches(data, batches=self.batches, batch_size=self.batch_size, seed=look)
+        own = mix(seed, method.rounds, epochs)  # other batches each time
+        drawn = independent_batches(data, batches=self.batches, batch_size=self.batch_size, seed=own)
         estimate = estimate_gradient(problem, model, drawn, method)
         upper = max(0.0, estimate.squared + self.errors * estimate.error)
         done = upper <= epsilon**2

@@ -53,7 +53,7 @@ def evaluate_all(
             pieces.setdefault(name, []).append(found if found.is_floating_point() else found.float())
 
     samples = for_each_batch(problem, model, data, batch_size, device, keep, differentiable=visit is not None)
-    mine = distributed.share(samples)
+    mine = distributed.part_of(samples)
     return {name: _column(name, parts, mine, samples, device) for name, parts in pieces.items()}
 
 
@@ -111,7 +111,7 @@ def for_each_batch(
 
 def _own_batches(feed: Feed, batch_size: int | None) -> Iterator[tuple[Any, Tensor | None, bool]]:
     """The batches of this process's part with their samples' index, and whether they count."""
-    size, own = batch_size_of(feed, batch_size), distributed.share(feed.source.length)
+    size, own = batch_size_of(feed, batch_size), distributed.part_of(feed.source.length)
     rows = own or range(1)
     # By stretches of whole batches, so that the indices of all samples are never held at once.
     stretch = max(1, STRETCH // max(1, size)) * size or 1

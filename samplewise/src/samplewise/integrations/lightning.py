@@ -131,7 +131,7 @@ class Audits(L.Callback):
         def evaluate(module: L.LightningModule, batch: Any) -> tuple[Tensor, Measures]:
             return self.problem.function(module, trainer.precision_plugin.convert_input(batch))
 
-        distributed.share_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
+        distributed.broadcast_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
         problem = Problem(evaluate, self.problem.constraints)
         self.made += 1
         judge = partial(audit, problem, pl_module, confidence=self.confidence, batch_size=self.batch_size)

@@ -14,7 +14,7 @@ from samplewise.storage import distributed
 class MultiplierStore(FullPrecision):
     """One multiplier, or m of them, for each sample of one constraint, 4 bytes each.
 
-    Each process holds a shard, the rows of its :func:`~samplewise.storage.distributed.share` of the samples. The state
+    Each process holds a shard, the rows of its :func:`~samplewise.storage.distributed.part_of` of the samples. The state
     has only the multipliers that are not zero. ``what`` the constraint bounds is for messages.
     """
 
@@ -73,7 +73,7 @@ class MultiplierStore(FullPrecision):
         self._shard_()
         if not self.sharded:
             return self.values
-        return torch.cat([distributed.all_shares(self.values[:-1], self.samples), self.values[-1:]])
+        return torch.cat([distributed.all_parts(self.values[:-1], self.samples), self.values[-1:]])
 
     def gather_(self) -> None:
         """Send all that are not zero to the first process, so that its state is whole."""
@@ -84,7 +84,7 @@ class MultiplierStore(FullPrecision):
     def _shard_(self) -> None:
         """Keep this process's shard, if there are several processes since the method was made or loaded."""
         if not self.sharded and distributed.replicas() > 1:
-            self.held, self.sharded = distributed.share(self.samples), True
+            self.held, self.sharded = distributed.part_of(self.samples), True
             self.values = torch.cat([self.values[self.held.start : self.held.stop], self.values[-1:]])
 
     def _local(self, rows: Tensor) -> Tensor:

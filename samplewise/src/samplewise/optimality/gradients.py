@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
-from samplewise.storage.sharding import has_shards, whole
+from samplewise.storage.sharding import has_shards, unsharded
 
 Batches = Iterable[tuple[Any, Tensor]]
 Read = Callable[[Sequence[Tensor]], Iterable[Any]]
@@ -57,7 +57,7 @@ def eval_mode(model: nn.Module, *methods: Method) -> Iterator[None]:
     """The model as it ships, to be differentiated: in evaluation mode like ``methods``, and whole in each process."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model, *methods))
-        for each in (whole(model), *(method.gathered() for method in methods)):
+        for each in (unsharded(model), *(method.gathered() for method in methods)):
             stack.enter_context(each)
         yield
 

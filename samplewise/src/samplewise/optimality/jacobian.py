@@ -148,7 +148,7 @@ class Jacobian:
             yield from ((index, batch) for index, batch in self.cached if bool(chosen[index].any()))
             return
         rows = chosen.nonzero().flatten()
-        mine = distributed.share(len(rows))
+        mine = distributed.part_of(len(rows))
         pieces = [index for index in rows[mine.start : mine.stop].split(self.batch_size) if len(index)]
         if pieces:
             yield from zip(pieces, self.read(pieces), strict=True)

@@ -105,7 +105,7 @@ def held_rows(jacobian: Jacobian, taken: Tensor) -> Tensor | None:
     count, parameters = int(taken.sum()), jacobian.parameters
     if count > CHEAP or count * parameters > ROOM:
         return None
-    mine = distributed.share(count)
+    mine = distributed.part_of(count)
     own = torch.zeros(count, dtype=torch.bool)
     own[mine.start : mine.stop] = True
     rows = torch.zeros(count, parameters, dtype=torch.float64)

@@ -164,8 +164,8 @@ def read_promise(folder: Path) -> Proved | None:
         }
         for name in stored["margins"]:
             facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
-        if stored["instead"]:
-            facts["could be promised instead"] = ", ".join(map(str, stored["instead"].values()))
+        if stored["achievable_bounds"]:
+            facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
         return Proved(bool(stored["kept"]), str(stored["message"]), facts)
 
 
