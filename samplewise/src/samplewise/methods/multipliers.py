@@ -14,8 +14,8 @@ from samplewise.storage import distributed
 class MultiplierStore(FullPrecision):
     """One multiplier, or m of them, for each sample of one constraint, 4 bytes each.
 
-    Each process holds a shard, the rows of its :func:`~samplewise.storage.distributed.part_of` of the samples. The state
-    has only the multipliers that are not zero. ``what`` the constraint bounds is for messages.
+    Each process holds a shard, the rows of its part of the samples (:func:`~samplewise.storage.distributed.part_of`).
+    The state has only the multipliers that are not zero. ``what`` the constraint bounds is for messages.
     """
 
     values: Tensor

@@ -44,9 +44,9 @@ from samplewise.report.words import comparison, count, markdown_table, number, p
 # fmt: off
 __all__ = [
     "COLOURS", "FAINT", "LINES", "MARKERS", "Audited", "Bars", "Distribution", "Finding", "Forecast", "Gallery", "Line",
-    "Picture", "Pictures", "Requirement", "RunReport", "Table", "bound_line", "comparison", "count", "curve", "distribution",
-    "forecast", "histogram", "in_lines", "keep_certificate", "label_points", "legend_below", "make_page",
-    "markdown_table", "new_figure", "number", "percent", "read_certificate", "read_curves", "read_fit",
+    "Picture", "Pictures", "Requirement", "RunReport", "Table", "bound_line", "comparison", "count", "curve",
+    "distribution", "forecast", "histogram", "in_lines", "keep_certificate", "label_points", "legend_below",
+    "make_page", "markdown_table", "new_figure", "number", "percent", "read_certificate", "read_curves", "read_fit",
     "read_fit_within", "read_multipliers", "save", "series", "share", "styled", "to_tensorboard", "verdict",
     "write_page",
 ]

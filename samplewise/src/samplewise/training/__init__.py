@@ -1,9 +1,13 @@
 """Whole runs: what was asked, the loop and its state, the step, the batches, the selection, the run's folder."""
 
+from samplewise.audits.binomial import to_aim_at
+from samplewise.history import History
 from samplewise.training.fit import Solution, fit
 from samplewise.training.logging import Callback
 from samplewise.training.promise import Promise, Promised
 from samplewise.training.selection import Selection, Validation
 from samplewise.training.state import Status
+from samplewise.training.step import single_device
 
-__all__ = ["Callback", "Promise", "Promised", "Selection", "Solution", "Status", "Validation", "fit"]
+__all__ = ["Callback", "History", "Promise", "Promised", "Selection", "Solution", "Status", "Validation"]
+__all__ += ["fit", "single_device", "to_aim_at"]

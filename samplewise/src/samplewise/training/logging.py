@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, runtime_checkable
 
 from torch import nn
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Callback(Protocol):
+class Callback:
     """What :func:`samplewise.fit` calls, in every process; a subclass overrides what it needs."""
 
     def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
