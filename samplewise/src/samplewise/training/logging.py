@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-@runtime_checkable
 class Callback:
     """What :func:`samplewise.fit` calls, in every process; a subclass overrides what it needs."""
 
