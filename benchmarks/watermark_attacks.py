@@ -28,8 +28,7 @@ from markers import PEERS
 from numpy.typing import NDArray
 from workfile import Record, records, work_through
 
-from samplewise.errors import RefusedError
-from floormark import Watermarker
+from floormark import RefusedError, Watermarker
 
 LENGTH = 12
 OURS = "samplewise"

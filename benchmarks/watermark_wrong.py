@@ -20,8 +20,7 @@ from common import Pixels, begin, grey, keep, table, unseen_xrays, xray_options
 from scipy.stats import beta
 from workfile import Record, records, work_through
 
-from samplewise.errors import RefusedError
-from floormark import Watermarker
+from floormark import RefusedError, Watermarker
 from floormark.payload import Key
 
 KEYS = {"none": None, "own": Key(b"of the owner of the images"), "other": Key(b"of somebody else altogether")}

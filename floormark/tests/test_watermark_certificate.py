@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from floormark.certificate import FORMAT, ImageCertificate, Signature, sha256
+from floormark.certificate import FORMAT, Fidelity, ImageCertificate, Signature, sha256
 from floormark.errors import DataError, OutputError
-from floormark.fidelity import Fidelity
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 changed = st.builds(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from floormark.api import Watermarker
-from floormark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
+from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
 from floormark.errors import DataError, finite_number
-from floormark.fidelity import Fidelity, fidelity
+from floormark.fidelity import fidelity
 from floormark.imageio import ImageFile, prefix_path, read, shown_alike
 from floormark.payload import Extracted
 from floormark.region import Region

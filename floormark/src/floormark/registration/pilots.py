@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from floormark.filters import Picture, gaussian
-from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tile
+from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tiles
 from floormark.registration.alignment import Alignment, resample, whitened
 
 Tiles = NDArray[np.float32]
@@ -41,24 +41,30 @@ class Pilots:
         self.seeds = seeds
 
     @cached_property
+    def _first_cell(self) -> Tiles:
+        """The basis patterns of the first cell, whitened, ``(4, 64, 64)``."""
+        return _whitened_tiles(self.network.basis_tiles().numpy()).reshape(-1, TILE, TILE)
+
+    @cached_property
     def _basis(self) -> Tiles:
         """The space of all messages, an orthonormal basis, ``(256, 4096)``."""
-        tiles = torch.from_numpy(_whitened_tiles(self.network.basis_tiles().numpy()))
-        basis: Tiles = torch.linalg.qr(tiles.T)[0].T.contiguous().numpy()
+        # Whitened in the first cell: what is the same a cell further stays so.
+        tiles = np.concatenate([_rolled(tile, -CELL, CELLS_ACROSS) for tile in self._first_cell])
+        basis: Tiles = torch.linalg.qr(torch.from_numpy(tiles).T)[0].T.contiguous().numpy()
         return basis
 
     @cached_property
     def _pilots(self) -> Tiles:
         """The part of the pilots that no message can be, ``(pilots, 4096)``."""
-        return self._orthogonal(_whitened_tiles(np.stack([pilot_tile(seed).numpy() for seed in self.seeds])))
+        return self._orthogonal(_whitened_tiles(pilot_tiles(self.seeds).numpy()))
 
     @cached_property
     def _cell(self) -> NDArray[np.complex64]:
         """The basis patterns of the first cell, orthonormal, as conjugate spectra ``(4, 64, 33)``."""
         from scipy import fft  # here, since reading an image that nobody moved does without it
 
-        first = _whitened_tiles(self.network.basis_tiles()[:: CELLS_ACROSS**2].numpy())
-        basis = torch.linalg.qr(torch.from_numpy(first).T)[0].T.reshape(-1, TILE, TILE).numpy()
+        first = torch.from_numpy(self._first_cell.reshape(-1, TILE * TILE))
+        basis = torch.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).numpy()
         return np.conj(fft.rfft2(basis))
 
     def _projected(self, tiles: Tiles) -> Tiles:
