@@ -85,7 +85,7 @@ def mark_ours(task: Task, image: NDArray[Any], message: bytes) -> tuple[NDArray[
         return marked.image, {}
     return marked.image, {
         "psnr": psnr(image, marked.image),
-        "patch_psnr": marked.certificate.fidelity.patch_psnr,
+        "patch_psnr": marked.certificate.fidelity.min_adjusted_patch_psnr,
     }
 
 

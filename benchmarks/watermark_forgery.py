@@ -49,10 +49,10 @@ KEYS = {"key": Key(b"of the owner of the images"), "no key": None}
 ATTACKS = {
     "as written": "identity",
     "JPEG 50": "jpeg(50)",
-    "resize to 50 %": "scale(0.5)",
+    "resize to 50 %": "resize(0.5)",
     "window of 70 %": "window(0.7)",
     "gamma 0.7": "gamma(0.7)",
-    "cut to half the area": "cut(0.5)",
+    "cut to half the area": "crop(0.5)",
 }
 SAME = b"the same one"
 CASES = [

@@ -15,7 +15,7 @@ from floormark.errors import DataError, did_you_mean
 from floormark.imageio import prefix_path
 from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 
-FORMAT = "floormark-certificate-3"
+CERTIFICATE_FORMAT = "floormark-certificate-3"
 ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200
@@ -139,7 +139,7 @@ class ImageCertificate:
 
     def entries(self) -> dict[str, Any]:
         """What is written, by name."""
-        return {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
+        return {"format": CERTIFICATE_FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
 
     def write(self, path: Path | str) -> None:
         """Write strict JSON, whole or not at all."""
@@ -162,9 +162,9 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
     """
     entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_CERTIFICATE_BYTES)
     values = dict(entries)
-    if values.pop("format", None) != FORMAT:
+    if values.pop("format", None) != CERTIFICATE_FORMAT:
         raise DataError(
-            f"{path}: is not a certificate of a marked image of this version of floormark ({FORMAT}): mark it again"
+            f"{path}: expected a certificate of the format {CERTIFICATE_FORMAT}, of this version: mark the image again"
         )
     told = values.pop("satisfied", None)
     with prefix_path(Path(path)):

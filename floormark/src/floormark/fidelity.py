@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from floormark.certificate import Fidelity
+from floormark.certificate import Fidelity as Fidelity  # what is measured here
 from floormark.display_range import patch_sizes, patch_squares
 from floormark.errors import DataError
 from floormark.imageio import StoredImage, bands
@@ -94,8 +94,8 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
         first, second = (
             torch.from_numpy((image[down[rows]][:, across] - float(original.lowest)) / peak) for image in images
         )
-        both, apart = first + second, first - second
-        moments = torch.stack([both, apart, both * both, apart * apart])
+        both, difference = first + second, first - second
+        moments = torch.stack([both, difference, both * both, difference * difference])
         for dimension in (1, 2):
             length = moments.shape[dimension] - size + 1
             smooth = moments.narrow(dimension, 0, length) * window[0]

@@ -22,7 +22,7 @@ from floormark.disk import atomic, cannot_write, check_regular
 from floormark.errors import ConfigurationError, DataError
 from floormark.patches import above_image, calmness
 
-FORMAT = "floormark-network-1"
+NETWORK_FORMAT = "floormark-network-1"
 SHIPPED_FILE = "lattice.safetensors"
 """The trained network that comes with the package, in its folder."""
 CELL = 8
@@ -319,7 +319,7 @@ def save_network(path: Path, network: Network, *, kinds: Mapping[str, type[Netwo
     weights.
     """
     weights = {key: value.detach().cpu().contiguous().clone() for key, value in network.state_dict().items()}
-    header = {"format": FORMAT, "kind": _kind(network, kinds), "arguments": json.dumps(network.arguments)}
+    header = {"format": NETWORK_FORMAT, "kind": _kind(network, kinds), "arguments": json.dumps(network.arguments)}
     try:
         with atomic(Path(path)) as temporary:
             save_file(weights, temporary, metadata={**header, "digest": _digest(header, weights)})
@@ -337,8 +337,10 @@ def load_network(path: Path, *, kinds: Mapping[str, type[Network]] = KINDS) -> N
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise DataError(f"{path}: expected a network of the format {FORMAT}, got {header.get('format')!r}")
+            if header.get("format") != NETWORK_FORMAT:
+                raise DataError(
+                    f"{path}: expected a network of the format {NETWORK_FORMAT}, got {header.get('format')!r}"
+                )
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
         if header.pop("digest", None) != _digest(header, weights):
             raise DataError(f"{path}: is damaged, as its contents do not match its checksum")
