@@ -28,8 +28,7 @@ from markers import PEERS
 from numpy.typing import NDArray
 from workfile import Record, records, work_through
 
-from floormark import Watermarker
-from samplewise.errors import RefusedError
+from floormark import RefusedError, Watermarker
 
 LENGTH = 12
 OURS = "samplewise"
@@ -86,7 +85,7 @@ def mark_ours(task: Task, image: NDArray[Any], message: bytes) -> tuple[NDArray[
         return marked.image, {}
     return marked.image, {
         "psnr": psnr(image, marked.image),
-        "patch_psnr": marked.certificate.fidelity.patch_psnr,
+        "patch_psnr": marked.certificate.fidelity.min_adjusted_patch_psnr,
     }
 
 

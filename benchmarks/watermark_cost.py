@@ -37,13 +37,14 @@ from floormark import Watermarker
 from floormark.files.folder import extract_file
 from floormark.files.marking import FileMarker
 from floormark.imageio.stored import MAX_BYTES, MAX_PIXELS
+from floormark.options import EmbedOptions
 from floormark.payload import Payload
 
 TEXT = "patient 4711"
 FLOOR = 45.0
 SIZES = 1024, 2500
 MEGABYTE = 1e6
-PROGRAM = [sys.executable, "-m", "samplewise.cli", "watermark"]
+PROGRAM = [sys.executable, "-m", "floormark"]
 
 
 def decode_and_encode(source: Path, target: Path) -> None:
@@ -56,7 +57,7 @@ def decode_and_encode(source: Path, target: Path) -> None:
 def arms(files: list[Path], place: Path) -> dict[str, Callable[[int], object]]:
     """Pillow's work and ours on the file of a turn."""
     marker = Watermarker.load()
-    marks = FileMarker(marker, Payload.of(TEXT), FLOOR, force=True)
+    marks = FileMarker(marker, Payload.of(TEXT), EmbedOptions(psnr=FLOOR), force=True)
     turned = {}
     for path in files:
         marks.mark_file(path, place / f"marked-{path.name}")

@@ -29,14 +29,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from workfile import COMMIT, Record, records, work_through
 
-from floormark import Watermarker
-from floormark.api import STRONGEST, as_stored
-from floormark.network import pilot_tile
+from floormark import RefusedError, Watermarker
+from floormark.network import pilot_tiles
 from floormark.payload import Key
-from floormark.strength import Drawing, Strongest
-from floormark.tiling import Sight, Woven
-from samplewise.errors import RefusedError
-from studies.watermark.conversion import LEVELS
+from floormark.prepared import PreparedImage
+from floormark.strength import Residual, fit_to_floor
 from studies.watermark.noise import parse_attack
 
 FLOOR = 45.0
@@ -155,17 +152,14 @@ def with_raw_bits_of(source: Pixels, target: Pixels, key: str) -> Pixels:
     The pilot is a secret too, and could be told from many images at best; here it is taken as it is.
     """
     scheme = marker(key).scheme
-    assert isinstance(scheme, Woven)
-    look = scheme.look(as_stored(source))
-    assert look.logits is not None
-    bits, stored = (look.logits > 0).astype(np.uint8), as_stored(target)
-    sight = Sight.of(stored)
-    seen = torch.from_numpy(sight.seen[0] / np.float32(LEVELS))[None, None]
+    decoded, prepared = scheme.decode_aligned(PreparedImage.of(source)), PreparedImage.of(target)
+    assert decoded.logits is not None
+    messages = torch.from_numpy(decoded.logits > 0)[None].float()
     with torch.inference_mode():
-        messages, pilots = torch.from_numpy(bits)[None].float(), pilot_tile(scheme.seeds[int(look.salt)])[None]
-        drawn = scheme.network.residual(seen, messages, pilots)[0, 0].numpy()
-    drawing = Drawing(bits, drawn * np.float32(sight.shown[1]), sight.scale)
-    return np.asarray(Strongest(stored, drawing, STRONGEST).pixels(FLOOR), np.uint8)
+        pilots = pilot_tiles([scheme.seeds[int(decoded.salt)]])
+        drawn = scheme.network.residual(prepared.network_input.tensor(), messages, pilots)[0, 0].numpy()
+    residual = Residual(drawn * np.float32(prepared.shown[1]), prepared.scale)
+    return np.asarray(fit_to_floor(prepared, residual, FLOOR), np.uint8)
 
 
 def raw_bits(task: Task) -> Iterator[Record]:

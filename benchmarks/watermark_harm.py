@@ -14,10 +14,9 @@ import numpy as np
 from common import ROOT, begin, keep, options, table
 from PIL import Image
 
-import samplewise as sw
+from floormark import RefusedError, Watermarker
 from floormark.display_range import shown_grey, shown_range
 from floormark.imageio import StoredImage, read
-from samplewise.errors import RefusedError
 
 mpl.use("agg")
 from matplotlib import pyplot as plt
@@ -63,25 +62,23 @@ def liveliest(image: StoredImage) -> tuple[int, int]:
     return max(starts, key=shows)
 
 
-def marks(
-    marker: sw.watermark.Watermarker, image: StoredImage, floors: tuple[float, ...]
-) -> tuple[dict[str, Any], Any]:
+def marks(marker: Watermarker, image: StoredImage, floors: tuple[float, ...]) -> tuple[dict[str, Any], Any]:
     """The image at each floor, or without those that are refused, and what was measured."""
     found: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for floor in floors:
         try:
-            pixels, wrong = marker.mark(image, "patient 4711", psnr=floor)
+            marked = marker.embed(image, "patient 4711", psnr=floor)
         except RefusedError as error:
             rows.append({"floor": floor, "refused": str(error)})
             continue
-        measured = marker.certify(image, pixels, wrong, ("0" * 64, "0" * 64), floor).fidelity
-        found[f"{floor:g} dB"] = pixels
+        measured = marked.certificate.fidelity
+        found[f"{floor:g} dB"] = marked.image
         rows.append(
             {
                 "floor": floor,
                 "shown_psnr": measured.shown_psnr,
-                "patch_psnr": measured.patch_psnr,
+                "patch_psnr": measured.min_adjusted_patch_psnr,
                 "ssim": measured.ssim,
                 "largest_change": measured.largest_change,
                 "unit": measured.unit,
@@ -97,7 +94,7 @@ def main() -> None:
     parser.add_argument("--image", default="00001526_002.png", help="name of the X-ray (00001526_002.png)")
     chosen = begin(parser)
     chosen.out.mkdir(parents=True, exist_ok=True)
-    marker = sw.watermark.Watermarker.load()
+    marker = Watermarker.load()
     with Image.open(chosen.data / chosen.image) as opened:
         xray = StoredImage(np.array(opened.convert("L")), 8)
     found, rows = marks(marker, xray, FLOORS)

@@ -2,7 +2,7 @@
 
     python benchmarks/watermark_tool.py --data ChestX-ray8/px256/images --split chest.store/split.json
 
-Runs the commands as a user would, ``samplewise watermark embed`` and ``extract`` on folders, and judges the files they
+Runs the commands as a user would, ``floormark embed`` and ``extract`` on folders, and judges the files they
 wrote by code of its own. Larger images are scaled up from smaller ones, and the result says so. Throughput is by the
 clock, with starting the processes in it, and by processor time; memory is the largest peak of the processes.
 """
@@ -23,14 +23,14 @@ from common import begin, ended, enlarged, keep, psnr, table, unseen_xrays, xray
 from PIL import Image
 
 TEXT = "patient 4711"
-PROGRAM = [sys.executable, "-m", "samplewise.cli", "watermark"]
+PROGRAM = [sys.executable, "-m", "floormark"]
 
 
 def command(*arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run ``samplewise watermark ... --json``; the exit code and what it printed."""
+    """Run ``floormark ... --json``; the exit code and what it printed."""
     done = subprocess.run([*PROGRAM, *arguments, "--json"], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout:
-        raise SystemExit(f"samplewise watermark {arguments[0]} ended with {done.returncode}: {done.stderr[-500:]}")
+        raise SystemExit(f"floormark {arguments[0]} ended with {done.returncode}: {done.stderr[-500:]}")
     return done.returncode, json.loads(done.stdout)
 
 
@@ -103,7 +103,7 @@ def page(found: dict[str, Any]) -> list[str]:
     lines = [
         "# What the tool keeps",
         "",
-        f"`samplewise watermark embed` and `extract` on folders of X-rays that were not used in training, "
+        f"`floormark embed` and `extract` on folders of X-rays that were not used in training, "
         f"{len(TEXT)} bytes of text, {os.cpu_count()} cores. Larger ones are scaled up from 256 x 256, with noise.",
         "",
         *table(["Size", "Floor, dB", *counts, "Images a second", "by processor time"], rows),

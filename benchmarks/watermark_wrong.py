@@ -20,9 +20,8 @@ from common import Pixels, begin, grey, keep, table, unseen_xrays, xray_options
 from scipy.stats import beta
 from workfile import Record, records, work_through
 
-from floormark import Watermarker
+from floormark import RefusedError, Watermarker
 from floormark.payload import Key
-from samplewise.errors import RefusedError
 
 KEYS = {"none": None, "own": Key(b"of the owner of the images"), "other": Key(b"of somebody else altogether")}
 MOVES = [kind for kind in KINDS.values() if kind.group in (GEOMETRY, TOGETHER)]

@@ -22,7 +22,7 @@ def rewritten(
     """Write a small network, with other arguments, weights or entries of the header."""
     kept = dict(SMALL.state_dict()) if weights is None else weights
     entries = {
-        "format": network.FORMAT,
+        "format": network.NETWORK_FORMAT,
         "kind": "lattice",
         "arguments": json.dumps(SMALL.arguments | (arguments or {})),
     }

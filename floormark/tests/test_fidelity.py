@@ -12,9 +12,10 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from floormark.certificate import Fidelity
 from floormark.display_range import relative_floors, shown_range
 from floormark.errors import DataError
-from floormark.fidelity import Fidelity, fidelity, ssim
+from floormark.fidelity import fidelity, ssim
 from floormark.imageio import StoredImage, Window
 from natural_images import natural_image
 

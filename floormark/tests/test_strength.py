@@ -138,7 +138,7 @@ def test_bands_of_rows_are_enlarged_as_the_whole(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-4)
     image = StoredImage(natural_image(height=100, width=75), 8)
     at_once = fitted(image, 20 * values, 38.0, 8.0, scale=2.5)
-    monkeypatch.setattr("floormark.strength.BAND_VALUES", 32 * 75)
+    monkeypatch.setattr("floormark.strength.TRIAL_BAND_VALUES", 32 * 75)
     monkeypatch.setattr("floormark.strength.KEPT_VALUES", 0)  # computed anew for each trial
     banded = fitted(image, 20 * values, 38.0, 8.0, scale=2.5)
     assert np.mean(banded != at_once) < 0.001  # another order of sums may round otherwise

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 from floormark.disk import open_regular, read_json, write_json
 from floormark.errors import DataError, did_you_mean
-from floormark.fidelity import Fidelity
 from floormark.imageio import prefix_path
 from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 
-FORMAT = "floormark-certificate-3"
+CERTIFICATE_FORMAT = "floormark-certificate-3"
 ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200
@@ -39,6 +38,51 @@ def sha256(path: Path | str) -> str:
 def certificate_path(image: Path) -> Path:
     """Where the certificate of an image lies: beside it."""
     return image.with_name(f"{image.name}.json")
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How much marking changed the stored values of an image."""
+
+    peak: int
+    """The width of their range, ``2**BitsStored - 1``."""
+    psnr: float | None
+    """In dB, over all values and against :attr:`peak`; None if no pixel changed."""
+    ssim: float | None
+    """None if the image is smaller than the window of the measure."""
+    max_difference: int
+    changed_share: float
+    """Of the pixels, in [0, 1]."""
+    protected_pixels: int
+    """How many were not to be touched."""
+    protected_unchanged: bool
+    shown: float | None = None
+    """The width of the range that is shown: the display window of a DICOM file, or what is used of many bits."""
+    shown_psnr: float | None = None
+    """In dB, over all values and against :attr:`shown`; None if no pixel changed."""
+    largest_change: float | None = None
+    """:attr:`max_difference` in the unit of the modality."""
+    unit: str = ""
+    """Such as HU."""
+    min_adjusted_patch_psnr: float | None = None
+    """The floor that every patch keeps: the least PSNR of a patch, less what its floor lies above the image's."""
+    worst_patch: str | None = None
+    """Where that patch is: ``x,y,width,height``."""
+
+    def __post_init__(self) -> None:
+        if self.peak < 1 or min(self.max_difference, self.protected_pixels) < 0 or not 0 <= self.changed_share <= 1:
+            raise DataError("expected a peak above 0, counts of at least 0 and a share of at most 1")
+        if (self.psnr is None) != (self.max_difference == 0) or (self.changed_share == 0) != (self.max_difference == 0):
+            raise DataError("expected psnr, max_difference and changed_share to agree on whether a pixel changed")
+
+    @property
+    def floors(self) -> tuple[float, ...]:
+        """What a floor must not be above: the PSNR of the image, in what is shown of it, and of the worst patch."""
+        return tuple(one for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr) if one is not None)
+
+    def reaches(self, floor: float) -> bool:
+        """Whether image and patches keep a floor in dB."""
+        return all(one >= floor for one in self.floors)
 
 
 @dataclass(frozen=True)
@@ -95,7 +139,7 @@ class ImageCertificate:
 
     def entries(self) -> dict[str, Any]:
         """What is written, by name."""
-        return {"format": FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
+        return {"format": CERTIFICATE_FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
 
     def write(self, path: Path | str) -> None:
         """Write strict JSON, whole or not at all."""
@@ -118,9 +162,9 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
     """
     entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_CERTIFICATE_BYTES)
     values = dict(entries)
-    if values.pop("format", None) != FORMAT:
+    if values.pop("format", None) != CERTIFICATE_FORMAT:
         raise DataError(
-            f"{path}: is not a certificate of a marked image of this version of floormark ({FORMAT}): mark it again"
+            f"{path}: expected a certificate of the format {CERTIFICATE_FORMAT}, of this version: mark the image again"
         )
     told = values.pop("satisfied", None)
     with prefix_path(Path(path)):

@@ -102,8 +102,10 @@ def alone(folder: Path) -> Iterator[None]:
         raise cannot_write(path, error) from error
     try:
         _flock(handle, f"{folder}: another process is working on this folder; wait for it or end it")
-        yield
-        _flock(handle)  # not by closing it alone: a worker that has not ended yet may hold it open too
+        try:
+            yield
+        finally:
+            _flock(handle)  # not by closing it alone: a worker that has not ended yet may hold it open too
     finally:
         os.close(handle)
 

@@ -1,66 +1,21 @@
 """How much marking changed an image: measured on the stored integers, in all it may hold and in what is shown of it."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from floormark.certificate import Fidelity as Fidelity  # what is measured here
 from floormark.display_range import patch_sizes, patch_squares
 from floormark.errors import DataError
 from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH_SIDE
 from floormark.prepared import PreparedImage
 
-SSIM_BAND_VALUES = 1 << 17  # that are compared at once
+SSIM_BAND_VALUES = 1 << 16  # that are compared at once: what is computed of them stays in the processor's cache
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # pixels: side and standard deviation of its Gaussian window
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """How much marking changed the stored values of an image."""
-
-    peak: int
-    """The width of their range, ``2**BitsStored - 1``."""
-    psnr: float | None
-    """In dB, over all values and against :attr:`peak`; None if no pixel changed."""
-    ssim: float | None
-    """None if the image is smaller than the window of the measure."""
-    max_difference: int
-    changed_share: float
-    """Of the pixels, in [0, 1]."""
-    protected_pixels: int
-    """How many were not to be touched."""
-    protected_unchanged: bool
-    shown: float | None = None
-    """The width of the range that is shown: the display window of a DICOM file, or what is used of many bits."""
-    shown_psnr: float | None = None
-    """In dB, over all values and against :attr:`shown`; None if no pixel changed."""
-    largest_change: float | None = None
-    """:attr:`max_difference` in the unit of the modality."""
-    unit: str = ""
-    """Such as HU."""
-    min_adjusted_patch_psnr: float | None = None
-    """The floor that every patch keeps: the least PSNR of a patch, less what its floor lies above the image's."""
-    worst_patch: str | None = None
-    """Where that patch is: ``x,y,width,height``."""
-
-    def __post_init__(self) -> None:
-        if self.peak < 1 or min(self.max_difference, self.protected_pixels) < 0 or not 0 <= self.changed_share <= 1:
-            raise DataError("expected a peak above 0, counts of at least 0 and a share of at most 1")
-        if (self.psnr is None) != (self.max_difference == 0) or (self.changed_share == 0) != (self.max_difference == 0):
-            raise DataError("expected psnr, max_difference and changed_share to agree on whether a pixel changed")
-
-    @property
-    def floors(self) -> tuple[float, ...]:
-        """What a floor must not be above: the PSNR of the image, in what is shown of it, and of the worst patch."""
-        return tuple(one for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr) if one is not None)
-
-    def reaches(self, floor: float) -> bool:
-        """Whether image and patches keep a floor in dB."""
-        return all(one >= floor for one in self.floors)
 
 
 def fidelity(
@@ -139,8 +94,8 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
         first, second = (
             torch.from_numpy((image[down[rows]][:, across] - float(original.lowest)) / peak) for image in images
         )
-        both, apart = first + second, first - second
-        moments = torch.stack([both, apart, both * both, apart * apart])
+        both, difference = first + second, first - second
+        moments = torch.stack([both, difference, both * both, difference * difference])
         for dimension in (1, 2):
             length = moments.shape[dimension] - size + 1
             smooth = moments.narrow(dimension, 0, length) * window[0]

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +22,7 @@ from floormark.disk import atomic, cannot_write, check_regular
 from floormark.errors import ConfigurationError, DataError
 from floormark.patches import above_image, calmness
 
-FORMAT = "floormark-network-1"
+NETWORK_FORMAT = "floormark-network-1"
 SHIPPED_FILE = "lattice.safetensors"
 """The trained network that comes with the package, in its folder."""
 CELL = 8
@@ -174,7 +174,7 @@ class Lattice(Network):
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
         if pilots is None:
-            pilots = random_pilots(len(images), images.device) if self.training else pilot_tile(b"")[None]
+            pilots = random_pilots(len(images), images.device) if self.training else pilot_tiles([b""])
         return images + self.residual(images, messages, pilots)
 
     def residual(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Tensor:
@@ -217,8 +217,9 @@ class Lattice(Network):
         return functional.conv_transpose2d(amounts, basis, stride=CELL, padding=(BASIS_SIDE - CELL) // 2)
 
     def basis_tiles(self) -> Tensor:
-        """What each slot adds to a tile among others, ``(256, 64, 64)``."""
-        slots = torch.eye(SLOTS * CELLS_ACROSS**2).view(-1, SLOTS, CELLS_ACROSS, CELLS_ACROSS).to(self.strokes)
+        """What each slot of the first cell adds to a tile among others, ``(4, 64, 64)``; other cells do so further."""
+        slots = torch.zeros(SLOTS, SLOTS, CELLS_ACROSS, CELLS_ACROSS).to(self.strokes)
+        slots[range(SLOTS), range(SLOTS), 0, 0] = 1.0
         with torch.no_grad():  # a basis pattern reaches into the next cell, and no further
             drawn = self._drawn(functional.pad(slots, (1, 1, 1, 1), mode="circular"))
         return drawn[:, 0, CELL:-CELL, CELL:-CELL]
@@ -280,11 +281,11 @@ def random_pilots(count: int, device: torch.device | None = None) -> Tensor:
     return _banded(torch.randn(count, TILE, TILE)).to(device)
 
 
-@functools.lru_cache(maxsize=512)
-def pilot_tile(seed: bytes) -> Tensor:
-    """The pilot that belongs to ``seed``, ``(64, 64)``: in every version the same."""
-    draws = np.frombuffer(hashlib.shake_256(b"samplewise pilot " + seed).digest(TILE**2 * 2), "<u2")
-    return _banded(torch.from_numpy(draws.reshape(1, TILE, TILE) / 65535.0 - 0.5).float())[0]
+def pilot_tiles(seeds: Sequence[bytes]) -> Tensor:
+    """The pilot that belongs to each seed, ``(seeds, 64, 64)``: in every version the same."""
+    streams = (hashlib.shake_256(b"samplewise pilot " + seed).digest(TILE**2 * 2) for seed in seeds)
+    draws = np.frombuffer(b"".join(streams), "<u2").reshape(-1, TILE, TILE)
+    return _banded(torch.from_numpy(draws / 65535.0 - 0.5).float())
 
 
 KINDS: Mapping[str, type[Network]] = {"lattice": Lattice}
@@ -318,7 +319,7 @@ def save_network(path: Path, network: Network, *, kinds: Mapping[str, type[Netwo
     weights.
     """
     weights = {key: value.detach().cpu().contiguous().clone() for key, value in network.state_dict().items()}
-    header = {"format": FORMAT, "kind": _kind(network, kinds), "arguments": json.dumps(network.arguments)}
+    header = {"format": NETWORK_FORMAT, "kind": _kind(network, kinds), "arguments": json.dumps(network.arguments)}
     try:
         with atomic(Path(path)) as temporary:
             save_file(weights, temporary, metadata={**header, "digest": _digest(header, weights)})
@@ -336,8 +337,10 @@ def load_network(path: Path, *, kinds: Mapping[str, type[Network]] = KINDS) -> N
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise DataError(f"{path}: expected a network of the format {FORMAT}, got {header.get('format')!r}")
+            if header.get("format") != NETWORK_FORMAT:
+                raise DataError(
+                    f"{path}: expected a network of the format {NETWORK_FORMAT}, got {header.get('format')!r}"
+                )
             weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
         if header.pop("digest", None) != _digest(header, weights):
             raise DataError(f"{path}: is damaged, as its contents do not match its checksum")

@@ -21,7 +21,7 @@ from floormark.errors import ConfigurationError
 
 MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
 MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes
-ADVICE = "make one with: floormark keygen NAME"
+KEYGEN_ADVICE = "make one with: floormark keygen NAME"
 FINGERPRINT = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
 
 
@@ -143,10 +143,10 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
         raise ConfigurationError(f"{path}: {wrong}") from error
     except (ValueError, UnsupportedAlgorithm) as error:  # whose words are long, and lead to another project
         hidden = passphrase is not None and b"ENCRYPTED" in content
-        wrong = "the passphrase is wrong, or the file damaged" if hidden else f"expected PEM; {ADVICE}"
+        wrong = "the passphrase is wrong, or the file damaged" if hidden else f"expected PEM; {KEYGEN_ADVICE}"
         raise ConfigurationError(f"{path}: cannot be read as a private key: {wrong}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigurationError(f"{path}: expected an Ed25519 key, got {_kind(key)}; {ADVICE}")
+        raise ConfigurationError(f"{path}: expected an Ed25519 key, got {_kind(key)}; {KEYGEN_ADVICE}")
     mode = Path(path).stat().st_mode
     # A pipe has no such mode, and Windows keeps its rights elsewhere.
     if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o007:

@@ -31,7 +31,7 @@ TRIALS = 8
 STEP_BACK, FAR_STEP_BACK = 0.97, 0.6
 """What is left of the strength of a patch that rounding took below its floor, beside what its excess says; the second
 where that was not enough: in a patch of one value, all pixels round to the next value at once."""
-BAND_VALUES = 1 << 18
+TRIAL_BAND_VALUES = 1 << 18
 """Values that are worked on at once: few, so that they stay in the processor's cache."""
 KEPT_VALUES = 1 << 22
 """Values of an image whose residual is kept at full size; that of a larger one is computed anew for each trial."""
@@ -145,7 +145,7 @@ class _Addition:
     @cached_property
     def _bands(self) -> list[slice]:
         pixels = self.image.pixels
-        rows = bands(pixels, BAND_VALUES, unit=PATCH_SIDE)
+        rows = bands(pixels, TRIAL_BAND_VALUES, unit=PATCH_SIDE)
         return [slice(band.start, min(band.stop, len(pixels))) for band in rows]
 
     @cached_property

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from floormark.content_binding import PAIRS, ContentBinding
 from floormark.errors import DataError
-from floormark.network import TILE, Encoding, Lattice, pilot_tile
+from floormark.network import TILE, Encoding, Lattice, pilot_tiles
 from floormark.payload import Codec, Extracted, Key, Payload, derived
 from floormark.payload.codec import layouts
 from floormark.prepared import MAX_NETWORK_PIXELS, NetworkInput, PreparedImage
@@ -98,7 +98,7 @@ class TiledScheme:
         digest = hashlib.blake2b(np.rint(grey).astype(np.uint8).tobytes(), key=derived(self.key, "salt", 32)).digest()
         salt = str(digest[0]) if replaced is None else replaced.salt
         bits = self.codec.encode(payload, content_code, salt)
-        images, pilots = image.network_input.tensor(), pilot_tile(self.seeds[int(salt)])[None]
+        images, pilots = image.network_input.tensor(), pilot_tiles([self.seeds[int(salt)]])
         with torch.inference_mode():
             encoding = self.network.encode(images, _messages(bits), pilots)
             before = None

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from floormark.api import Watermarker
-from floormark.certificate import PLACE, ImageCertificate, certificate_path, read_entries
+from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
 from floormark.errors import DataError, finite_number
-from floormark.fidelity import Fidelity, fidelity
+from floormark.fidelity import fidelity
 from floormark.imageio import ImageFile, prefix_path, read, shown_alike
 from floormark.payload import Extracted
 from floormark.region import Region
 from floormark.signing import PublicKey, signed_by
 
-SLACK = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
+TOLERANCES = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
 """How far a certificate may be from what another processor finds: it rounds otherwise."""
 
 
@@ -150,16 +150,16 @@ def _disagreements(found: Verification) -> list[str]:
         return []
     said = {name: getattr(told, name) for name in ("original_sha256", "result_sha256", "model", "bits", "bit_errors")}
     said |= asdict(told.fidelity)
-    seen = {**vars(found), **asdict(found.fidelity), "bit_errors": found.extracted.corrected_errors}
+    measured = {**vars(found), **asdict(found.fidelity), "bit_errors": found.extracted.corrected_errors}
     if not found.extracted:
         del said["bit_errors"]
     if found.unmeasured:
         del said["protected_pixels"], said["protected_unchanged"]
     wrong = [] if told.satisfied else ["the certificate says of itself that it is not satisfied"]
     return wrong + [
-        f"the certificate says {name} {value}, found {seen[name]}"
+        f"the certificate says {name} {value}, found {measured[name]}"
         for name, value in said.items()
-        if not _agree(value, seen[name], SLACK.get(name, 0))
+        if not _agree(value, measured[name], TOLERANCES.get(name, 0))
     ]
 
 
@@ -176,5 +176,5 @@ def _unsigned(found: Verification, expected: PublicKey | None) -> list[str]:
     return [f"expected a certificate signed by the key {expected.fingerprint}, got {got}"]
 
 
-def _agree(said: Any, seen: Any, slack: float) -> bool:
-    return bool(said == seen or (slack and None not in (said, seen) and abs(said - seen) <= slack))
+def _agree(said: Any, measured: Any, tolerance: float) -> bool:
+    return bool(said == measured or (tolerance and None not in (said, measured) and abs(said - measured) <= tolerance))

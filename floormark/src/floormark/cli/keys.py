@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floormark.cli.outcome import SUCCEEDED, begin, emit
+from floormark.cli.outcome import SUCCEEDED, emit
 from floormark.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 def keygen(name: Path, passphrase: str | None, as_json: bool) -> int:
     """Make a pair of Ed25519 keys: NAME, to be kept secret, signs certificates; with NAME.pub anybody verifies them."""
-    begin(f"keygen: making {name}")
     from floormark.signing import Signer, write_keys
 
     signer = Signer.generate()

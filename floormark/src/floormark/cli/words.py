@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from floormark.errors import printable
 
 if TYPE_CHECKING:
-    from floormark.fidelity import Fidelity
+    from floormark.certificate import Fidelity
     from floormark.payload import Extracted
     from floormark.verify import Verification
 

@@ -34,7 +34,7 @@ SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)
 NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"
 """For messages."""
 MAX_FILE = 1 << 30  # bytes
-HEAD = 132  # bytes that tell the format
+SIGNATURE_BYTES = 132  # bytes that tell the format
 
 
 def read(path: Path | str) -> ImageFile:
@@ -91,7 +91,7 @@ def looks_like_image(path: Path) -> bool:
         return True
     try:
         with open_regular(path) as file:
-            head = file.read(HEAD)
+            head = file.read(SIGNATURE_BYTES)
         return any(each.any_name and each.matches(head) for each in FORMATS)
     except OSError:
         pass

@@ -80,13 +80,13 @@ class RasterFormat(Format):
             raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error
 
     def _image(self, path: Path, image: Image, content: bytes) -> ImageFile:
-        from PIL import ImageOps
-
         notes: list[str] = []
         kept = {name: image.info.get(name) for name in ("icc_profile", "dpi", "exif")}
         kept |= self.metadata(image, content, notes)
         if "tags" not in kept and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
             notes.append("turned upright, as its orientation says")
+            from PIL import ImageOps
+
             ImageOps.exif_transpose(image, in_place=True)
             kept["exif"] = image.info.get("exif")
         image, note = _plain(image)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 UNITS = frozenset({"HU", "HU_MOD", "OD", "MGML", "PCT", "ED", "EDW", "Z_EFF"})
 """That the standard defines; anything else in its place is a free text."""
-HEAD = frozenset({"HEAD", "BRAIN", "SKULL", "HEADNECK"})
+HEAD_PARTS = frozenset({"HEAD", "BRAIN", "SKULL", "HEADNECK"})
 BRAIN_WINDOW, SOFT_TISSUE_WINDOW = (40.0, 80.0), (40.0, 400.0)
 """Centre and width in HU of what viewers show of a CT image that says nothing of it: the narrow ones."""
 MAX_ENTRIES = 1 << 16
@@ -30,7 +30,7 @@ def display_window(dataset: Dataset, image: StoredImage) -> Window | None:
         unit = _unit(dataset)
         shown = [each for each in (_from_table(dataset), _from_numbers(dataset)) if each is not None]
         if not shown and unit == "HU" and _value(dataset, "RescaleSlope") is not None:
-            centre, width = BRAIN_WINDOW if dataset.get("BodyPartExamined") in HEAD else SOFT_TISSUE_WINDOW
+            centre, width = BRAIN_WINDOW if dataset.get("BodyPartExamined") in HEAD_PARTS else SOFT_TISSUE_WINDOW
             shown = [(centre - width / 2, centre + width / 2)]
         if not shown:
             return None

@@ -86,14 +86,19 @@ class BchCode:
         word: Bits = information @ self.generator  # sums wrap at 256, which keeps their last bit
         return word & np.uint8(1)
 
+    def syndromes(self, word: Bits) -> NDArray[np.int64]:
+        """The values of ``word (bits,)``, as a polynomial, at the roots of the code: zeros if it is a codeword."""
+        table = np.array(_field(self.exponent)[0])
+        degrees = self.bits - 1 - np.flatnonzero(word)
+        roots = np.arange(1, 2 * self.correctable + 1)
+        found: NDArray[np.int64] = np.bitwise_xor.reduce(table[np.outer(roots, degrees) % len(table)], axis=1)
+        return found
+
     def decode(self, word: Bits) -> Bits | None:
         """The codeword at most ``correctable`` bits away from ``word (bits,)``, if there is one."""
         powers, logarithm = _field(self.exponent)
         table, order = np.array(powers), len(powers)
-        degrees = self.bits - 1 - np.flatnonzero(word)
-        roots = np.arange(1, 2 * self.correctable + 1)
-        syndromes = np.bitwise_xor.reduce(table[np.outer(roots, degrees) % order], axis=1)
-        locator = _shortest_recurrence(syndromes.tolist(), powers, logarithm)
+        locator = _shortest_recurrence(self.syndromes(word).tolist(), powers, logarithm)
         if len(locator) > self.correctable + 1:
             return None
         # Bits are wrong where the locator is zero at the inverse of their power.
@@ -158,19 +163,22 @@ def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
 
 def _reduced(matrix: Bits) -> tuple[Bits, list[int]]:
     """The reduced row echelon form over GF(2), and its pivot columns."""
-    packed = np.packbits(matrix, axis=1)  # eight columns in a byte
+    height, width = matrix.shape
+    packed = np.zeros((height, -(-width // 64) * 8), np.uint8)  # eight columns in a byte
+    packed[:, : -(-width // 8)] = np.packbits(matrix, axis=1)
+    rows = packed.view(np.uint64)  # the same memory, in words, which are added quicker
     pivots: list[int] = []
-    for column in range(matrix.shape[1]):
+    for column in range(width):
         row = len(pivots)
-        if row == len(packed):
+        if row == height:
             break
         ones = (packed[:, column >> 3] & (128 >> (column & 7))).nonzero()[0]
         place = ones.searchsorted(row)
         if place == len(ones):
             continue
-        pivot = packed[ones[place]].copy()
-        packed[ones] ^= pivot  # all of them: the pivot's own place is taken by the row that makes room for it
-        packed[ones[place]] = packed[row]
-        packed[row] = pivot
+        pivot = rows[ones[place]].copy()
+        rows[ones] ^= pivot  # all of them: the pivot's own place is taken by the row that makes room for it
+        rows[ones[place]] = rows[row]
+        rows[row] = pivot
         pivots.append(column)
-    return np.unpackbits(packed, axis=1, count=matrix.shape[1]), pivots
+    return np.unpackbits(packed, axis=1, count=width), pivots

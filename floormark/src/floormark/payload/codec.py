@@ -188,7 +188,7 @@ class Codec:
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
         """A codeword for each layout: where no bit is wrong at once, then by counting errors, then by weighing them."""
         for layout in self.layouts:
-            if np.array_equal(layout.code.encode(read[: layout.code.information]), read):
+            if not layout.code.syndromes(read).any():
                 yield layout, read
         for layout in self.layouts:
             codeword = layout.code.decode(read)

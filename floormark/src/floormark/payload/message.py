@@ -15,7 +15,7 @@ from floormark.errors import ConfigurationError
 
 MIN_KEY_BYTES = 16  # shorter ones can be found by trying
 MAX_KEY_BYTES = 4096  # a file above is not a key: most likely the wrong path
-ADVICE = "make one with: openssl rand -hex 32"
+KEY_ADVICE = "make one with: openssl rand -hex 32"
 
 
 class Kind(enum.Enum):
@@ -143,7 +143,9 @@ class Key:
 
     def __post_init__(self) -> None:
         if len(self.secret) < MIN_KEY_BYTES:  # neither the key nor its length is told
-            raise ConfigurationError(f"expected a key of at least {MIN_KEY_BYTES} bytes, got a shorter one; {ADVICE}")
+            raise ConfigurationError(
+                f"expected a key of at least {MIN_KEY_BYTES} bytes, got a shorter one; {KEY_ADVICE}"
+            )
 
 
 def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:
@@ -169,10 +171,10 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
     else:
         return None
     if len(secret) > MAX_KEY_BYTES:
-        raise ConfigurationError(f"{where} holds more than {MAX_KEY_BYTES} bytes: expected a key; {ADVICE}")
+        raise ConfigurationError(f"{where} holds more than {MAX_KEY_BYTES} bytes: expected a key; {KEY_ADVICE}")
     secret = secret.rstrip(b"\r\n")
     if len(secret) < MIN_KEY_BYTES:
-        raise ConfigurationError(f"{where} holds less than {MIN_KEY_BYTES} bytes: too short for a key; {ADVICE}")
+        raise ConfigurationError(f"{where} holds less than {MIN_KEY_BYTES} bytes: too short for a key; {KEY_ADVICE}")
     return Key(secret)
 
 

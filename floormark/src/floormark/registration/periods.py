@@ -14,7 +14,7 @@ Matrix = NDArray[np.float64]
 
 SEARCHED_SIDE = 384
 """Pixels of the shorter side at which periods are searched for; larger images are reduced first."""
-SMOOTH_SIGMA = 1.5
+PERIOD_SIGMA = 1.5
 """Pixels: what is smoother than that belongs to the picture and not to the mark."""
 PERIOD_RANGE = 0.1, 0.62
 """Shortest and longest period, relative to the shorter side."""
@@ -37,7 +37,7 @@ def periods(picture: Picture) -> list[tuple[float, Matrix]]:
 
     factor = max(1.0, min(picture.shape) / SEARCHED_SIDE)
     small = _reduced(picture, factor)
-    likeness = _autocorrelation(whitened(small, SMOOTH_SIGMA))
+    likeness = _autocorrelation(whitened(small, PERIOD_SIGMA))
     reach = len(likeness) // 2
     shortest, longest = (part * min(small.shape) for part in PERIOD_RANGE)
     lengths = np.exp(np.arange(np.log(shortest), np.log(longest), PERIOD_STEP))

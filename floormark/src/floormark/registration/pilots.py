@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from floormark.filters import Picture, gaussian
-from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tile
+from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tiles
 from floormark.registration.alignment import Alignment, resample, whitened
 
 Tiles = NDArray[np.float32]
 """Of 64 x 64 pixels, most often each as one row of 4,096."""
 Matrix = NDArray[np.float64]
 
-SMOOTH_SIGMA = 1.2
+TILE_SIGMA = 1.2
 """The network's pixels: what is smoother than that belongs to the picture and not to the mark."""
 ORIENTATIONS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight orientations: rotations by 90 degrees, after mirroring or not."""
@@ -29,7 +29,7 @@ MAX_SHIFT = 4
 STEPS_PER_PIXEL = 8
 """In which shifts are told apart: by linear interpolation between pixels, all would be whole ones."""
 REFINEMENTS = 2
-MAX_TILES = 64
+REGISTERED_TILES = 64
 """Tiles that are used for registration."""
 
 
@@ -41,24 +41,30 @@ class Pilots:
         self.seeds = seeds
 
     @cached_property
+    def _first_cell(self) -> Tiles:
+        """The basis patterns of the first cell, whitened, ``(4, 64, 64)``."""
+        return _whitened_tiles(self.network.basis_tiles().numpy()).reshape(-1, TILE, TILE)
+
+    @cached_property
     def _basis(self) -> Tiles:
         """The space of all messages, an orthonormal basis, ``(256, 4096)``."""
-        tiles = torch.from_numpy(_whitened_tiles(self.network.basis_tiles().numpy()))
-        basis: Tiles = torch.linalg.qr(tiles.T)[0].T.contiguous().numpy()
+        # Whitened in the first cell: what is the same a cell further stays so.
+        tiles = np.concatenate([_rolled(tile, -CELL, CELLS_ACROSS) for tile in self._first_cell])
+        basis: Tiles = torch.linalg.qr(torch.from_numpy(tiles).T)[0].T.contiguous().numpy()
         return basis
 
     @cached_property
     def _pilots(self) -> Tiles:
         """The part of the pilots that no message can be, ``(pilots, 4096)``."""
-        return self._orthogonal(_whitened_tiles(np.stack([pilot_tile(seed).numpy() for seed in self.seeds])))
+        return self._orthogonal(_whitened_tiles(pilot_tiles(self.seeds).numpy()))
 
     @cached_property
     def _cell(self) -> NDArray[np.complex64]:
         """The basis patterns of the first cell, orthonormal, as conjugate spectra ``(4, 64, 33)``."""
         from scipy import fft  # here, since reading an image that nobody moved does without it
 
-        first = _whitened_tiles(self.network.basis_tiles()[:: CELLS_ACROSS**2].numpy())
-        basis = torch.linalg.qr(torch.from_numpy(first).T)[0].T.reshape(-1, TILE, TILE).numpy()
+        first = torch.from_numpy(self._first_cell.reshape(-1, TILE * TILE))
+        basis = torch.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).numpy()
         return np.conj(fft.rfft2(basis))
 
     def _projected(self, tiles: Tiles) -> Tiles:
@@ -78,7 +84,7 @@ class Pilots:
             aligned: what the network is given of the image, in grey levels.
             least: standard deviations by which each of them fits better than the others do.
         """
-        likeness = self._likeness(_tiles(whitened(aligned, SMOOTH_SIGMA)).sum(0), 1)[0]
+        likeness = self._likeness(_tiles(whitened(aligned, TILE_SIGMA)).sum(0), 1)[0]
         order = np.argsort(-likeness)
         found: list[int] = order[likeness[order] > least].tolist()
         return found
@@ -89,7 +95,7 @@ class Pilots:
 
         origin, shape = _middle(*alignment.covering(picture.shape, TILE))
         resampled, inside = resample(picture, alignment, origin, shape)
-        folded = _tiles(np.where(inside, whitened(resampled, SMOOTH_SIGMA), 0.0)).sum(0).reshape(TILE, TILE)
+        folded = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0)).sum(0).reshape(TILE, TILE)
         oriented = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in ORIENTATIONS])
         energy = np.square(fft.irfft2(fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
         explained = energy.reshape(len(ORIENTATIONS), CELLS_ACROSS, CELL, CELLS_ACROSS, CELL).sum((1, 3)).ravel()
@@ -129,7 +135,7 @@ class Pilots:
         for _ in range(REFINEMENTS):
             origin, shape = _middle(*alignment.covering(picture.shape, TILE))
             resampled, inside = resample(picture, alignment, origin, shape)
-            tiles = _tiles(np.where(inside, whitened(resampled, SMOOTH_SIGMA), 0.0))
+            tiles = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0))
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
             pilot = self._pilots[alignment.pilot]
             expected = self._projected(others) + np.outer(others @ pilot, pilot)
@@ -147,7 +153,7 @@ class Pilots:
 def _middle(origin: NDArray[np.int64], shape: tuple[int, int]) -> tuple[NDArray[np.int64], tuple[int, int]]:
     """At most 64 tiles, those in the middle: an image has 16, and more if it is oblong or has a border."""
     down, across = (length // TILE for length in shape)
-    while down * across > MAX_TILES:
+    while down * across > REGISTERED_TILES:
         if down >= across:
             origin, down = origin + np.array([TILE * (down % 2), 0]), down - 1
         else:
@@ -163,7 +169,7 @@ def _product(first: Tiles, second: Tiles) -> Tiles:
 
 def _whitened_tiles(tiles: Tiles) -> Tiles:
     """Tiles ``(n, 64, 64)`` as whitening leaves them where they repeat, ``(n, 4096)``."""
-    return (tiles - gaussian(tiles, SMOOTH_SIGMA, truncate=3.0, mode="wrap")).reshape(len(tiles), -1)
+    return (tiles - gaussian(tiles, TILE_SIGMA, truncate=3.0, mode="wrap")).reshape(len(tiles), -1)
 
 
 def _tiles(picture: Picture) -> Tiles:

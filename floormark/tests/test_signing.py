@@ -34,7 +34,7 @@ from floormark.signing import (
 from floormark.verify import Verification, verify_files
 from marking import marking
 from natural_images import natural_image
-from test_watermark_certificate import certificates, example
+from test_image_certificate import certificates, example
 
 MARKER = Watermarker.load()
 MINE, OTHER = Signer.generate(), Signer.generate()

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from floormark.certificate import FORMAT, ImageCertificate, Signature, sha256
+from floormark.certificate import CERTIFICATE_FORMAT, Fidelity, ImageCertificate, Signature, sha256
 from floormark.errors import DataError, OutputError
-from floormark.fidelity import Fidelity
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 changed = st.builds(
@@ -82,7 +81,7 @@ def test_json_gives_back_every_certificate(tmp_path: Path, certificate: ImageCer
 
 def damaged(**changes: Any) -> dict[str, Any]:
     inner = changes.pop("inner", {})
-    values = {"format": FORMAT, "satisfied": True, **dataclasses.asdict(example())}
+    values = {"format": CERTIFICATE_FORMAT, "satisfied": True, **dataclasses.asdict(example())}
     values["fidelity"] |= inner
     return {key: value for key, value in (values | changes).items() if value != "missing"}
 

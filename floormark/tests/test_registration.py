@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from floormark.filters import Picture
-from floormark.network import TILE, Lattice, pilot_tile
+from floormark.network import TILE, Lattice, pilot_tiles
 from floormark.registration import Alignment, Pilots, periods, resample
 from floormark.registration.pilots import _middle
 from natural_images import natural_image
@@ -41,14 +41,16 @@ def similarity(scale: float, degrees: float, *, mirrored: bool = False) -> Matri
 
 @functools.cache
 def message_tile(network: Lattice) -> Matrix:
-    basis = network.basis_tiles().numpy()
+    first = network.basis_tiles().numpy()
+    basis = np.stack([np.roll(first, (8 * row, 8 * column), (1, 2)) for row in range(8) for column in range(8)], 1)
+    basis = basis.reshape(-1, 64, 64)
     return np.asarray(np.tensordot(np.random.default_rng(1).choice([-1.0, 1.0], len(basis)), basis, 1))
 
 
 def laid(network: Lattice, place: Alignment, *, noise: float = 1.0, shape: tuple[int, int] = SHAPE) -> Picture:
     """A random message and a pilot in tiles that lie at a place, with noise that is ``noise`` times as strong."""
     random = np.random.default_rng(0)
-    tile = message_tile(network) + 0.5 * pilot_tile(SEEDS[place.pilot]).numpy()
+    tile = message_tile(network) + 0.5 * pilot_tiles([SEEDS[place.pilot]])[0].numpy()
     at = np.mgrid[: shape[0], : shape[1]] + 0.5 - place.start[:, None, None]
     there = np.einsum("ij,jhw->ihw", np.linalg.inv(place.matrix), at) - 0.5
     values = ndimage.map_coordinates(tile, there, order=3, mode="grid-wrap")

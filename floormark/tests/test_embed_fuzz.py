@@ -17,7 +17,7 @@ from floormark.errors import FloormarkError
 from floormark.verify import verify_files
 from marking import marking
 from natural_images import natural_image
-from test_formats_fuzz import damaged
+from test_imageio_fuzz import damaged
 
 # As small as holds a message of one byte, so that thousands take minutes.
 GREY, COLOUR = (natural_image(channels, height=160, width=168)[30:, 40:] for channels in (1, 3))
