@@ -23,7 +23,7 @@ def read_classifier_training(folder: Path) -> Sequence[RunReport] | None:
 
 
 def _scores(path: Path) -> list[Table]:
-    """AUROC by pathology, a table for each part that was judged."""
+    """AUROC by pathology, a table for each part that was evaluated."""
     result = read_json(path, "a result of chest classifier")
     with decoding(path, "a result of chest classifier"):
         return [score_table(part, result[part]) for part in ("test", "validation")]
