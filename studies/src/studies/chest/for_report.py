@@ -13,7 +13,7 @@ PROBLEM = "Find 14 pathologies in chest X-rays"
 
 
 def read_classifier_training(folder: Path) -> Sequence[RunReport] | None:
-    """The run in a folder of ``samplewise chest classifier``, ended or not; None if the folder is of another kind."""
+    """The run in a folder of ``studies chest classifier``, ended or not; None if the folder is of another kind."""
     found = read_fit_within(folder, SETTINGS_FILE, "classifier")
     if found is None:
         return None
