@@ -68,7 +68,7 @@ def with_fit(train: TensorDataset, test: TensorDataset, epochs: int, audited: bo
         audit_on={"train": DataLoader(train, AUDIT_BATCH), "test": DataLoader(test, AUDIT_BATCH)}
         if audited
         else {"train": TensorDataset(*(t[:1] for t in train.tensors))},
-        audit_every=1 if audited else epochs,
+        validation=sw.Validation(every=1 if audited else epochs),
         progress=False,
     )
 

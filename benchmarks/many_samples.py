@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import samplewise as sw
-from samplewise.audits.streaming import audit_in_stream
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import save_state
 
@@ -93,7 +92,7 @@ def train(rank: int, world: int, store: str, samples: int, batch: int, steps: in
     for _ in range(steps):
         step(augmented)
     found["milliseconds_a_step"] = 1e3 * (time.perf_counter() - began) / steps
-    table: Any = augmented.get_submodule("_tables.0")
+    table: Any = augmented.get_submodule("stores.0")
     for start in range(table.held.start, table.held.stop, 2**22):  # as if all samples had been seen
         piece = torch.arange(start, min(start + 2**22, table.held.stop))
         table.values[piece[Simulated(samples).take(piece) < share] - table.held.start] = 1.0
@@ -111,17 +110,17 @@ def train(rank: int, world: int, store: str, samples: int, batch: int, steps: in
 
 
 def audit(samples: int, batch: int, share: float, results: Any) -> None:
-    """An audit in stream, and the most memory that it took above what was held before."""
+    """An audit that keeps no values, and the most memory that it took above what was held before."""
     torch.set_num_threads(1)
 
     def evaluate(model: nn.Module, values: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         return values, {"error": values}
 
     problem = sw.Problem(evaluate, [sw.AtMost("error", 1.0 - share)])
-    audit_in_stream(problem, nn.Identity(), Simulated(1000), batch_size=batch)  # what is imported late
+    sw.audit(problem, nn.Identity(), Simulated(1000), keep_values=False, batch_size=batch)  # what is imported late
     before = memory()
     began = time.perf_counter()
-    found = audit_in_stream(problem, nn.Identity(), Simulated(samples), batch_size=batch, worst=100)
+    found = sw.audit(problem, nn.Identity(), Simulated(samples), keep_values=False, batch_size=batch)
     seconds = time.perf_counter() - began
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
     results.put(
@@ -183,7 +182,7 @@ def main() -> None:
         cells = [row["before"]["multiplier_bytes_a_step"], after["multiplier_bytes_a_step"]]
         cells += [after["penalty_bytes_a_step"], after["penalty_bytes_a_round"]]
         print(f"| {row['processes']} | {' | '.join(f'{cell:,}' for cell in cells)} |", file=page)
-    print("\nAn audit in stream, one process:\n", file=page)
+    print("\nAn audit that keeps no values, one process:\n", file=page)
     print("| samples | violated, counted exactly | seconds | more memory than before |", file=page)
     print("|---|---|---|---|", file=page)
     for each in audits:

@@ -106,7 +106,7 @@ def run(case: str, folder: Path) -> dict[str, Any]:
     x = torch.rand(12, 6, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(3)
     model, problem = Network(), sw.Problem(evaluate, [sw.AtMost("error", 0.01, margin=0.002)])
-    options: dict[str, Any] = {"epochs": 2, "clip_norm": 1.0, "audit_every": 2}
+    options: dict[str, Any] = {"epochs": 2, "clip_norm": 1.0, "validation": sw.Validation(every=2)}
     method: sw.Method = sw.AugmentedLagrangian(problem.constraints, samples=12, schedule=sw.Constant(10.0))
     if case == "penalty":
         options = {"epochs": 1, "warmup_epochs": 1}

@@ -44,7 +44,7 @@ def in_full(model: nn.Module) -> dict[str, Tensor]:
 def of_all_samples(method: sw.Method) -> dict[str, Tensor]:
     """A method's state with the multipliers of all samples, of which each process holds a part."""
     tables = method.tables if isinstance(method, sw.AugmentedLagrangian) else {}
-    return {name: value for name, value in method.state_dict().items() if "_tables" not in name} | tables
+    return {name: value for name, value in method.state_dict().items() if "stores" not in name} | tables
 
 
 def train(

@@ -1,5 +1,6 @@
 """A small real problem that the tests of whole runs share: classify, and reconstruct within a bound."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -37,8 +38,8 @@ def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, di
     }
 
 
-def make_problem() -> sw.Problem:
-    return sw.Problem(evaluate, [sw.AtMost("reconstruction", BOUND)])
+def make_problem(share: float = 1.0) -> sw.Problem:
+    return sw.Problem(evaluate, [sw.AtMost("reconstruction", BOUND, share=share)])
 
 
 def make_data(samples: int = 200, seed: int = 0) -> TensorDataset:
@@ -52,13 +53,23 @@ def make_model(*, dropout: float = 0.2, norm: bool = False, seed: int = 0) -> Ne
     return Network(dropout=dropout, norm=norm)
 
 
-def make_method(kind: str, samples: int = 200) -> sw.Method:
-    constraints = make_problem().constraints
+def make_method(kind: str, samples: int = 200, share: float = 1.0) -> sw.Method:
+    constraints = make_problem(share).constraints
     if kind == "sequential":
         return sw.SequentialPenalty(constraints, schedule=sw.Geometric(2.0, growth=1.1, every=2))
     if kind == "lagrangian":
         return sw.AugmentedLagrangian(constraints, samples=samples, schedule=sw.FeasibilityDriven(2.0, growth=1.5))
     return sw.Unconstrained(constraints)
+
+
+class OnAudit(sw.Callback):
+    """Has a function called after each audit."""
+
+    def __init__(self, function: Callable[[nn.Module, int, Mapping[str, sw.Audit]], object]) -> None:
+        self.function = function
+
+    def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, sw.Audit]) -> None:
+        self.function(model, epoch, audits)
 
 
 def of_last_step(folder: Path) -> dict[str, Tensor]:

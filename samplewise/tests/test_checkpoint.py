@@ -106,6 +106,7 @@ def test_a_torn_file_is_refused_and_the_one_before_it_used(tmp_path: Path, damag
         state = checkpoints.latest()
     assert state is not None
     assert state["step"] == 1
+    assert checkpoints.read.name == "step-000000000001.safetensors"
 
 
 def test_no_readable_checkpoint_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from samplewise.bounds import AtLeast, AtMost, Between, Equal
-from samplewise.constraints import Constraint, check_constraints
+from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, check_constraints
 from samplewise.errors import ConfigurationError
 
 KINDS: list[tuple[Callable[..., Constraint], Callable[[float], float]]] = [

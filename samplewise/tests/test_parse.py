@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from samplewise.bounds import AtMost
+from samplewise.constraints import AtMost
 from samplewise.errors import MeasureError, MissingMeasureError, NotFiniteError
 from samplewise.problem import Evaluation, parse, refuse_broadcast
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,11 @@ import samplewise as sw
 
 # A name that is taken away or renamed breaks programs: that needs a line in the changelog. New names go in here.
 NAMES = """
-AtLeast AtMost Audit AugmentedLagrangian Between Certificate Constant Constraint Equal Evaluation ViolationStats
+AtLeast AtMost Audit AugmentedLagrangian Between Callback Certificate Constant Constraint Equal Evaluation
 FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Logarithmic Method MinimizeResult
 MinimizeStatus Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
-SequentialPenalty Solution Status Unconstrained audit certify errors fit inverse_tau measures minimize
+SequentialPenalty Solution Status Unconstrained Validation ViolationStats audit certify errors find_infeasibility fit
+inverse_tau measures minimize
 """
 
 # Seconds to import or needed by few: they wait until something asks for them.
@@ -70,6 +72,29 @@ def test_the_help_of_a_command_waits_for_nothing_heavy() -> None:
     script = "import sys; from samplewise.cli import main; main(['report', '--help']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert not {"torch", "numpy", "rich.progress", *LATER[:-1]} & set(ran.stdout.splitlines()[-1].split())
+
+
+FIRST_FIT = """
+import sys, torch
+import samplewise as sw
+from small import make_data, make_method, make_model, make_problem
+
+model = make_model()
+optimizer = torch.optim.Adam(model.parameters())
+method = make_method("sequential")
+sw.fit(make_problem(), model, make_data(), method=method, optimizer=optimizer, epochs=1, batch_size=50, progress=False)
+print(*sys.modules)
+import torchmetrics
+torchmetrics.MeanMetric()  # the whole of it, for who asks for it
+"""
+
+
+def test_a_run_waits_for_nothing_that_it_does_not_use() -> None:
+    here = Path(__file__).parent
+    ran = subprocess.run([sys.executable, "-c", FIRST_FIT], capture_output=True, text=True, timeout=300, cwd=here)
+    assert ran.returncode == 0, ran.stderr
+    heavy = {"matplotlib", "pytorch_lightning", "scipy", "sklearn", "tensorboard", "torchmetrics", "transformers"}
+    assert not heavy & set(ran.stdout.split())
 
 
 PROBE = f"""

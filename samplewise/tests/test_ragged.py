@@ -19,7 +19,6 @@ import samplewise as sw
 from forked import two_processes
 from ragged import BOUND, LENGTHS, Scores, check_audit, collate, loader, make_problem, one_by_one, sequences
 from samplewise.audits.audit import Audit, ConstraintAudit
-from samplewise.audits.streaming import audit_in_stream
 from samplewise.errors import NotFiniteError
 from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import keep_certificate, read_fit
@@ -75,7 +74,7 @@ def test_a_run_is_that_of_a_loop_over_the_samples(penalty: str, tmp_path: Path) 
         epochs=8,
         checkpoint=tmp_path / "run",
         progress=False,
-        target=0,
+        validation=sw.Validation(select="objective"),
     )
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     for _ in range(8):
@@ -217,7 +216,7 @@ def some_values(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Any]]:
 def test_shares_and_bounds_are_of_the_samples_that_have_a_value() -> None:
     problem = sw.Problem(some_values, [sw.AtMost("x", 1.0, share=0.95), sw.AtMost("y", 1.0)])
     data = list(range(331))
-    whole, stream = sw.audit(problem, nn.Identity(), data), audit_in_stream(problem, nn.Identity(), data)
+    whole, stream = sw.audit(problem, nn.Identity(), data), sw.audit(problem, nn.Identity(), data, keep_values=False)
     x = [n for n in range(227) if n % 22 == 5]
     y = [n for n in range(31, 331) if n % 150 == 5]
     method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
@@ -242,7 +241,7 @@ def test_shares_and_bounds_are_of_the_samples_that_have_a_value() -> None:
         assert (found.samples, found.counted, found.violated) == (331, 331, len({*x, *y}))
         assert found.violation_rate_upper == pytest.approx(beta.ppf(0.95, found.violated + 1, 331 - found.violated))
     alone = sw.Problem(some_values, [sw.AtMost("x", 1.0)])
-    for one in (sw.audit(alone, nn.Identity(), data), audit_in_stream(alone, nn.Identity(), data)):
+    for one in (sw.audit(alone, nn.Identity(), data), sw.audit(alone, nn.Identity(), data, keep_values=False)):
         assert (one.counted, one.satisfied, one.violation_rate_upper) == (
             227,
             one["x"].satisfied,

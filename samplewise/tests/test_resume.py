@@ -105,7 +105,7 @@ def test_two_processes_resume_within_an_epoch(tmp_path: Path) -> None:
     in_two(tmp_path / "parts", "lagrangian", epochs=3)
     folder = tmp_path / "parts" / "checkpoints"
     max(folder.iterdir()).unlink()  # what is left was written in the middle of an epoch
-    assert load_state(max(folder.iterdir()))["position"]["step"] > 0
+    assert load_state(max(folder.iterdir()))["run"]["step"] > 0
     parts = in_two(tmp_path / "parts", "lagrangian")
     for found, expected in zip(parts, whole, strict=True):
         assert_same(found, expected)
@@ -121,7 +121,7 @@ def test_a_run_goes_on_in_other_numbers_of_processes_within_an_epoch(tmp_path: P
         found = processes(count, work, folder, "lagrangian")[0]
         if count != counts[-1]:
             max((folder / "checkpoints").iterdir()).unlink()  # what is left was written in the middle of an epoch
-            assert load_state(max((folder / "checkpoints").iterdir()))["position"]["step"] > 0
+            assert load_state(max((folder / "checkpoints").iterdir()))["run"]["step"] > 0
     torch.testing.assert_close(found["model"], expected["model"], rtol=1e-4, atol=1e-5)
     # A multiplier moves whenever its sample is seen, so that one left out, or seen twice, would show.
     torch.testing.assert_close(found["method"], expected["method"], rtol=1e-3, atol=1e-4)
@@ -228,7 +228,11 @@ def test_a_run_with_a_penalty_of_ones_own_goes_on_and_one_of_another_state_is_re
 
 def test_going_back_to_an_older_checkpoint_does_not_take_a_later_epochs_model(tmp_path: Path) -> None:
     """The newest checkpoint is torn, and the best model in the folder is of its epoch."""
-    options: dict[str, Any] = {"audit_on": {"train": make_data()}, "target": 0.0, "rate": 1e-2}
+    options: dict[str, Any] = {
+        "audit_on": {"train": make_data()},
+        "validation": sw.Validation(select="objective"),
+        "rate": 1e-2,
+    }
     whole = fit(tmp_path / "whole", epochs=4, **options)
     assert fit(tmp_path / "torn", epochs=3, **options).selected.epoch == 3
     tear(newest(tmp_path / "torn"))

@@ -69,13 +69,13 @@ def test_growth_without_a_maximum_stays_a_finite_number() -> None:
         (fared(0.5, 0.18), fared(0.5, 0.2), 10.0),  # fell to 0.9 of the last
         (fared(0.5, 0.1801), fared(0.5, 0.2), 20.0),  # too slow
         (fared(0.5, 0.3), fared(0.5, 0.2), 20.0),  # rose
-        (fared(0.95, 0.3), fared(0.5, 0.2), 10.0),  # target met
+        (fared(1.0, 0.0), fared(0.5, 0.2), 10.0),  # met
         (fared(0.94, 0.0), fared(0.5, 0.0), 10.0),
         (ViolationStats(0, 0, 0.0, 0.0), fared(0.5, 0.2), 10.0),  # an empty round
     ],
 )
 def test_feasibility_driven_branches(now: ViolationStats, before: ViolationStats | None, expected: float) -> None:
-    schedule = FeasibilityDriven(10.0, growth=2.0, factor=0.9, target=0.95)
+    schedule = FeasibilityDriven(10.0, growth=2.0, factor=0.9)
     assert schedule.following(10.0, 2, now, before) == expected
 
 
@@ -108,7 +108,6 @@ def test_tau_never_falls(violations: list[float]) -> None:
         (lambda: Geometric(5.0, maximum=1.0), "expected maximum >= tau0 = 5.0, got 1.0"),
         (lambda: Geometric(5.0, maximum=math.nan), "expected maximum >= tau0"),
         (lambda: FeasibilityDriven(1.0, factor=0.0), "expected 0 < factor <= 1, got 0.0"),
-        (lambda: FeasibilityDriven(1.0, target=1.1), r"expected a target share in \(0, 1\], got 1.1"),
         (lambda: FeasibilityDriven(1.0, growth=0.5), "expected growth >= 1"),
     ],
 )

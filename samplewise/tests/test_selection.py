@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import samplewise as sw
-from samplewise.audits.selection import INFEASIBLE, check_target, selection_loss
+from samplewise.audits import INFEASIBLE, check_target, selection_loss
 from samplewise.errors import ConfigurationError
 from samplewise.history import audit_row
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 import samplewise as sw
 from samplewise.audits.audit import ConstraintAudit, violation_rate_upper
-from samplewise.audits.binomial import compared_in_series, must_hold
+from samplewise.audits.binomial import comparisons_in_series, must_hold
 from samplewise.errors import ConfigurationError
 
 CONFIDENCE = 0.95
@@ -26,27 +26,29 @@ def error_of(draws: int, rate: float = CONFIDENCE) -> float:
     return 3 * math.sqrt(rate * (1 - rate) / draws)
 
 
-def audited(*broken: NDArray[np.bool_], compared: float = 1) -> sw.Audit:
+def audited(*broken: NDArray[np.bool_], n_comparisons: float = 1) -> sw.Audit:
     """The audit of samples whose constraints, one for each column, are violated where it says so."""
     measures = {f"x{i}": torch.from_numpy(column).float() for i, column in enumerate(broken)}
     bounds = tuple(sw.AtMost(name, 0.5) for name in measures)
-    return sw.Audit(torch.zeros(len(broken[0])), measures, bounds, CONFIDENCE, compared)
+    return sw.Audit(torch.zeros(len(broken[0])), measures, bounds, CONFIDENCE, n_comparisons)
 
 
-def uppers(samples: int, compared: float = 1) -> NDArray[np.float64]:
+def uppers(samples: int, n_comparisons: float = 1) -> NDArray[np.float64]:
     """An audit's bound for each count of violated samples, up to a fifth of them."""
     order = np.arange(samples)
-    return np.array([audited(order < k, compared=compared).violation_rate_upper for k in range(samples // 5 + 1)])
+    return np.array(
+        [audited(order < k, n_comparisons=n_comparisons).violation_rate_upper for k in range(samples // 5 + 1)]
+    )
 
 
 @given(st.integers(1, 400), st.floats(0, 1), st.sampled_from([0.5, 0.9, 0.95, 0.999]), st.sampled_from([1, 2, 14, 250]))
 def test_the_upper_bound_is_the_exact_binomial_one(
-    samples: int, share: float, confidence: float, together: int
+    samples: int, share: float, confidence: float, n_comparisons: int
 ) -> None:
     violated = int(share * samples)
-    each = 1 - (1 - confidence) / together
+    each = 1 - (1 - confidence) / n_comparisons
     expected = stats.binomtest(violated, samples, alternative="less").proportion_ci(each, method="exact").high
-    assert violation_rate_upper(violated, samples, confidence, together) == pytest.approx(expected, abs=1e-9)
+    assert violation_rate_upper(violated, samples, confidence, n_comparisons) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(("samples", "rate"), [(150, 0.03), (300, 0.05), (1000, 0.001)])
@@ -89,9 +91,9 @@ def test_a_run_that_stops_at_the_first_good_epoch_covers_by_the_epochs_it_could_
 def test_all_audits_of_a_series_without_a_known_end_hold_together() -> None:
     samples, rate, audits, draws = 300, 0.05, 60, 4000
     counts = np.random.default_rng(4).binomial(samples, rate, (draws, audits))
-    table = np.stack([uppers(samples, compared_in_series(k)) for k in range(1, audits + 1)])
+    table = np.stack([uppers(samples, comparisons_in_series(k)) for k in range(1, audits + 1)])
     assert (table[np.arange(audits), counts] >= rate).all(1).mean() >= CONFIDENCE - error_of(draws)
-    assert sum(1 / compared_in_series(k) for k in range(1, 10**4)) == pytest.approx(1, abs=1e-3)
+    assert sum(1 / comparisons_in_series(k) for k in range(1, 10**4)) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.7])
@@ -123,7 +125,7 @@ def test_one_constraint_of_one_model_is_not_corrected() -> None:
 
 
 def test_samples_that_were_trained_on_say_nothing() -> None:
-    found = audited(np.arange(100) < 0, compared=math.inf)
+    found = audited(np.arange(100) < 0, n_comparisons=math.inf)
     assert found.violation_rate_upper == found["x0"].violation_rate_upper == 1.0
     with pytest.raises(ConfigurationError, match="trained on and promise nothing of others"):
         found.suggest(0.5)
@@ -153,16 +155,16 @@ def test_a_suggested_bound_keeps_its_word(law: str, samples: int, share: float) 
         assert np.mean(kept) == pytest.approx(exact, abs=error_of(draws, min(exact, 1 - 1 / draws)))
 
 
-@pytest.mark.parametrize("compared", [1, 20])
-def test_bounds_suggested_for_several_constraints_keep_their_word_together(compared: int) -> None:
+@pytest.mark.parametrize("n_comparisons", [1, 20])
+def test_bounds_suggested_for_several_constraints_keep_their_word_together(n_comparisons: int) -> None:
     samples, share, constraints, draws = 400, 0.95, 6, 300
     generator, kept, separate = np.random.default_rng(7), [], []
     for _ in range(draws):
         # Of models that differ by nothing but chance, the one whose suggestions are the tightest.
-        candidates = torch.from_numpy(generator.exponential(size=(compared, constraints, samples)))
+        candidates = torch.from_numpy(generator.exponential(size=(n_comparisons, constraints, samples)))
         best = candidates[int(candidates.quantile(0.97, dim=2).sum(1).argmin())]
         measures = {f"x{i}": column for i, column in enumerate(best)}
-        found = sw.Audit(best[0], measures, tuple(sw.AtMost(name, 1.0) for name in measures), CONFIDENCE, compared)
+        found = sw.Audit(best[0], measures, tuple(sw.AtMost(name, 1.0) for name in measures), CONFIDENCE, n_comparisons)
         kept.append(all(stats.expon.cdf(each.bound) >= share for each in found.suggest(share).values()))
         alone = [ConstraintAudit(sw.AtMost("x", 1.0), column, CONFIDENCE).suggest(share).bound for column in best]
         separate.append(all(stats.expon.cdf(bound) >= share for bound in alone))
@@ -172,24 +174,24 @@ def test_bounds_suggested_for_several_constraints_keep_their_word_together(compa
 
 @given(st.integers(1, 2000), st.floats(0.01, 0.999), st.floats(0.5, 0.999), st.sampled_from([1, 3, 100]))
 def test_the_samples_a_bound_must_hold_for_are_those_of_the_tolerance_bound(
-    samples: int, share: float, confidence: float, together: int
+    samples: int, share: float, confidence: float, n_comparisons: int
 ) -> None:
-    each = 1 - (1 - confidence) / together
+    each = 1 - (1 - confidence) / n_comparisons
     below = stats.binom.cdf(np.arange(samples), samples, share)  # P(Binomial <= k - 1) for k from 1
     enough = np.flatnonzero(below >= each)
     if np.abs(below - each).min() < 1e-6:
         return  # a tie that rounding decides
     if len(enough):
-        assert must_hold(samples, share, confidence, together) == enough[0] + 1
+        assert must_hold(samples, share, confidence, n_comparisons) == enough[0] + 1
         return
     with pytest.raises(ConfigurationError, match="too few") as caught:
-        must_hold(samples, share, confidence, together)
+        must_hold(samples, share, confidence, n_comparisons)
     needed, most = str(caught.value).split("it takes ")[1].split(", or a share of at most ")
     required = int(needed.replace(",", ""))
     assert share**required <= 1 - each + 1e-9
     assert share ** (required - 1) > 1 - each - 1e-9
     if (most_share := float(most.removesuffix("%")) / 100) > 0:
-        assert must_hold(samples, most_share, confidence, together) == samples
+        assert must_hold(samples, most_share, confidence, n_comparisons) == samples
 
 
 def test_too_few_samples_are_told_how_many_it_takes() -> None:

@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise import errors, measures
     from samplewise.audits import Audit, audit
-    from samplewise.bounds import AtLeast, AtMost, Between, Equal
-    from samplewise.constraints import Constraint, ViolationStats
+    from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, ViolationStats
     from samplewise.errors import SamplewiseError
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
     from samplewise.minimization import LagrangianRounds, MinimizeResult, MinimizeStatus, PenaltyRounds, minimize
-    from samplewise.optimality import Certificate, certify
+    from samplewise.optimality import Certificate, certify, find_infeasibility
     from samplewise.penalties import Huber, Linear, Logarithmic, Penalty, Quadratic
     from samplewise.problem import Evaluation, Problem
     from samplewise.schedules import Constant, FeasibilityDriven, Geometric, Schedule
     from samplewise.stopping import GradientRule, inverse_tau
-    from samplewise.training import Promise, Promised, Solution, Status, fit
+    from samplewise.training import Callback, Promise, Promised, Solution, Status, Validation, fit
 
 __version__ = "0.3.0"
 
@@ -27,6 +26,7 @@ __all__ = [
     "Audit",
     "AugmentedLagrangian",
     "Between",
+    "Callback",
     "Certificate",
     "Constant",
     "Constraint",
@@ -56,10 +56,12 @@ __all__ = [
     "Solution",
     "Status",
     "Unconstrained",
+    "Validation",
     "ViolationStats",
     "audit",
     "certify",
     "errors",
+    "find_infeasibility",
     "fit",
     "inverse_tau",
     "measures",
@@ -71,17 +73,16 @@ __all__ = [
 # is, so that importing one never hides the other.
 MODULES = {
     "audits": "Audit audit",
-    "bounds": "AtLeast AtMost Between Equal",
-    "constraints": "Constraint ViolationStats",
+    "constraints": "AtLeast AtMost Between Constraint Equal ViolationStats",
     "errors": "SamplewiseError",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",
     "minimization": "LagrangianRounds MinimizeResult MinimizeStatus PenaltyRounds minimize",
-    "optimality": "Certificate certify",
+    "optimality": "Certificate certify find_infeasibility",
     "penalties": "Huber Linear Logarithmic Penalty Quadratic",
     "problem": "Evaluation Problem",
     "schedules": "Constant FeasibilityDriven Geometric Schedule",
     "stopping": "GradientRule inverse_tau",
-    "training": "Promise Promised Solution Status fit",
+    "training": "Callback Promise Promised Solution Status Validation fit",
 }
 HOME = {name: module for module, names in MODULES.items() for name in names.split()}
 

@@ -1,16 +1,17 @@
-"""Bounds on measures, and how they fared. ``g <= 0`` is satisfied, here and everywhere."""
+"""Bounds on measures, and statistics of their violation. ``g <= 0`` is satisfied, here and everywhere."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import combinations
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, finite_number
 
-# What the call of a method takes for itself, so no measure can be called so.
+# Arguments of a method's call, so no measure can have these names.
 RESERVED = frozenset({"self", "objective", "index", "sample_weight"})
 
 
@@ -19,8 +20,8 @@ class Constraint:
     """``lower <= measure <= upper`` for every sample: ``g_ij(w) <= 0``, a constraint i of the paper's problem (3).
 
     :func:`AtMost`, :func:`AtLeast`, :func:`Between` and :func:`Equal` are four ways to make one. With a ``share`` below
-    1 the rest of the samples may violate it. They keep their price in the loss, since leaving out the worst of each
-    batch did not help on MNIST, but tau is not raised for them, and they are no failure.
+    1 the remaining samples may violate it. They are penalised like the others, since leaving out the worst of each
+    batch did not help on MNIST, but tau is not raised for them, and an audit does not count them as failures.
 
     Args:
         measure: name of the measure that is bounded, of shape ``(B,)`` or ``(B, m)``.
@@ -29,10 +30,9 @@ class Constraint:
         scale: what one unit of ``g`` is in the measure's units, so that measures of different units are comparable
             in training.
         margin: how much the bounds are tightened in training, in the measure's units. Audits always use the true ones.
-        share: how many of the samples must satisfy the constraint, as a share of all.
-        name: what the constraint is called in summaries; needed only where two constraints bound one measure.
-        reference: name of what the bounds are counted from, a value of each sample's own that is given like a measure;
-            from zero if there is none.
+        share: the fraction of the samples that must satisfy the constraint.
+        name: of the constraint in summaries; needed only where two constraints bound one measure.
+        reference: name of a per-sample value, given like a measure, that the bounds are relative to; zero if None.
     """
 
     measure: str
@@ -97,13 +97,13 @@ class Constraint:
 
     @property
     def column(self) -> str:
-        """What is bounded by numbers: the measure, or its difference from the reference."""
+        """Name of what the numbers bound: the measure, or its difference from the reference."""
         return f"{self.measure} - {self.reference}" if self.reference else self.measure
 
     def of(self, measures: Mapping[str, Tensor]) -> Tensor:
         """The values of :attr:`column` among the measures of some samples, of the measure's shape.
 
-        Everything below takes these for its measure. NaN stands where a sample has no value.
+        The methods below take these as their ``measure``. NaN stands where a sample has no value.
         """
         values = measures[self.measure]
         if not self.reference:
@@ -120,19 +120,17 @@ class Constraint:
         return torch.maximum(self.lower - measure, measure - self.upper)
 
     def worst_excess(self, measure: Tensor) -> Tensor:
-        """The excess of each sample, ``(B,)``: the largest of its values where it has several, minus infinity where it
-        has none.
-        """
+        """The largest excess of each sample, ``(B,)``; minus infinity where a sample has no value."""
         excess = self.excess(measure)
         excess = torch.where(excess.isnan(), -math.inf, excess)
         return excess if excess.ndim == 1 else excess.amax(1)
 
     def g(self, measure: Tensor) -> Tensor:
-        """The constraint function training sees, of the measure's shape: tightened by the margin, in units of scale."""
+        """The constraint function used in training, of the measure's shape: with the margin, in units of scale."""
         return self.tightened(self.excess(measure))
 
     def tightened(self, excess: Tensor, margin: float | Tensor | None = None) -> Tensor:
-        """``g`` from the excess over the true bound, by another ``margin`` than its own if one is given."""
+        """``g`` from the excess over the true bound, with ``margin`` in place of the constraint's own if given."""
         if margin is not None:
             excess = excess + margin
         elif self.margin:
@@ -140,8 +138,9 @@ class Constraint:
         return excess if self.scale == 1.0 else excess / self.scale
 
     def left_out(self, excess: Tensor) -> Tensor:
-        """Which samples may violate, a mask ``(N,)``: those of the largest ``excess``, as many as the share allows of
-        those that have a value.
+        """Mask ``(N,)`` of the samples of largest ``excess``, as many as may violate the constraint by its share.
+
+        Samples without a value do not count.
         """
         found = torch.zeros_like(excess, dtype=torch.bool)
         if allowed := may_violate(int((excess > -math.inf).sum()), self.share):
@@ -154,21 +153,21 @@ class Constraint:
         return self.lower == self.upper
 
     def signed(self, measure: Tensor) -> Tensor:
-        """``(measure - upper) / scale``: of an equality the value that is zero where it holds, whose size is ``g``."""
+        """``h = (measure - upper) / scale``: the residual of an equality, zero where it holds; ``|h|`` is ``g``."""
         return (measure - self.upper) / self.scale
 
-    def priced(self, measure: Tensor) -> Tensor:
-        """What a multiplier is the price of, of the measure's shape: ``g``, or of an equality the signed value."""
+    def signed_residual(self, measure: Tensor) -> Tensor:
+        """What the multipliers multiply, of the measure's shape: ``g``, or :meth:`signed` where it is an equality."""
         return self.signed(measure) if self.equality else self.g(measure)
 
     def relaxed(self, by: float) -> "Constraint":
-        """The same constraint with its bounds moved outward by ``by``; if negative inward, at most until they meet."""
+        """The same constraint with bounds moved outward by ``by``, or inward if negative, at most until they meet."""
         by = max(by, -self.reach)
         margin = min(self.margin, max(0.0, self.reach + by))
         return replace(self, lower=self.lower - by, upper=self.upper + by, margin=margin)
 
     def __repr__(self) -> str:
-        """How one would write it, such as ``AtMost('mse', 0.01, margin=0.001)``."""
+        """The call that makes it, such as ``AtMost('mse', 0.01, margin=0.001)``."""
         kind = "AtMost" if self.lower == -math.inf else "AtLeast" if self.upper == math.inf else "Between"
         bounds = [f"{bound!r}" for bound in (self.lower, self.upper) if math.isfinite(bound)]
         if self.reference:
@@ -180,7 +179,7 @@ class Constraint:
         return f"{kind}({', '.join([repr(self.measure), *bounds, *more])})"
 
     def __str__(self) -> str:
-        """The requirement as a formula, such as ``mse <= 0.01``, and ``mse <= 0.01 for 95 %`` if that is the share."""
+        """The requirement as a formula, such as ``mse <= 0.01`` or, with a share, ``mse <= 0.01 for 95 %``."""
         share = f" for {100 * self.share:.10g} %" if self.share < 1 else ""
         lower, upper = map(self._side, (self.lower, self.upper))
         if self.equality or self.upper == math.inf:
@@ -194,14 +193,93 @@ class Constraint:
         return f"{self.reference} {'+' if bound > 0 else '-'} {abs(bound):g}" if bound else self.reference
 
 
+class Options(TypedDict, total=False):
+    """The options of :class:`Constraint` that the functions below take."""
+
+    scale: float
+    margin: float
+    share: float
+    name: str
+
+
+def AtMost(measure: str, bound: float | str, **options: Unpack[Options]) -> Constraint:
+    """``measure <= bound`` for every sample; the options are those of :class:`Constraint`.
+
+    The bound is a number, or the name of a per-sample bound that is given with the batch like a measure, of shape
+    ``(B,)`` or that of the measure. It needs no gradient.
+
+    Example:
+        >>> import torch
+        >>> AtMost("mse", 0.01).excess(torch.tensor([0.03, 0.01]))
+        tensor([0.0200, 0.0000])
+        >>> print(AtMost("error", "limit"))
+        error <= limit
+    """
+    number, reference = _relative(bound)
+    return Constraint(measure, upper=number, reference=reference, **options)
+
+
+def AtLeast(measure: str, bound: float | str, **options: Unpack[Options]) -> Constraint:
+    """``measure >= bound`` for every sample; bound and options are those of :func:`AtMost`."""
+    number, reference = _relative(bound)
+    return Constraint(measure, lower=number, reference=reference, **options)
+
+
+def _relative(bound: float | str) -> tuple[float, str | None]:
+    """A bound as a number and the name of the reference that it is relative to."""
+    return (0.0, bound) if isinstance(bound, str) else (bound, None)
+
+
+def Between(measure: str, lower: float, upper: float, **options: Unpack[Options]) -> Constraint:
+    """``lower <= measure <= upper`` for every sample; the options are those of :class:`Constraint`.
+
+    Example:
+        >>> import torch
+        >>> Between("area", 1.0, 2.0).excess(torch.tensor([0.5, 1.5, 4.0]))
+        tensor([ 0.5000, -0.5000,  2.0000])
+    """
+    if isinstance(lower, str) or isinstance(upper, str):
+        raise ConfigurationError(
+            f"{measure}: expected two numbers, got {lower!r} and {upper!r}; for bounds of each sample's own give "
+            f"AtLeast({measure!r}, ...) and AtMost({measure!r}, ..., name=...)"
+        )
+    lower, upper = (finite_number(each, f"bound of {measure!r}") for each in (lower, upper))
+    return Constraint(measure, lower, upper, **options)
+
+
+def Equal(measure: str, target: float | str, *, tolerance: float, **options: Unpack[Options]) -> Constraint:
+    """``|measure - target| <= tolerance`` for every sample; target and options are as the bound of :func:`AtMost`.
+
+    Example:
+        >>> import torch
+        >>> Equal("norm", 1.0, tolerance=0.5).excess(torch.tensor([1.0, 2.0]))
+        tensor([-0.5000,  0.5000])
+    """
+    target, reference = _relative(target)
+    target, tolerance = (finite_number(each, f"bound of {measure!r}") for each in (target, tolerance))
+    if tolerance < 0:
+        raise ConfigurationError(f"{measure}: expected tolerance >= 0, got {tolerance}")
+    return Constraint(measure, target - tolerance, target + tolerance, reference=reference, **options)
+
+
+def at_bound(g: Tensor) -> Tensor:
+    """``g`` with 0 in place of missing values (NaN): at its bound a value costs nothing and has no gradient."""
+    return torch.where(g.isnan(), 0.0, g)
+
+
+def present(values: Tensor) -> Tensor:
+    """The values that are not missing (NaN), flattened."""
+    return values[~values.isnan()]
+
+
 def may_violate(samples: int, share: float) -> int:
-    """How many of so many samples may violate a constraint that a share of them must satisfy.
+    """How many of ``samples`` may violate a constraint that ``share`` of them must satisfy.
 
     Example:
         >>> may_violate(100, 0.95), may_violate(99, 0.95), may_violate(100, 1.0)
         (5, 4, 0)
     """
-    # The most that leave a quotient of at least the share: 93 / 100 is 0.93, but (1 - 0.93) * 100 is below 7.
+    # The largest number whose complement is at least the share: 93 / 100 is 0.93, but (1 - 0.93) * 100 is below 7.
     allowed = int((1 - share) * samples) + 1
     while allowed and (allowed > samples or (samples - allowed) / samples < share):
         allowed -= 1
@@ -210,44 +288,47 @@ def may_violate(samples: int, share: float) -> int:
 
 @dataclass(frozen=True)
 class ViolationStats:
-    """How one constraint fared on some samples, by its true bound and in the measure's units."""
+    """Violation of one constraint over some samples, by its true bound and in the measure's units.
+
+    A sample with several values counts by the worst of them.
+    """
 
     samples: int
-    """That have a value: of the others nothing is asked."""
+    """Number of samples that have a value."""
     violated: int
-    """Samples beyond the bound; one with several values is, if any of them is."""
+    """Number of samples beyond the bound."""
     total: float
-    """Sum of ``max(0, excess)``; of a sample with several values the largest counts."""
+    """Sum of ``max(0, excess)``."""
     worst: float
     """Largest violation, 0 if every sample is within the bound."""
     _: KW_ONLY
     share: float = 1.0
-    """Of the samples that was asked for."""
+    """Fraction of the samples that must be within the bound."""
 
     @staticmethod
     def sums_of(excess: Tensor) -> tuple[int, float, float]:
-        """``violated``, ``total`` and ``worst`` of the samples' worst excess, ``(N,)``, added up in float64."""
+        """``violated``, ``total`` and ``worst`` from each sample's worst excess, ``(N,)``, summed in float64."""
         violation = torch.relu(excess.detach().double())
         return int((violation > 0).sum()), float(violation.sum()), float(violation.max())
 
     @property
     def satisfied(self) -> float:
-        """Share of the samples within the bound; NaN if none has a value."""
+        """Fraction of the samples within the bound; NaN if none has a value."""
         return (self.samples - self.violated) / self.samples if self.samples else math.nan
 
     @property
     def allowed(self) -> int:
-        """How many samples may violate the constraint."""
+        """Number of samples that may violate the constraint."""
         return may_violate(self.samples, self.share)
 
     @property
     def failed(self) -> int:
-        """How many more do than may."""
+        """Number of violated samples beyond those allowed."""
         return max(0, self.violated - self.allowed)
 
     @property
     def met(self) -> bool:
-        """Whether the share that was asked for is satisfied."""
+        """Whether the required share of the samples is within the bound."""
         return not self.failed
 
     @property
@@ -257,7 +338,7 @@ class ViolationStats:
 
 
 def check_constraints(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """Return the constraints as a tuple, or say what is wrong with them."""
+    """The constraints as a tuple, or an error that says what is wrong with them."""
     if isinstance(constraints, Constraint):
         raise ConfigurationError(f"expected a list of constraints, got one constraint: write [{constraints!r}]")
     if not isinstance(constraints, Iterable):

@@ -1,27 +1,17 @@
-"""What a run leaves of its epochs: a row of numbers each, and which samples stayed violated audit after audit."""
+"""What a run leaves of its epochs: a row of numbers each."""
 
 import csv
 import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from samplewise.audits.audit import Audit
 from samplewise.constraints import ViolationStats
-from samplewise.errors import (
-    CheckpointError,
-    ConfigurationError,
-    DataError,
-    MissingColumnError,
-    constraint_named,
-    did_you_mean,
-)
+from samplewise.errors import DataError, MissingColumnError, did_you_mean
 from samplewise.methods import Round
 from samplewise.storage.disk import cannot_write, strict_json, write_text
 
@@ -99,7 +89,7 @@ def _line(row: Row) -> str:
     return json.dumps(strict_json(row), allow_nan=False) + "\n"
 
 
-def _fared(name: str, part: ViolationStats) -> Row:
+def _violation_row(name: str, part: ViolationStats) -> Row:
     row = {f"{name}/satisfied": part.satisfied, f"{name}/violation": part.mean_violation, f"{name}/worst": part.worst}
     return row if part.share == 1 else {**row, f"{name}/met": part.met}
 
@@ -108,7 +98,7 @@ def round_row(summary: Round) -> Row:
     """What a method saw while the weights moved, as numbers by name."""
     row: Row = {"running/objective": summary.objective}
     for name, part in summary.constraints.items():
-        row |= {f"tau/{name}": summary.taus[name], **_fared(f"running/{name}", part)}
+        row |= {f"tau/{name}": summary.taus[name], **_violation_row(f"running/{name}", part)}
     return row
 
 
@@ -118,48 +108,8 @@ def audit_row(split: str, found: Audit, target: float | None = None) -> Row:
     # Ours also where a measure is called so: it decides which model is kept.
     row: Row = {f"{split}/{name}": value for name, value in {**own, **found.means, **own}.items()}
     for name, part in found.items():
-        row |= _fared(f"{split}/{name}", part)
-    if found and found.compared < math.inf:
+        row |= _violation_row(f"{split}/{name}", part)
+    if found and found.n_comparisons < math.inf:
         row[f"{split}/violation_rate_upper"] = found.violation_rate_upper
         row |= {f"{split}/{name}/violation_rate_upper": part.violation_rate_upper for name, part in found.items()}
     return row
-
-
-class Streaks:
-    """How many audits in a row each sample has been violated: look there if a problem will not become feasible."""
-
-    def __init__(self) -> None:
-        self.audits = 0
-        self._lengths: dict[str, Tensor] = {}
-        self._excess: dict[str, Tensor] = {}  # in the last audit
-
-    def update(self, audit: Audit) -> None:
-        for name, part in audit.items():
-            before = self._lengths.get(name, torch.zeros(audit.samples, dtype=torch.int16))
-            # Saturating, since what matters is "at least r rounds".
-            grown = before + (before < torch.iinfo(torch.int16).max).to(torch.int16)
-            self._lengths[name] = torch.where(part.excess > 0, grown, 0)
-            self._excess[name] = part.excess.float()
-        self.audits += 1
-
-    def persistent(self, name: str, *, rounds: int) -> list[tuple[int, float]]:
-        """The samples that the constraint ``name`` found violated in each of the last ``rounds`` audits, worst first.
-
-        As pairs of number and violation in the last audit, in the measure's units.
-        """
-        lengths: Tensor = constraint_named(name, self._lengths)
-        if not 1 <= rounds <= self.audits:
-            raise ConfigurationError(f"expected rounds from 1 to {self.audits}, the audits counted, got {rounds}")
-        kept = torch.where(lengths >= rounds, self._excess[name], 0.0)
-        order = kept.argsort(descending=True, stable=True)[: int((lengths >= rounds).sum())]
-        return list(zip(order.tolist(), kept[order].tolist(), strict=True))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lengths": dict(self._lengths), "excess": dict(self._excess), "audits": self.audits}
-
-    def load_state_dict(self, state: Mapping[str, Any], samples: int) -> None:
-        """Take back what :meth:`state_dict` gave, of a data set of so many samples."""
-        for kept in (*state["lengths"].values(), *state["excess"].values()):
-            if kept.shape != (samples,):
-                raise CheckpointError(f"has streaks of {len(kept)} samples, expected {samples}")
-        self._lengths, self._excess, self.audits = dict(state["lengths"]), dict(state["excess"]), int(state["audits"])

@@ -1,11 +1,12 @@
-"""The problem: what to minimise and what must hold; and what its functions gave for a batch, checked once.
+"""The problem: what to minimise and what must hold; and its evaluation on a batch.
 
-Names, shapes, precision and device of objective and measures are looked at here, before any method sees them.
+Names, shapes, precision and device of objective and measures are checked here, once, before any method sees them.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -20,7 +21,6 @@ from samplewise.errors import (
     SampleIndexError,
     did_you_mean,
 )
-from samplewise.masks import ByContent, masked
 
 SHOWN = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
@@ -47,6 +47,36 @@ class Fault:
     def when(self) -> str:
         """The step, for messages."""
         return "" if self.step is None else f" at step {self.step}"
+
+
+class ByContent:
+    """Base of dataclasses with ``eq=False`` that are equal if all fields are equal, tensors entry by entry.
+
+    NaN equals NaN, since it stands for a missing value. The hash is of numbers and strings alone.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self is other or all(_same(*(getattr(each, f.name) for each in (self, other))) for f in fields(self))  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]  # a dataclass
+        return hash((type(self), *(each for each in values if isinstance(each, int | float | str) and each == each)))
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        if first.shape != second.shape or first.device != second.device:
+            return False
+        return bool(((first == second) | (first.isnan() & second.isnan())).all())
+    if isinstance(first, Mapping) and isinstance(second, Mapping) and not isinstance(first, ByContent):
+        return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return bool(first == second or (first != first and second != second))
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +142,7 @@ def parse(
         if name in RESERVED:
             raise MeasureError(f"a measure cannot be called {name!r}, which a method takes itself: rename it")
         if not isinstance(values, Tensor):
-            values, masks[name] = masked(name, values)
+            values, masks[name] = _masked(name, values)
         found[name], its = values, values.shape
         if its != shape and (len(its) != 2 or its[0] != shape[0] or not its[1]):
             raise MeasureError(
@@ -134,6 +164,25 @@ def parse(
     if sample_weight is not None:
         sample_weight = _sample_weight(sample_weight, objective)
     return Evaluation(objective, found, index, sample_weight, masks)
+
+
+def _masked(name: str, given: Any) -> tuple[Tensor, Tensor]:
+    """The values of a measure given as ``(values, mask)``, NaN where the mask is False, and the mask.
+
+    Values outside the mask receive no gradient.
+    """
+    if not (isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, Tensor) for each in given)):
+        raise MeasureError(
+            f"expected the measure {name!r} as a tensor, got {type(given).__name__}; give one value for each sample, "
+            "or a pair of tensors (values, mask) where some are left out"
+        )
+    values, mask = given
+    if mask.dtype is not torch.bool or mask.shape != values.shape or mask.device != values.device:
+        raise MeasureError(
+            f"expected the mask of the measure {name!r} as bool of shape {tuple(values.shape)} on {values.device}, got "
+            f"{tuple(mask.shape)} of {mask.dtype} on {mask.device}; it is True where there is a value"
+        )
+    return torch.where(mask, values, math.nan), mask
 
 
 def _missing(name: str, constraint: Constraint, found: Mapping[str, Tensor]) -> MissingMeasureError:
@@ -180,7 +229,7 @@ def _sample_weight(sample_weight: Any, objective: Tensor) -> Tensor:
         found = tuple(sample_weight.shape) if isinstance(sample_weight, Tensor) else type(sample_weight).__name__
         raise MeasureError(f"expected sample_weight of shape ({len(objective)},), one for each sample, got {found}")
     weight = _comparable("sample_weight", sample_weight.to(objective.dtype), objective.device)
-    if can_look(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
+    if on_host(weight) and not bool(((weight >= 0) & weight.isfinite()).all()):
         raise MeasureError(f"expected finite sample_weight >= 0, zero for padding, got {weight.tolist()}")
     return weight
 
@@ -204,8 +253,8 @@ def broadcast(name: str, batch: int) -> MeasureError:
     )
 
 
-def can_look(values: Tensor) -> bool:
-    """Whether values can be read at once: on an accelerator or in a compiled graph that would stall every step."""
+def on_host(values: Tensor) -> bool:
+    """Whether values can be read without waiting: not on an accelerator, and not in a compiled graph."""
     return not torch.compiler.is_compiling() and values.is_cpu
 
 

@@ -18,6 +18,7 @@ from torch.utils.data.distributed import DistributedSampler
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from samplewise.errors import ConfigurationError, DataError
+from samplewise.storage import distributed
 
 
 class Numbered(Protocol):
@@ -206,6 +207,22 @@ def source_of(data: Data | Feed) -> Feed:
         return _from_loader(data)
     _check_samples(data, bare=True)
     return Feed(_source(DataLoader(data)))  # type: ignore[arg-type]  # PyTorch says Dataset, and takes more
+
+
+def stream_loader(data: Any, batch_size: int | None = None) -> DataLoader[Any] | None:
+    """A DataLoader of every sample of a stream (IterableDataset), or None if the samples of ``data`` have numbers."""
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size=batch_size or 256)
+    if not isinstance(data, DataLoader) or not isinstance(data.dataset, IterableDataset):
+        return None
+    size = batch_size or data.batch_size
+    if size is None or distributed.world_size() > 1:
+        raise ConfigurationError(
+            f"expected a stream as a DataLoader with a batch_size, in one process, got batch_size={size} in "
+            f"{distributed.world_size()}: give batch_size=..., and under several processes a data set whose samples "
+            "have numbers"
+        )
+    return loader_like(data, data.dataset, batch_size=size, persistent_workers=False)
 
 
 def _check_samples(data: Any, *, bare: bool) -> None:

@@ -18,8 +18,8 @@ AUTO = "auto"
 class Schedule(ABC):
     """A rule for tau_k, the weight of the penalty in round k; ``tau0`` is that of the first.
 
-    With ``tau0="auto"`` the method finds it in the first batches of training: the weight at which objective and
-    constraint pull alike (:class:`samplewise.methods.balance.InitialTau`).
+    With ``tau0="auto"`` the method estimates it in the first batches of training, from the weight at which the
+    gradients of objective and penalty have the same norm (:class:`samplewise.methods.coefficients.InitialTau`).
     """
 
     tau0: float | Literal["auto"]
@@ -34,26 +34,26 @@ class Schedule(ABC):
 
     @property
     def first(self) -> float:
-        """tau0 as a number, NaN where it is still to be found."""
+        """tau0 as a number, NaN where it is still to be estimated."""
         return math.nan if isinstance(self.tau0, str) else self.tau0
 
     def highest(self, span: float) -> float:
-        """The largest tau: ``span`` times tau0 unless the rule says another."""
+        """The largest tau: ``span`` times tau0 unless the schedule has a maximum."""
         return min(span * self.first, LARGEST)
 
     def starting_at(self, tau0: float) -> Self:
-        """The same rule from a tau0 that was found."""
+        """The same schedule with an estimated tau0."""
         return replace(self, tau0=min(tau0, LARGEST))
 
     def exhausted(self, tau: float, now: ViolationStats) -> bool:
-        """Whether ``tau`` can grow no more although how the samples fared ``now`` asks for it."""
+        """Whether ``tau`` is at its maximum although the constraint is not met ``now``."""
         return False
 
     @abstractmethod
     def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
-        """The weight after ``completed`` rounds.
+        """The tau after ``completed`` rounds.
 
-        ``tau`` was that of the last one and ``now`` is how the constraint fared in it; ``before`` in the one before.
+        ``tau`` is that of the last round, ``now`` its violation statistics, and ``before`` those of the round before.
         """
 
 
@@ -77,7 +77,7 @@ class Zero(Constant):
 
 @dataclass(frozen=True)
 class _Growing(Schedule):
-    """What the growing schedules share: a factor of at least one and a maximum."""
+    """Base of the growing schedules: a factor of at least one and a maximum."""
 
     growth: float = 1.01
     every: int = 1
@@ -110,13 +110,13 @@ class _Growing(Schedule):
 class Geometric(_Growing):
     """tau_k = tau0 * growth^(k // every), at most ``maximum``: the rule of the paper's experiments (section V-A).
 
-    k counts the rounds that tau could grow after: a method keeps tau, and stops counting, while as many samples meet
-    the constraint as it asks for (:meth:`samplewise.Method.step`).
+    k counts the rounds after which tau could grow: while the constraint is met, a method keeps tau and does not count
+    (:meth:`samplewise.Method.step`).
 
     Args:
         tau0: the weight in the first round, or ``"auto"``.
         growth: the factor, gamma in the paper.
-        every: how many rounds one weight lasts.
+        every: number of rounds between two changes of tau.
         maximum: the weight is never larger; 10,000 times tau0 if not given.
 
     Example:
@@ -134,54 +134,44 @@ class Geometric(_Growing):
 
 @dataclass(frozen=True)
 class FeasibilityDriven(_Growing):
-    """tau grows only when it has to: while the violation does not fall fast enough and the target is not met.
+    """tau grows only while the constraint is not met and its violation does not fall fast enough.
 
     The rule of practical augmented Lagrangian methods (Birgin and Martinez, 2014, algorithm 4.1): tau is kept when
-    the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise. Of a
-    constraint with a share it is the number of samples that lack that must fall: others may be as far off as they like.
+    the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise. For a
+    constraint with a share below 1 the number of violated samples beyond those allowed takes the place of the mean
+    violation, since the allowed ones may be arbitrarily far off.
 
     Args:
         tau0: the weight in the first round, or ``"auto"``.
         growth: the factor applied when progress is too slow.
-        every: tau may change only after every so many rounds.
+        every: number of rounds between two changes of tau.
         maximum: the weight is never larger; 10,000 times tau0 if not given.
-        factor: the violation must fall to this share of the last round's for tau to be kept.
-        target: share of satisfied samples at which tau stops growing, if that is less than the constraint's own.
+        factor: tau is kept where the violation is at most this fraction of the last round's.
 
     Example:
-        >>> fared = ViolationStats(samples=10, violated=1, total=1.0, worst=1.0)
-        >>> FeasibilityDriven(10.0, growth=2.0).following(10.0, 2, fared, fared)
+        >>> stats = ViolationStats(samples=10, violated=1, total=1.0, worst=1.0)
+        >>> FeasibilityDriven(10.0, growth=2.0).following(10.0, 2, stats, stats)
         20.0
     """
 
     growth: float = 2.0
     factor: float = 0.9
-    target: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.factor <= 1:
             raise ConfigurationError(f"expected 0 < factor <= 1, got {self.factor}; 1 keeps tau on any progress")
-        if self.target is not None and not 0 < self.target <= 1:
-            raise ConfigurationError(f"expected a target share in (0, 1], got {self.target}; 1 is every sample")
-
-    def exhausted(self, tau: float, now: ViolationStats) -> bool:
-        return super().exhausted(tau, self._asked(now))
-
-    def _asked(self, now: ViolationStats) -> ViolationStats:
-        return now if self.target is None else replace(now, share=self.target)
 
     def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
-        if completed % self.every or self._asked(now).met:
+        if completed % self.every or now.met:
             return tau
-        if before is None or not now.samples or self._lack(now) <= self.factor * self._lack(before):
+        if before is None or not now.samples or self._infeasibility(now) <= self.factor * self._infeasibility(before):
             return tau  # a first round, or an empty one, has nothing to compare
         return min(tau * self.growth, self.ceiling)
 
-    def _lack(self, fared: ViolationStats) -> float:
-        """What has to fall."""
-        some = self.target is None and fared.share < 1
-        return fared.failed / fared.samples if some else fared.mean_violation
+    @staticmethod
+    def _infeasibility(stats: ViolationStats) -> float:
+        return stats.failed / stats.samples if stats.share < 1 else stats.mean_violation
 
 
 def for_each(schedule: Schedule | Mapping[str, Schedule], names: Sequence[str]) -> list[Schedule]:

@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import Method
-from samplewise.optimality.gradients import Batches, entry, gradient_of, judged, per_sample_gradients, trainable
+from samplewise.optimality.gradients import Batches, entry, eval_mode, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 
-REACH = 1e-4  # how far the weights may be from a kink to count as at it, as a share of their length
-NEAREST = 16  # values of each constraint in a batch that are looked at
+REACH = 1e-4  # how far the weights may be from a kink to count as at it, relative to their norm
+NEAREST = 16  # values of each constraint in a batch whose gradients are computed
 ROOM = 2**22  # numbers that the gradients of these may take, for each batch
 
 
@@ -102,7 +102,7 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
     ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
     :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.
     """
-    with judged(model, method):  # in which a method keeps no statistics and moves no multipliers
+    with eval_mode(model, method):  # in which a method keeps no statistics and moves no multipliers
         weights = list(trainable(model).values())
         nearest = min(NEAREST, ROOM // sum(weight.numel() for weight in weights)) if method.kink else 0
         drawn = (
@@ -150,7 +150,7 @@ def _subgradients(
     """The subgradients of a batch's loss, from the ``nearest`` values to each bound.
 
     A value is at the kink if some change of the weights by ``REACH`` of their length would meet its bound, to first
-    order. Where more values are than were looked at, those stand for all of them.
+    order. If more values are at the kink than gradients were computed, those stand for all of them.
     """
     weights = list(trainable(model).values())
     reach = REACH * float(torch.stack([weight.detach().norm() for weight in weights]).norm())
@@ -182,7 +182,7 @@ def _value_gradients(
     """The gradients ``(K, n)`` of single values of a constraint, at ``places`` in a batch's values as one row."""
 
     def values(of: Evaluation) -> Tensor:
-        return constraint.priced(constraint.of(of.measures)).flatten()
+        return constraint.signed_residual(constraint.of(of.measures)).flatten()
 
     def one(of: Evaluation, column: Tensor) -> Tensor:
         return entry(values(of), column)
@@ -289,8 +289,8 @@ class GradientRule:
         epsilon = self.epsilon(method)
         if epochs >= self.max_epochs:
             return Verdict(True, f"{self.max_epochs} epochs", epsilon, None)
-        look = mix(seed, method.rounds, epochs)  # so that each sees other batches
-        drawn = independent_batches(data, batches=self.batches, batch_size=self.batch_size, seed=look)
+        own = mix(seed, method.rounds, epochs)  # other batches each time
+        drawn = independent_batches(data, batches=self.batches, batch_size=self.batch_size, seed=own)
         estimate = estimate_gradient(problem, model, drawn, method)
         upper = max(0.0, estimate.squared + self.errors * estimate.error)
         done = upper <= epsilon**2

@@ -40,6 +40,6 @@ def work(folder: Path) -> dict[str, Any]:
     results["resumed"] = train(folder / "resumed", Halves("sequential"), resume=folder / "sequential" / "step=4.ckpt")
     results["norm"] = train(folder / "norm", Halves("sequential", norm=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "can_look", lambda values: False)  # statistics in buffers, as on an accelerator
+        patch.setattr(base, "on_host", lambda values: False)  # statistics in buffers, as on an accelerator
         results["buffers"] = train(folder / "buffers", Halves("sequential"))
     return results

@@ -92,7 +92,7 @@ def test_an_evaluation_is_an_audit_and_chooses_the_best_model(tmp_path: Path) ->
     audit = sw.audit(make_problem(), trainer.model, make_data(51, 1))
     assert audit.satisfied == min(shares) < shares[-1]
     made = len(shares)
-    assert trainer.audits["eval"].compared == made * (made + 1), "whichever of them is chosen"
+    assert trainer.audits["eval"].n_comparisons == made * (made + 1), "whichever of them is chosen"
     before = {key: value.clone() for key, value in trainer.method.state_dict().items()}
     metrics = trainer.evaluate()
     found = trainer.audits["eval"]
@@ -105,7 +105,7 @@ def test_an_evaluation_is_an_audit_and_chooses_the_best_model(tmp_path: Path) ->
     expected = violation_rate_upper(found.violated, 51, 0.95, (made + 1) * (made + 2))
     assert metrics["eval_violation_rate_upper"] == pytest.approx(expected)
     trainer.evaluate(Dictionaries(51, 2), metric_key_prefix="test")
-    assert trainer.audits["test"].compared == 1
+    assert trainer.audits["test"].n_comparisons == 1
     assert "train_violation_rate_upper" not in trainer.evaluate(Dictionaries(51, 2), metric_key_prefix="train")
 
 

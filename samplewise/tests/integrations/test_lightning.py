@@ -96,7 +96,7 @@ def test_statistics_of_a_round_that_was_cut_in_an_epoch_are_in_the_checkpoint(tm
 def test_a_checkpoint_of_another_method_is_refused(tmp_path: Path) -> None:
     trainer(tmp_path, Rounds(), saved("epoch", tmp_path), epochs=1).fit(Module("sequential"), loader())
     module = Module("unconstrained")
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*rounds of SequentialPenalty over reconstruction"):
+    with pytest.raises(RuntimeError, match="SequentialPenalty over reconstruction"):
         trainer(tmp_path, Rounds(), epochs=2).fit(module, loader(), ckpt_path=tmp_path / "step=5.ckpt")
 
 
@@ -120,7 +120,7 @@ def test_the_best_model_is_the_one_with_the_best_audit(validated: bool, tmp_path
     if validated:
         (metrics,) = run.validate(module, loader(), ckpt_path="best", verbose=False)
         assert metrics["val/satisfied"] == pytest.approx(min(shares))
-        assert audits.latest["val"].compared == 5 * 6
+        assert audits.latest["val"].n_comparisons == 5 * 6
     resumed = make_audits()
     resumed.load_state_dict(torch.load(best.best_model_path, weights_only=True)["callbacks"]["Audits"])
     assert resumed.made == 1 + shares.index(min(shares)), "a resumed run counts on"

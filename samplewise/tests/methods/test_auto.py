@@ -8,7 +8,7 @@ from torch import Tensor
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
-from samplewise.methods import balance
+from samplewise.methods import coefficients
 from samplewise.stopping import tau_ratio
 from samplewise.storage import distributed
 
@@ -19,7 +19,9 @@ def make(penalty: sw.Penalty | None = None, schedule: sw.Schedule | None = None)
     return sw.SequentialPenalty(BOUND, penalty=penalty, schedule=schedule or sw.Geometric("auto", growth=2.0))
 
 
-def call(method: sw.Method, slope: float = 6.0 / balance.START, x: float = 3.0, index: Tensor | None = None) -> Tensor:
+def call(
+    method: sw.Method, slope: float = 6.0 / coefficients.START, x: float = 3.0, index: Tensor | None = None
+) -> Tensor:
     """A batch with the objective ``slope * w + v`` and the measure ``2 w + u`` of x each, so that only w is shared."""
     w, u, v = (torch.zeros(1, dtype=torch.float64, requires_grad=True) for _ in range(3))
     ones = torch.ones(4, dtype=torch.float64)
@@ -30,7 +32,7 @@ def test_before_the_first_batch_tau_is_not_known_and_nothing_was_trained_under_i
     method = make()
     assert math.isnan(method.tau)
     assert "x <= 1 (tau=auto)" in repr(method)
-    assert (method.prices, tau_ratio(method)) == ({"x": 0.0}, 1.0)
+    assert (method.trained_taus, tau_ratio(method)) == ({"x": 0.0}, 1.0)
     with pytest.warns(UserWarning, match="without a sample"):
         assert math.isnan(method.step().taus["x"])  # an empty round finds nothing
     two = sw.SequentialPenalty([*BOUND, sw.AtLeast("y", 0.0)], schedule=sw.Constant("auto"))
@@ -50,7 +52,7 @@ def test_tau0_balances_the_gradients_of_what_both_depend_on(penalty: sw.Penalty,
     method = make(penalty)
     call(method, x=x)
     assert method.tau == pytest.approx(expected)
-    assert method.prices == method.tau0s == {"x": pytest.approx(expected)}
+    assert method.trained_taus == method.tau0s == {"x": pytest.approx(expected)}
 
 
 def test_the_lagrangian_balances_its_quadratic_part() -> None:
@@ -61,10 +63,10 @@ def test_the_lagrangian_balances_its_quadratic_part() -> None:
 
 def test_the_geometric_mean_of_the_first_batches_and_of_no_later_one() -> None:
     method = make()
-    slopes = [2.0 * math.exp(k / 8) for k in range(balance.BATCHES)]
+    slopes = [2.0 * math.exp(k / 8) for k in range(coefficients.BATCHES)]
     for slope in slopes:
         call(method, slope)
-    expected = balance.START * math.exp(sum(math.log(slope / 2) for slope in slopes) / len(slopes))
+    expected = coefficients.START * math.exp(sum(math.log(slope / 2) for slope in slopes) / len(slopes))
     assert method.tau == pytest.approx(expected)
     call(method, 1e6)
     assert method.tau == pytest.approx(expected)
@@ -115,10 +117,10 @@ def test_a_compiled_validation_loss_takes_tau_one_too() -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("stop", [1, 5, balance.BATCHES, balance.BATCHES + 2])
+@pytest.mark.parametrize("stop", [1, 5, coefficients.BATCHES, coefficients.BATCHES + 2])
 def test_stopped_and_resumed_finds_the_same(stop: int) -> None:
     whole, first, second = make(), make(), make()
-    slopes = [1.0 + k for k in range(balance.BATCHES + 4)]
+    slopes = [1.0 + k for k in range(coefficients.BATCHES + 4)]
     expected = [call(whole, slope).item() for slope in slopes]
     found = [call(first, slope).item() for slope in slopes[:stop]]
     second.load_state_dict(first.state_dict())

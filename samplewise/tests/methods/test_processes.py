@@ -12,7 +12,6 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from forked import two_processes
-from samplewise.audits.streaming import audit_in_stream
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SampleIndexError
 from samplewise.methods import base
 from samplewise.storage import distributed
@@ -53,13 +52,13 @@ def interrupted(name: str, rank: int) -> sw.Round:
     method = make(name)
     call(method, 0, rank, WORLD)
     method.gather_()
-    states = [{key: value.tolist() for key, value in method.state_dict().items() if "tally" in key}]
+    states = [{key: value.tolist() for key, value in method.state_dict().items() if "statistics" in key}]
     gathered: list[Any] = [None] * WORLD
     dist.all_gather_object(gathered, states[0])
     if rank == 0:
-        assert gathered[0]["tally.sums"][0] == 9
-    assert not any(gathered[1]["tally.sums"])
-    assert method.prices == method.taus  # in every process: the round is open, whoever keeps its sums
+        assert gathered[0]["statistics.sums"][0] == 9
+    assert not any(gathered[1]["statistics.sums"])
+    assert method.trained_taus == method.taus  # in every process: the round is open, whoever keeps its sums
     call(method, 1, rank, WORLD)
     return method.step()
 
@@ -74,7 +73,7 @@ def errors(rank: int) -> list[str]:
         said.append(str(error))
     method = make("linear")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "can_look", lambda values: False)  # as on an accelerator
+        patch.setattr(base, "on_host", lambda values: False)  # as on an accelerator
         try:
             values = torch.zeros(2)
             values[1] = torch.nan if rank == 1 else 0.0
@@ -113,16 +112,18 @@ def streamed() -> dict[str, Any]:
         return batch[0], {"x": batch[0]}
 
     data = TensorDataset(torch.rand(41, generator=torch.Generator().manual_seed(0)).round(decimals=1))
-    found = audit_in_stream(sw.Problem(evaluate, [sw.AtMost("x", 0.6)]), nn.Identity(), data, worst=9, batch_size=4)
+    found = sw.audit(
+        sw.Problem(evaluate, [sw.AtMost("x", 0.6)]), nn.Identity(), data, keep_values=False, worst=9, batch_size=4
+    )
     part = found["x"]
     numbers = {"violated": found.violated, "worst": part.worst, "upper": part.violation_rate_upper}
     sums = {"objective": found.objective, "total": part.total, "median": part.quantiles[0.5]}
-    return {**numbers, **sums, **{f"worst {i}": sample for i, (sample, _) in enumerate(part.worst_violators)}}
+    return {**numbers, **sums, **{f"worst {i}": sample for i, (sample, _) in enumerate(part.worst_violators(9))}}
 
 
 def shared_out(method: sw.AugmentedLagrangian) -> dict[str, Any]:
     """What a process holds, and what is said where it is asked for more."""
-    found: dict[str, Any] = {"held": len(method.get_buffer("_tables.0.values")) - 1, "before": method.state_dict()}
+    found: dict[str, Any] = {"held": len(method.get_buffer("stores.0.values")) - 1, "before": method.state_dict()}
     method.gather_()
     found["after"] = method.state_dict()
     x = torch.ones(SAMPLES)

@@ -116,12 +116,10 @@ def test_a_foreign_state_is_refused_and_nothing_is_lost(make: Make) -> None:
         make([sw.AtLeast("y", 0.7), sw.AtMost("x", 1.0)], SCHEDULES[0]).state_dict(),
         {},
         {**before, "more": torch.zeros(1)},
-        {**before, "tally.sums": "text"},
+        {**before, "statistics.sums": "text"},
     ]
     for state in foreign:
-        with pytest.raises(
-            CheckpointError, match=r"of another method, other constraints or other data than .* load it into the"
-        ):
+        with pytest.raises(CheckpointError, match="another method"):
             method.load_state_dict(state)
         for key, value in method.state_dict().items():
             assert torch.equal(value.nan_to_num(), before[key].nan_to_num())
@@ -131,10 +129,10 @@ def test_a_state_of_another_data_set_is_refused_by_its_length() -> None:
     small = sw.AugmentedLagrangian(CONSTRAINTS, samples=10, schedule=SCHEDULES[0])
     method = METHODS["lagrangian"](CONSTRAINTS, SCHEDULES[0])
     run(method, range(4))
-    before = method.state_dict()["_tables.0.values"].clone()
-    with pytest.raises(CheckpointError, match=rf"other data than .*0 to 9 of 10, expected .* of {SAMPLES}"):
+    before = method.state_dict()["stores.0.values"].clone()
+    with pytest.raises(CheckpointError, match=rf"of 10, .* of {SAMPLES}"):
         method.load_state_dict(small.state_dict())
-    assert torch.equal(method.state_dict()["_tables.0.values"], before)
+    assert torch.equal(method.state_dict()["stores.0.values"], before)
 
 
 def test_bounds_and_schedules_may_change_between_save_and_load() -> None:
@@ -171,16 +169,3 @@ def test_a_copy_in_the_middle_of_a_round_counts_for_itself(duplicate: Callable[[
     again = sw.SequentialPenalty(method.constraints, schedule=sw.Constant(2.0))
     again.load_state_dict(other.state_dict())
     assert (again.step().samples, other.step().samples, method.step().samples) == (5, 5, 3)
-
-
-def test_a_state_from_when_every_multiplier_was_written_is_read() -> None:
-    first = METHODS["lagrangian"](CONSTRAINTS, SCHEDULES[0])
-    run(first, range(5))
-    assert isinstance(first, sw.AugmentedLagrangian)
-    state = {name: value for name, value in first.state_dict().items() if not name.startswith("_tables")}
-    for i, table in enumerate(first.tables.values()):
-        state[f"_tables.{i}.values"] = torch.cat([table, table.new_zeros(1)])
-    second = METHODS["lagrangian"](CONSTRAINTS, SCHEDULES[0])
-    second.load_state_dict(state)
-    assert isinstance(second, sw.AugmentedLagrangian)
-    torch.testing.assert_close(second.tables, first.tables, rtol=0, atol=0)

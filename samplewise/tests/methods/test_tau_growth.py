@@ -46,9 +46,9 @@ def test_without_a_maximum_tau_grows_ten_thousandfold() -> None:
     assert after(endless, *[BAD] * 60)[-1] == 10.0 * 2.0**60
 
 
-def test_a_target_that_is_met_is_not_in_vain() -> None:
-    schedule = sw.FeasibilityDriven(10.0, maximum=10.0, target=0.75)
-    method = sw.SequentialPenalty([sw.AtMost("x", 1.0)], schedule=schedule)
+def test_a_maximum_under_which_the_share_is_met_is_not_warned_of() -> None:
+    schedule = sw.FeasibilityDriven(10.0, maximum=10.0)
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0, share=0.75)], schedule=schedule)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         after(method, BAD, BAD)

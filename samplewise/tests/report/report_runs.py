@@ -20,8 +20,8 @@ from samplewise.report.run import (
 
 def split(name: str, satisfied: float, *, constraint: str = "error", samples: int = 200) -> Audited:
     finding = Finding(round((1 - satisfied) * samples), satisfied, 0.01, 0.2, violators=((7, 0.2), (3, 0.1)))
-    compared = math.inf if name == "train" else 1
-    return Audited(name, samples, 0.5, satisfied, {constraint: finding}, {"accuracy": 0.9}, compared=compared)
+    n_comparisons = math.inf if name == "train" else 1
+    return Audited(name, samples, 0.5, satisfied, {constraint: finding}, {"accuracy": 0.9}, n_comparisons=n_comparisons)
 
 
 def made_up(name: str = "made up", *, constraint: str = "error", epochs: int = 30, satisfied: float = 0.9) -> RunReport:

@@ -14,10 +14,9 @@ import samplewise as sw
 from samplewise.audits.audit import violation_rate_upper
 from samplewise.cli.report import read_reports
 from samplewise.errors import DataError
-from samplewise.report.charts import Look, curve_charts
-from samplewise.report.fits import NOISE, keep_certificate, read_curves
+from samplewise.report.fits import keep_certificate, read_curves, read_forecasts
 from samplewise.report.page import make_page
-from samplewise.report.run import USEFUL, Multipliers, RunReport
+from samplewise.report.run import Multipliers, Requirement, RunReport
 from samplewise.report.words import facts, verdict
 from small import BOUND, make_data, make_method, make_model, make_problem
 from small_fit import small_fit
@@ -92,39 +91,51 @@ def test_a_folder_as_fit_is_described_to_leave_it_is_read(tmp_path: Path) -> Non
     assert {split: sum(counts) for split, counts in pair.counts.items()} == {"train": 6, "a/b": 3, "a": 4}
     assert run.multipliers == (Multipliers("error", 6, 2, (1, 2), (3.0, 2.0)),)
     assert {split.confidence for split in run.splits} == {0.99}
-    assert [split.compared for split in run.splits] == [math.inf, 3, 1], "by the history, where the audit does not say"
+    assert [split.n_comparisons for split in run.splits] == [math.inf, 3, 1], (
+        "by the history, where the audit does not say"
+    )
     said = {
         "train": part,
-        "a/b": {**part, "compared": 8},
-        "a": {**part, "compared": None},
+        "a/b": {**part, "n_comparisons": 8},
+        "a": {**part, "n_comparisons": None},
     }  # it stopped before the eighth
     (tmp_path / "audit.json").write_text(json.dumps({**audit, "splits": said}))
-    assert [split.compared for split in read_one(tmp_path).splits] == [math.inf, 8, math.inf]
+    assert [split.n_comparisons for split in read_one(tmp_path).splits] == [math.inf, 8, math.inf]
     (tmp_path / "audit.json").write_text(json.dumps(audit))
     (tmp_path / "audit.safetensors").unlink()  # a copy of the results without the values of every sample
     plain = read_one(tmp_path)
     assert (plain.distributions, plain.multipliers, plain.splits) == ((), (), run.splits)
 
 
-def test_what_is_foreseen_and_a_gradient_of_noise_are_notes(tmp_path: Path) -> None:
-    asked = {"samples": 3, "constraints": ["AtMost(error, 0.5)"], "method": {"type": "FixedPenalty"}, "model": {}}
-    (tmp_path / "run.json").write_text(json.dumps({"asked": asked, "provenance": {}}))
-    row = {"tau/error": 1.0, "forecast/error/worst": 0.1, "forecast/error/tau": 20.0, "forecast/error/rounds": 5}
+def rows_of_rounds(count: int, per_round: int = 1) -> list[dict[str, Any]]:
+    """The history of a run whose worst violation is 1 / (1 + tau), its last epoch of each round counts."""
+    taus = [1.3 ** (k // per_round) for k in range(count * per_round)]
+    ends = [(k + 1) % per_round == 0 for k in range(len(taus))]
+    return [
+        {"round": k // per_round, "warmup": False, "tau/x": tau, "running/x/worst": 1 / (1 + tau) if end else 9.0}
+        for k, (tau, end) in enumerate(zip(taus, ends, strict=True))
+    ]
 
-    def notes_and_batches(batches: list[float | None]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-        rows = [{"epoch": k, "gradient/growth": b, "gradient/useful_batch": b, **row} for k, b in enumerate(batches, 1)]
-        (tmp_path / "history.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-        run = read_one(tmp_path)
-        (curve,) = (curve for curve in run.curves if curve.title == USEFUL)
-        assert any("noise is as large" in chart.caption for chart in curve_charts([run], Look([run])))
-        return run.notes, curve.values
 
-    told = "error: a worst violation of 0.1 needs tau of about 20, some 5 rounds."
-    assert notes_and_batches([None, 2.0, 3.0, None, 5.0, 6.0, 7.0, 8.0]) == (
-        (told,),
-        (None, 2.0, 3.0, None, 5.0, 6.0, 7.0, 8.0),
-    )
-    assert notes_and_batches([2.0] * 6 + [None] * 3)[0] == (told, NOISE)
+@pytest.mark.parametrize("per_round", [1, 2])
+def test_what_is_foreseen_is_a_note(per_round: int) -> None:
+    needed = [Requirement("x", "x", "x <= 1")]
+    rows = rows_of_rounds(9, per_round)
+    (note,) = read_forecasts(rows, {"type": "SequentialPenalty", "penalty": "Quadratic()"}, needed)
+    assert note.startswith("x: ")
+    assert "tau of about 19," in note  # where 1 / (1 + tau) is a tenth of the first violation
+    assert not list(read_forecasts(rows, {"type": "FixedPenalty"}, needed))
+    assert not list(read_forecasts(rows[:3], {"type": "SequentialPenalty", "penalty": "Linear()"}, needed))
+
+
+def test_a_long_run_has_its_forecast_unless_a_share_is_asked_for(tmp_path: Path) -> None:
+    small_fit(tmp_path, epochs=9)
+    audit = json.loads((tmp_path / "audit.json").read_text())
+    assert any(note.startswith("reconstruction: ") for note in read_one(tmp_path).notes)
+    for part in audit["splits"].values():
+        part["constraints"]["reconstruction"]["share"] = 0.9
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
+    assert not read_one(tmp_path).notes
 
 
 def test_a_certificate_put_beside_the_run_is_shown_with_its_multipliers(tmp_path: Path) -> None:

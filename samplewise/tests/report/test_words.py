@@ -29,7 +29,10 @@ def test_the_verdict_sets_train_and_test_side_by_side_with_the_exact_bound() -> 
         ({"requirements": ()}, "Nothing was required"),
         ({"splits": ()}, "No audit has been made yet"),
         ({"splits": (split("train", 0.5),)}, "no unseen data was audited"),
-        ({"splits": (replace(split("test", 0.5), compared=50),)}, "do (corrected: best of 50 epochs on these data)."),
+        (
+            {"splits": (replace(split("test", 0.5), n_comparisons=50),)},
+            "do (corrected: best of 50 epochs on these data).",
+        ),
         ({"requirements": made_up().requirements * 2}, "meet both bounds"),
         ({"requirements": made_up().requirements * 3}, "meet all 3 bounds"),
     ],

@@ -19,11 +19,10 @@ from torch.utils.data import TensorDataset
 import samplewise as sw
 from samplewise.errors import ConfigurationError
 from samplewise.samples import source_of
-from samplewise.stopping import GradientEstimate, Verdict, estimate_gradient
-from samplewise.training import growth
+from samplewise.stopping import Verdict
 from samplewise.training.average import Average
-from samplewise.training.plan import epoch_order
-from small import BOUND, make_data, make_method, make_model, make_problem, of_last_step, same_weights
+from samplewise.training.batching import epoch_order
+from small import BOUND, OnAudit, make_data, make_method, make_model, make_problem, of_last_step, same_weights
 
 DECAY = 0.9
 
@@ -80,7 +79,12 @@ def test_what_is_audited_handed_out_selected_and_written_is_the_average(tmp_path
         seen.append(copy.deepcopy(model.state_dict()))
 
     test = make_data(51, seed=1)
-    model, solution = run(audit_on={"test": test}, on_audit=keep, checkpoint=tmp_path, target=0.0)
+    model, solution = run(
+        audit_on={"test": test},
+        callbacks=[OnAudit(keep)],
+        checkpoint=tmp_path,
+        validation=sw.Validation(select="objective"),
+    )
     assert all(each is not model for each in handed)
     assert [row["epoch"] for row in solution.history.rows] == [1, 2, 3]
     for row, weights in zip(solution.history.rows, seen, strict=True):
@@ -94,28 +98,17 @@ def test_what_is_audited_handed_out_selected_and_written_is_the_average(tmp_path
     torch.testing.assert_close(load_file(tmp_path / "best.safetensors"), dict(selected), rtol=0, atol=0)
 
 
-def test_a_rule_ends_rounds_by_the_average_and_noise_is_that_of_the_trained_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    judged: list[nn.Module] = []
-    looked: list[nn.Module] = []
+def test_a_rule_ends_rounds_by_the_average() -> None:
+    evaluated: list[nn.Module] = []
 
     class Rule(sw.GradientRule):
         def verdict(self, problem: sw.Problem, model: nn.Module, *data: Any, **options: Any) -> Verdict:
-            judged.append(model)
+            evaluated.append(model)
             return super().verdict(problem, model, *data, **options)
 
-    def noted(problem: sw.Problem, model: nn.Module, *rest: Any) -> GradientEstimate:
-        looked.append(model)
-        return estimate_gradient(problem, model, *rest)
-
-    monkeypatch.setattr(growth, "EVERY", 7)
-    monkeypatch.setattr(growth, "estimate_gradient", noted)
-    model, solution = run(round_rule=Rule(epsilon0=1e-6, max_epochs=10, batch_size=16))
-    assert len(judged) == len(looked) == 3
-    assert all(each is not model for each in judged)
-    assert all(each is model for each in looked)
-    assert all("gradient/growth" in row for row in solution.history.rows)
+    model, _ = run(round_rule=Rule(epsilon0=1e-6, max_epochs=10, batch_size=16))
+    assert len(evaluated) == 3
+    assert all(each is not model for each in evaluated)
 
 
 class Normed(nn.Module):

@@ -54,7 +54,7 @@ def test_the_method_of_the_selected_models_moment_is_kept_with_it(tmp_path: Path
         epochs=6,
         batch_size=50,
         audit_on={"train": make_data()},
-        target=0.01,  # soon met, so that the objective decides, which tau then spoils
+        validation=sw.Validation(select="objective"),  # which tau then spoils
         checkpoint=tmp_path,
     )
     epoch = solution.selected.epoch

@@ -147,23 +147,15 @@ def other_multipliers(state: dict[str, Any]) -> None:
 
 
 def other_taus(state: dict[str, Any]) -> None:
-    state["method"]["weights"] = torch.zeros(2, dtype=torch.float64)
+    state["method"]["coefficients.taus"] = torch.zeros(2, dtype=torch.float64)
 
 
-def other_streaks(state: dict[str, Any]) -> None:
-    state["streaks"] = [1, 2]
+def other_state(state: dict[str, Any]) -> None:
+    state["run"]["lap"] = 3
 
 
-def other_samples(state: dict[str, Any]) -> None:
-    state["streaks"]["lengths"] = {name: torch.zeros(7) for name in state["streaks"]["lengths"]}
-
-
-def other_position(state: dict[str, Any]) -> None:
-    state["position"]["lap"] = 3
-
-
-def no_position(state: dict[str, Any]) -> None:
-    del state["position"]
+def no_state(state: dict[str, Any]) -> None:
+    del state["run"]
 
 
 def no_optimizer(state: dict[str, Any]) -> None:
@@ -179,10 +171,8 @@ def no_optimizer(state: dict[str, Any]) -> None:
         other_groups,
         other_multipliers,
         other_taus,
-        other_streaks,
-        other_samples,
-        other_position,
-        no_position,
+        other_state,
+        no_state,
         no_optimizer,
     ],
 )

@@ -47,7 +47,7 @@ def run(**options: Any) -> sw.Solution:
 
 @pytest.mark.parametrize(("patience", "ended", "selected"), [(1, 3, 2), (2, 6, 4), (3, 7, 4), (4, 9, 9), (None, 9, 9)])
 def test_a_run_ends_when_the_best_epoch_lies_too_far_back(patience: int | None, ended: int, selected: int) -> None:
-    solution = run(patience=patience)
+    solution = run(validation=sw.Validation(patience=patience))
     assert len(solution.history.rows) == ended
     assert solution.selected.epoch == selected
     assert isinstance(solution.model, Counting)
@@ -57,17 +57,17 @@ def test_a_run_ends_when_the_best_epoch_lies_too_far_back(patience: int | None, 
 
 
 def test_an_interrupted_run_ends_where_the_whole_one_does(tmp_path: Path) -> None:
-    run(patience=3, epochs=5, checkpoint=tmp_path)
-    solution = run(patience=3, checkpoint=tmp_path)
+    run(validation=sw.Validation(patience=3), epochs=5, checkpoint=tmp_path)
+    solution = run(validation=sw.Validation(patience=3), checkpoint=tmp_path)
     assert len(solution.history.rows) == 7
     assert solution.status is sw.Status.NO_LONGER_BETTER
-    again = run(patience=3, checkpoint=tmp_path)
+    again = run(validation=sw.Validation(patience=3), checkpoint=tmp_path)
     assert len(again.history.rows) == 7
 
 
 def test_more_patience_lets_an_ended_run_go_on(tmp_path: Path) -> None:
-    assert len(run(patience=2, checkpoint=tmp_path).history.rows) == 6
-    assert len(run(patience=3, checkpoint=tmp_path).history.rows) == 7
+    assert len(run(validation=sw.Validation(patience=2), checkpoint=tmp_path).history.rows) == 6
+    assert len(run(validation=sw.Validation(patience=3), checkpoint=tmp_path).history.rows) == 7
     whole = run(checkpoint=tmp_path)
     assert len(whole.history.rows) == len(LOSSES)
     assert (whole.selected.epoch, whole.status) == (9, sw.Status.FEASIBLE)
@@ -89,8 +89,7 @@ def test_patience_is_not_reported_as_the_target_though_the_best_epoch_meets_it()
         epochs=6,
         warmup_epochs=2,
         audit_on={"validation": DATA},
-        stop_at_target=True,
-        patience=2,
+        validation=sw.Validation(stop=True, patience=2),
     )
     assert (solution.selected.epoch, solution.selected.feasible) == (2, True)
     assert len(solution.history.rows) == 4
@@ -98,11 +97,11 @@ def test_patience_is_not_reported_as_the_target_though_the_best_epoch_meets_it()
 
 
 def test_warm_up_does_not_try_patience() -> None:
-    assert len(run(patience=1, warmup_epochs=5, epochs=4).history.rows) == 6
+    assert len(run(validation=sw.Validation(patience=1), warmup_epochs=5, epochs=4).history.rows) == 6
 
 
 def test_patience_needs_audits() -> None:
-    with pytest.raises(ConfigurationError, match="patience needs audit_on"):
-        run(patience=3, audit_on=None)
-    with pytest.raises(ConfigurationError, match="patience as a whole number >= 1"):
-        run(patience=0)
+    with pytest.raises(ConfigurationError, match="audit_on"):
+        run(validation=sw.Validation(patience=3), audit_on=None)
+    with pytest.raises(ConfigurationError, match="patience"):
+        run(validation=sw.Validation(patience=0))

@@ -9,9 +9,9 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import samplewise as sw
-from samplewise.audits.selection import INFEASIBLE
+from samplewise.audits import INFEASIBLE
 from samplewise.errors import ConfigurationError
-from small import make_data, make_method, make_model, make_problem, same_weights
+from small import OnAudit, make_data, make_method, make_model, make_problem, same_weights
 
 RULE: dict[str, Any] = {"factor": 0.5, "patience": 0, "cooldown": 1, "threshold": 0.02, "eps": 0.0}
 
@@ -19,12 +19,12 @@ RULE: dict[str, Any] = {"factor": 0.5, "patience": 0, "cooldown": 1, "threshold"
 def run(folder: Path, epochs: int = 12, *, by: str = "epoch", mode: Any = "min", **options: Any) -> sw.Solution:
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-2)
-    given: dict[str, Any] = {"audit_on": {"test": make_data(51, seed=1)}, "target": 0.5, **options}
+    given: dict[str, Any] = {"audit_on": {"test": make_data(51, seed=1)}, **options}
     return sw.fit(
-        make_problem(),
+        make_problem(share=0.5),
         model,
         make_data(),
-        method=make_method("sequential"),
+        method=make_method("sequential", share=0.5),
         optimizer=optimizer,
         scheduler=(ReduceLROnPlateau(optimizer, mode, **RULE), by),
         epochs=epochs,
@@ -36,7 +36,7 @@ def run(folder: Path, epochs: int = 12, *, by: str = "epoch", mode: Any = "min",
 
 @pytest.mark.parametrize(("warmup", "every"), [(0, 1), (3, 1), (1, 2)])
 def test_the_rate_follows_the_audits_that_select(warmup: int, every: int, tmp_path: Path) -> None:
-    rows = run(tmp_path, warmup_epochs=warmup, audit_every=every).history.rows
+    rows = run(tmp_path, warmup_epochs=warmup, validation=sw.Validation(every=every)).history.rows
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=5e-2)
     scheduler, expected = ReduceLROnPlateau(optimizer, "min", **RULE), []
     for row in rows:
@@ -61,7 +61,7 @@ def test_a_resumed_run_ends_as_one_that_went_through(tmp_path: Path) -> None:
     rates = whole.history.column("lr")
     for last in (3, 6, 9):
         with pytest.raises(Stop):
-            run(tmp_path / "resumed", checkpoint_steps=2, on_audit=partial(stop, last))
+            run(tmp_path / "resumed", checkpoint_steps=2, callbacks=[OnAudit(partial(stop, last))])
     resumed = run(tmp_path / "resumed", checkpoint_steps=2)
     assert len(set(rates)) > 2, "there was something to carry over"
     assert resumed.history.column("lr") == rates

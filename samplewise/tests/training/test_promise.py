@@ -1,6 +1,7 @@
 """A promised share: what is proved of it, what steers towards it, and what is refused."""
 
 import copy
+import inspect
 import json
 import math
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, Weighte
 import samplewise as sw
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.training.promise import GAIN, SPAN, STEP, prove, steer_
-from small import evaluate, make_data, make_method, make_model, make_problem, same_weights
+from samplewise.training.spec import RunSpec
+from small import OnAudit, evaluate, make_data, make_method, make_model, make_problem, same_weights
 
 TUNE, PROVE = make_data(60, seed=2), make_data(80, seed=3)
 
@@ -79,8 +81,8 @@ def test_what_could_be_promised_instead_holds_for_all_constraints_together() -> 
     for _ in range(100):
         found = proof_of(torch.rand(300, 2, generator=draw), constraints, 0.8)
         assert not found.kept
-        assert found.instead is not None
-        first, second = (found.instead[name].upper for name in ("first", "second"))
+        assert found.achievable_bounds is not None
+        first, second = (found.achievable_bounds[name].upper for name in ("first", "second"))
         short += min(1.0, first) * min(1.0, second) < 0.8  # of uniform numbers the bound is the share
     assert short <= 5
     assert "For 80.00% it could be first <= " in found.message
@@ -89,7 +91,7 @@ def test_what_could_be_promised_instead_holds_for_all_constraints_together() -> 
 def test_too_few_samples_for_all_bounds_at_once_promise_nothing_instead() -> None:
     columns = torch.rand(30, 2, generator=torch.Generator().manual_seed(0))
     found = proof_of(columns, [sw.AtMost("first", 0.5), sw.AtMost("second", 0.5)], 0.9)
-    assert found.instead is None
+    assert found.achievable_bounds is None
     assert found.message.startswith("Not kept: 90.00% were asked for")
     assert "it could be" not in found.message
 
@@ -97,7 +99,7 @@ def test_too_few_samples_for_all_bounds_at_once_promise_nothing_instead() -> Non
 def test_a_run_proves_the_model_that_it_returns_with_what_it_was_trained_under() -> None:
     seen: list[tuple[dict[str, float], dict[str, float]]] = []
     method = make_method("sequential")
-    _, solution = run(method=method, on_audit=lambda *_: seen.append((method.margins, method.prices)))
+    _, solution = run(method=method, callbacks=[OnAudit(lambda *_: seen.append((method.margins, method.prices)))])
     found, again = promised(solution), sw.audit(make_problem(), solution.model, PROVE)
     assert found.audit.violated == again.violated
     assert found.share_at_least == pytest.approx(1 - again.violation_rate_upper)
@@ -286,7 +288,7 @@ def test_multipliers_and_costs_are_those_of_the_bound_that_was_trained_for() -> 
     method.steer_({"first": 5.0}, {"first": 0.25})
     method(torch.zeros(3), first=measure)
     (held,) = method.as_trained
-    assert method.multipliers("first", held.priced(measure)).tolist() == [0.0, 5.0, 5.0]
+    assert method.multipliers("first", held.signed_residual(measure)).tolist() == [0.0, 5.0, 5.0]
     torch.testing.assert_close(method.costs("first", measure), torch.tensor([0.0, 0.0, 5.0 * 0.1 / 3]))
 
 
@@ -412,6 +414,30 @@ def test_samples_of_any_make_are_compared_one_by_one() -> None:
         run(promise=sw.Promise(0.3, TUNE, arrays))
 
 
+def test_no_training_sample_is_read_before_training() -> None:
+    class Unread(Dataset[Any]):
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, number: int) -> Any:
+            raise AssertionError("read")
+
+    model, problem = make_model(), make_problem()
+    given = {name: each.default for name, each in inspect.signature(sw.fit).parameters.items()} | {
+        "problem": problem,
+        "model": model,
+        "train_data": Unread(),
+        "method": make_method("sequential"),
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "epochs": 1,
+        "batch_size": 50,
+        "audit_on": {"test": make_data(30, seed=9)},
+        "validation": sw.Validation(),
+        "promise": sw.Promise(0.3, TUNE, PROVE),
+    }
+    assert RunSpec(**given).known == {"train", "tune_on"}
+
+
 def test_what_is_audited_on_the_way_proves_nothing() -> None:
     with pytest.raises(DataError, match="expected prove_on to share no sample with test, but 80 of its 80"):
         run(audit_on={"test": PROVE})
@@ -431,8 +457,8 @@ def test_the_training_data_may_have_a_sampler_but_not_the_others() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": 0.9}, "the promise says what to reach: leave out target="),
-        ({"audit_every": 0}, "audit_every"),
+        ({"validation": sw.Validation(select="objective")}, "select"),
+        ({"explain_infeasibility": True}, "explain_infeasibility"),
         ({"audit_on": {"tune_on": make_data(20, seed=8)}}, "audit_on has a data set called 'tune_on'"),
         ({"method": make_method("none")}, "Unconstrained enforces nothing, so nothing can be steered"),
         ({"method": sw.FixedPenalty(make_problem().constraints, 1.0)}, "SequentialPenalty"),
@@ -493,9 +519,9 @@ def test_a_longer_run_needs_other_samples_for_its_proof(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_early_is_complete(tmp_path: Path) -> None:
-    _, first = run(checkpoint=tmp_path, epochs=30, patience=2)
+    _, first = run(checkpoint=tmp_path, epochs=30, validation=sw.Validation(patience=2))
     assert len(first.history.rows) < 30
-    _, again = run(checkpoint=tmp_path, epochs=30, patience=2)
+    _, again = run(checkpoint=tmp_path, epochs=30, validation=sw.Validation(patience=2))
     assert promised(again).to_dict() == promised(first).to_dict()
     with pytest.raises(ConfigurationError, match="is used up"):
         run(checkpoint=tmp_path, epochs=30)

@@ -17,7 +17,7 @@ from samplewise.errors import CheckpointError
 from samplewise.measures import psnr
 from samplewise.samples import mix, source_of
 from samplewise.storage import load_state, save_state
-from samplewise.training.plan import epoch_order
+from samplewise.training.batching import epoch_order
 from studies.watermark.networks.hidden import Discriminator, Hidden
 from studies.watermark.pipeline import Adversary, MarkedBatch
 

@@ -117,7 +117,7 @@ def test_images_that_may_have_been_trained_on_promise_nothing(
     (tmp_path / "runs/one/images.csv").write_bytes((judged[0] / "runs/one/images.csv").read_bytes())
     (tmp_path / "report.json").write_text(json.dumps(stored))
     (run,) = read_evaluation(tmp_path) or ()
-    assert run.splits[0].compared == compared
+    assert run.splits[0].n_comparisons == compared
     (bound,) = {row[5] for row in run.tables[0].rows if row[1] == "9"}  # no message of 9 is right
     assert bound == ("–" if compared == math.inf else "0%")  # noqa: RUF001
     assert ("confidence" in run.notes[-1]) == (compared < math.inf)

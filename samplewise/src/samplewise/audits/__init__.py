@@ -1,5 +1,5 @@
-"""What holds on a whole data set: audits, in memory or in a stream, and exact bounds for unseen samples."""
+"""What holds on a whole data set, and exact bounds for unseen samples."""
 
-from samplewise.audits.audit import Audit, ConstraintAudit, audit
+from samplewise.audits.audit import INFEASIBLE, Audit, ConstraintAudit, audit, check_target, selection_loss
 
-__all__ = ["Audit", "ConstraintAudit", "audit"]
+__all__ = ["INFEASIBLE", "Audit", "ConstraintAudit", "audit", "check_target", "selection_loss"]

@@ -1,6 +1,7 @@
 """What holds on a whole data set: any model, however it was trained, as it ships (eval mode, true bounds)."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,23 +10,28 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from samplewise.audits.binomial import check, must_hold, percentage
 from samplewise.audits.binomial import violation_rate_upper as violation_rate_upper
-from samplewise.audits.columns import check_given, evaluate_all
-from samplewise.audits.selection import selection_loss
-from samplewise.constraints import Constraint, ViolationStats
-from samplewise.errors import constraint_named
-from samplewise.masks import ByContent, present
-from samplewise.problem import Problem
-from samplewise.samples import Data, Feed, source_of
+from samplewise.audits.columns import check_given, evaluate_all, for_each_batch
+from samplewise.audits.streaming import QUANTILES, ConstraintTotals, Totals, TotalsAccumulator
+from samplewise.constraints import Constraint, ViolationStats, present
+from samplewise.errors import ConfigurationError, constraint_named, finite_number, whole_number
+from samplewise.problem import ByContent, Problem
+from samplewise.samples import Data, Feed, source_of, stream_loader
 
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+INFEASIBLE = 1e20
+"""The selection loss of a model that misses its target is at least this, of one that meets it at most half of it."""
+
+
+def _not_kept(what: str) -> ConfigurationError:
+    return ConfigurationError(f"{what} of an audit with keep_values=False cannot be known: audit with keep_values=True")
 
 
 @dataclass(frozen=True, eq=False)
 class ConstraintAudit(ByContent, ViolationStats):
-    """How one constraint fares on a data set, by its true bound and in the measure's units, sample by sample."""
+    """Violation of one constraint on a data set, by its true bound and in the measure's units."""
 
     samples: int = field(init=False)
     violated: int = field(init=False)
@@ -33,23 +39,40 @@ class ConstraintAudit(ByContent, ViolationStats):
     worst: float = field(init=False)
     share: float = field(init=False)
     constraint: Constraint
-    values: Tensor = field(repr=False)
-    """:meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from each sample's own
-    bound; NaN where a sample has no value."""
+    kept: Tensor | None = field(repr=False)
+    """The ``values``; None if they were not kept."""
     confidence: float
     """Of the upper bound on the violation rate."""
-    together: float = 1
-    """How many bounds hold at once with that confidence: the constraints times the models compared."""
-    excess: Tensor = field(init=False, repr=False)
-    """How far each sample lies beyond the bound, ``(N,)`` float64; the worst of its values where it has several, minus
-    infinity where it has none."""
+    n_comparisons: float = 1
+    """Number of bounds that hold at once with that confidence: the constraints times the models compared."""
+    totals: ConstraintTotals | None = field(default=None, repr=False)
+    """What is known where the values were not kept."""
 
     def __post_init__(self) -> None:
+        if self.totals is None:
+            counted = int((self.excess > -math.inf).sum())
+            stats = ViolationStats(counted, *ViolationStats.sums_of(self.excess))
+        else:
+            stats = self.totals.stats
+        found = {name: getattr(stats, name) for name in ("samples", "violated", "total", "worst")}
+        vars(self).update(**found, share=self.constraint.share)
+
+    @property
+    def values(self) -> Tensor:
+        """:meth:`Constraint.of` every sample, ``(N,)`` or ``(N, m)``: the measure, or its difference from the bound of
+        each sample; NaN where a sample has no value.
+        """
+        if self.kept is None:
+            raise _not_kept("values")
+        return self.kept
+
+    @cached_property
+    def excess(self) -> Tensor:
+        """How far each sample lies beyond the bound, ``(N,)`` float64; of several values the worst, and minus infinity
+        where a sample has no value.
+        """
         # Found in the measure's own precision, as training finds it: in another one a value at its bound may be beyond.
-        excess = self.constraint.worst_excess(self.values).double()
-        violated, total, worst = ViolationStats.sums_of(excess)
-        found = {"samples": int((excess > -math.inf).sum()), "violated": violated, "total": total, "worst": worst}
-        vars(self).update(**found, share=self.constraint.share, excess=excess)
+        return self.constraint.worst_excess(self.values).double()
 
     @cached_property
     def violators(self) -> Tensor:
@@ -58,38 +81,43 @@ class ConstraintAudit(ByContent, ViolationStats):
 
     @cached_property
     def quantiles(self) -> dict[float, float]:
-        """Quantiles of the values."""
+        """Quantiles of the values; to 0.05 % of their size where the values were not kept."""
+        if self.totals is not None:
+            return self.totals.quantiles
         values = present(self.values).double().numpy()
         return dict(zip(QUANTILES, np.quantile(values, QUANTILES).tolist(), strict=True)) if len(values) else {}
 
     @cached_property
     def violation_rate_upper(self) -> float:
         """Exact upper bound on the violation rate, by :func:`violation_rate_upper`, at once with all constraints'."""
-        return violation_rate_upper(self.violated, self.samples, self.confidence, self.together)
+        return violation_rate_upper(self.violated, self.samples, self.confidence, self.n_comparisons)
 
     def worst_violators(self, k: int = 10) -> list[tuple[int, float]]:
         """The ``k`` most violated samples as ``(number, violation)``, worst first."""
+        if self.totals is not None:
+            named = self.totals.worst_violators
+            if min(k, self.violated) > len(named):
+                raise _not_kept(f"more than the {len(named)} worst violators")
+            return list(named[:k])
         order = self.excess.argsort(descending=True, stable=True)[: min(k, self.violated)]
         return [(int(i), float(self.excess[i])) for i in order]
 
     @property
     def allowed_violators(self) -> list[tuple[int, float]]:
-        """The worst violators, as many as may be; :meth:`samplewise.Method.costs` says what each would have cost."""
+        """The worst violators, as many as are allowed; :meth:`samplewise.Method.costs` says what each would cost."""
         return self.worst_violators(self.allowed)
 
     def suggest(self, share: float = 0.99, confidence: float | None = None) -> Constraint:
         """The tightest bound that at least ``share`` of fresh samples like these meet, as a constraint ready to use.
 
-        Samples are those that have a value here.
-
-        It keeps its word with probability ``confidence``, the audit's if not given, whatever the distribution, where
-        the samples were not used in training: an order statistic of theirs, a nonparametric tolerance bound. It takes
-        some samples, such as 299 for 0.99 at 95 % confidence. What these samples themselves meet is in ``quantiles``.
+        This holds with probability ``confidence``, the audit's if not given, for any distribution, where the samples
+        were not used in training: the bound is an order statistic, a nonparametric tolerance bound. It takes some
+        samples with a value, such as 299 for 0.99 at 95 % confidence. What these samples meet is in ``quantiles``.
         """
         confidence = self.confidence if confidence is None else confidence
         if not self.samples:
             return self.constraint  # any bound holds where no sample has a value
-        needed = must_hold(self.samples, share, confidence, self.together)
+        needed = must_hold(self.samples, share, confidence, self.n_comparisons)
         bounded, values = self.excess[self.excess > -math.inf], present(self.values)
         reach = float(bounded.kthvalue(needed).values)
         # Adding to the bound rounds, so step outward, ever further, until the share is met as an audit counts it.
@@ -105,33 +133,40 @@ class ConstraintAudit(ByContent, ViolationStats):
         counts = ("samples", "violated", "satisfied", "share", "allowed", "met", "mean_violation", "worst")
         return {
             "constraint": str(self.constraint),
-            **{name: getattr(self, name) for name in (*counts, "confidence", "together", "violation_rate_upper")},
+            **{name: getattr(self, name) for name in (*counts, "confidence", "n_comparisons", "violation_rate_upper")},
             "quantiles": {f"{q:g}": value for q, value in self.quantiles.items()},
         }
 
 
 @dataclass(frozen=True, eq=False)
 class Audit(ByContent, Mapping[str, ConstraintAudit]):
-    """What holds on a whole data set, by its columns; ``audit["name"]`` is the part of one constraint."""
+    """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
 
     objectives: Tensor
-    """f_j of every sample, ``(N,)``."""
+    """f_j of every sample, ``(N,)``; empty if values were not kept."""
     measures: dict[str, Tensor]
-    """Every measure of every sample, those no constraint bounds included; NaN where a sample has no value."""
+    """Every measure of every sample, those no constraint bounds included; NaN where a sample has no value. Empty if
+    values were not kept."""
     bounds: tuple[Constraint, ...]
     confidence: float = 0.95
-    compared: float = 1
+    n_comparisons: float = 1
     """How many models were compared on these samples, this one among them: the bounds are corrected for so many
     (Bonferroni). ``math.inf`` if they were trained on: then nothing is said of others."""
+    totals: Totals | None = None
+    """What is known where values were not kept."""
 
     def __post_init__(self) -> None:
-        check(self.confidence, self.compared)
+        check(self.confidence, self.n_comparisons)
 
     @cached_property
     def constraints(self) -> dict[str, ConstraintAudit]:
-        """How each constraint fares, by its name."""
-        together = len(self.bounds) * self.compared
-        return {c.name: ConstraintAudit(c, c.of(self.measures), self.confidence, together) for c in self.bounds}
+        """The part of each constraint, by its name."""
+        total, found = len(self.bounds) * self.n_comparisons, {}
+        for c in self.bounds:
+            values = c.of(self.measures) if self.totals is None else None
+            totals = None if self.totals is None else self.totals.constraints[c.name]
+            found[c.name] = ConstraintAudit(c, values, self.confidence, total, totals)
+        return found
 
     def __getitem__(self, name: str) -> ConstraintAudit:
         found: ConstraintAudit = constraint_named(name, self.constraints)
@@ -146,26 +181,34 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
     @property
     def samples(self) -> int:
         """Number of samples."""
-        return len(self.objectives)
+        return len(self.objectives) if self.totals is None else self.totals.samples
 
     @cached_property
     def objective(self) -> float:
         """Mean objective."""
-        return float(self.objectives.double().mean())
+        return float(self.objectives.double().mean()) if self.totals is None else self.totals.objective
 
     @cached_property
     def means(self) -> dict[str, float]:
         """Mean of every measure, over the values that there are."""
+        if self.totals is not None:
+            return self.totals.means
         return {name: float(values.double().nanmean()) for name, values in self.measures.items()}
 
     @cached_property
     def violated(self) -> int:
-        """Samples that violate a constraint, whichever."""
-        return self._any(part.excess > 0 for part in self.values())
+        """Samples that violate some constraint."""
+        return self._any(part.excess > 0 for part in self.values()) if self.totals is None else self.totals.violated
 
     @cached_property
     def failed(self) -> int:
-        """Samples that violate a constraint which does not give them up."""
+        """Samples that violate some constraint and are not among its allowed violators."""
+        if self.totals is not None:
+            if all(part.share == 1 for part in self.values()):
+                return self.violated
+            if len(self) > 1:
+                raise _not_kept("how many samples fail several constraints with a share")
+            return sum(part.failed for part in self.values())
         return self._any((part.excess > 0) & ~part.constraint.left_out(part.excess) for part in self.values())
 
     def _any(self, masks: Iterable[Tensor]) -> int:
@@ -173,23 +216,25 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
 
     @property
     def met(self) -> bool:
-        """Whether each constraint holds for the share of samples that it asks for."""
-        return not self.failed
+        """Whether each constraint holds for the share of the samples that it asks for."""
+        return all(part.met for part in self.values())
 
     @cached_property
     def counted(self) -> int:
-        """Samples that have a value of some constraint: of these shares and bounds are."""
+        """Samples that have a value of some constraint, to which fractions and bounds refer."""
+        if self.totals is not None:
+            return self.totals.counted
         return self._any(part.excess > -math.inf for part in self.values()) if self.bounds else self.samples
 
     @property
     def satisfied(self) -> float:
-        """Share of the counted samples that meet all constraints; 1 if none is counted."""
+        """Fraction of the counted samples that meet all constraints; 1 if none is counted."""
         return (self.counted - self.violated) / self.counted if self.counted else 1.0
 
     @cached_property
     def violation_rate_upper(self) -> float:
         """Exact upper bound on the probability of violating any constraint, by :func:`violation_rate_upper`."""
-        return violation_rate_upper(self.violated, self.counted, self.confidence, self.compared)
+        return violation_rate_upper(self.violated, self.counted, self.confidence, self.n_comparisons)
 
     @cached_property
     def mean_violation(self) -> float:
@@ -199,8 +244,8 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
     def selection_loss(self, target: float | None = None) -> float:
         """One number to choose a model by, lower is better: feasible ones first, and among them the objective.
 
-        ``target`` is the share of samples that must meet all constraints; if None each constraint must hold for its own
-        share. See :func:`samplewise.audits.selection.selection_loss`.
+        ``target`` is the fraction of samples that must meet all constraints; if None each constraint must hold for its
+        own share. See :func:`samplewise.audits.audit.selection_loss`.
         """
         feasible, beyond = (self.met, self.failed) if target is None else (self.satisfied >= target, self.violated)
         return selection_loss(feasible, self.objective, beyond, self.mean_violation)
@@ -215,63 +260,94 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, without those of each sample."""
         parts = {name: part.to_dict() for name, part in self.constraints.items()}
-        sums = ("samples", "counted", "objective", "means", "violated", "satisfied", "met", "compared")
+        sums = ("samples", "counted", "objective", "means", "violated", "satisfied", "met", "n_comparisons")
         return {**{name: getattr(self, name) for name in (*sums, "violation_rate_upper")}, "constraints": parts}
 
     def __str__(self) -> str:
         lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
-        several, known = len(self.bounds) > 1, self.compared < math.inf
+        several, known = len(self.bounds) > 1, self.n_comparisons < math.inf
         for name, part in self.constraints.items():
             may = f", {part.allowed:,} may be" if part.share < 1 else ""
             if not part.samples:
                 lines.append(f"  {name}: {part.constraint} asks for nothing here: no sample has a value")
                 continue
-            held = f"{part.constraint} holds for {self._share(part)} ({part.violated:,} violated{may})"
+            held = f"{part.constraint} holds for {self._fraction(part)} ({part.violated:,} violated{may})"
             sizes = f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}"
             upper = self._upper(part.violation_rate_upper, " for all constraints at once" if several else "")
             lines.append(f"  {name}: {held}; {sizes}" + (f"; {upper}" if known else ""))
-            if named := [f"{number} (by {by:.3g})" for number, by in part.allowed_violators]:
-                lines.append(f"    given up: {', '.join(named[:5])}" + (", ..." if named[5:] else ""))
+            allowed = min(part.allowed, part.violated)
+            shown = min(allowed, 5 if part.totals is None else len(part.totals.worst_violators[:5]))
+            if named := [f"{number} (by {by:.3g})" for number, by in part.worst_violators(shown)]:
+                lines.append(f"    allowed violators: {', '.join(named)}" + (", ..." if allowed > shown else ""))
         if several:
-            held = f"{self._share(self)} meet every constraint ({self.violated:,} violated)"
+            held = f"{self._fraction(self)} meet every constraint ({self.violated:,} violated)"
             lines.append(f"  all: {held}" + (f"; {self._upper(self.violation_rate_upper)}" if known else ""))
         return "\n".join(lines if known else [*lines, "  used in training, all or in part: nothing follows for others"])
 
-    def _share(self, part: "ConstraintAudit | Audit") -> str:
-        """The share that is satisfied, and of which samples if some have no value."""
+    def _fraction(self, part: "ConstraintAudit | Audit") -> str:
+        """The satisfied fraction, and of which samples if some have no value."""
         counted = part.counted if isinstance(part, Audit) else part.samples
         among = f" of the {counted:,} samples that have a value" if counted < self.samples else ""
         return percentage(part.satisfied, digits=2) + among
 
     def _upper(self, rate: float, at_once: str = "") -> str:
-        corrected = f", corrected for {self.compared:,.10g} comparisons on these samples" if self.compared > 1 else ""
+        corrected = (
+            f", corrected for {self.n_comparisons:,.10g} comparisons on these samples" if self.n_comparisons > 1 else ""
+        )
         return (
             f"of samples like these, not used in training, at most {percentage(rate, math.ceil, 2)} are violated "
             f"({100 * self.confidence:.10g}% confidence{at_once}{corrected})"
         )
 
 
+def selection_loss(feasible: bool, objective: float, violated: int, mean_violation: float) -> float:
+    """One number that orders models as :func:`samplewise.fit` selects them, the lower the better.
+
+    For a feasible model it is the objective itself, so that tolerances such as a scheduler's ``threshold`` mean what
+    they mean for a loss. Infeasible models come after all feasible ones, ordered by the violated samples, 1e20 for
+    each, and between equal numbers by the mean violation, which adds less than one sample.
+    """
+    if feasible:
+        return min(objective, INFEASIBLE / 2)
+    # By its logarithm: a fraction of the mean violation itself would be lost beside the samples' number.
+    size = math.log2(min(max(mean_violation, sys.float_info.min), sys.float_info.max))
+    return INFEASIBLE * (violated + (size + 1023) / 2048)
+
+
+def check_target(target: float | None) -> float | None:
+    """The fraction of samples that must meet all constraints for a model to be feasible, or an error."""
+    if target is not None and not 0 <= finite_number(target, "target") <= 1:
+        raise ConfigurationError(f"expected a target in [0, 1], the required fraction of samples, got {target}")
+    return target
+
+
 def audit(
     problem: Problem,
     model: nn.Module,
-    data: Data | Feed,
+    data: Data | IterableDataset[Any] | Feed,
     *,
+    keep_values: bool = True,
+    worst: int = 100,
     confidence: float = 0.95,
-    compared: float = 1,
+    n_comparisons: float = 1,
     batch_size: int | None = None,
     device: torch.device | None = None,
 ) -> Audit:
     """Evaluate every sample once, in eval mode, and report what holds.
 
-    Under several processes every one must call: each evaluates its part and all get the whole result.
+    Under several processes every one must call: each evaluates its part and all get the whole result. A stream, an
+    IterableDataset, is read from its beginning to its end, in one process; its samples are numbered in that order.
 
     Args:
         problem: what to minimise and what must hold.
         model: any model; its training flag is left as it was.
         data: a Dataset or a DataLoader.
+        keep_values: whether the audit holds the measures of every sample. If not, memory does not grow with the data:
+            counts, means, the worst violators and the bounds are still exact, quantiles are to 0.05 %.
+        worst: number of violators of each constraint that are named if values are not kept.
         confidence: of the upper bounds on the violation rate.
-        compared: how many models these samples chose this one from, such as the audits of :func:`samplewise.fit`; the
-            bounds are corrected for it. ``math.inf`` if it was trained on them: then they say nothing of others.
+        n_comparisons: how many models were compared on these samples, such as the audits of :func:`samplewise.fit`;
+            the bounds are corrected for it. ``math.inf`` if it was trained on them: then they say nothing of others.
         batch_size: samples in a batch, which changes only speed and memory; the DataLoader's, or 256, if not given.
         device: where to evaluate; where the model's parameters are if not given.
 
@@ -284,7 +360,14 @@ def audit(
         >>> report["value"].satisfied, report["value"].violators
         (0.8, tensor([8, 9]))
     """
-    check(confidence, compared)
+    check(confidence, n_comparisons)
+    whole_number(worst, "worst", 1)
     device = check_given(problem, model, device)
-    columns = evaluate_all(problem, model, source_of(data), batch_size, device)
-    return Audit(columns.pop(""), columns, problem.constraints, confidence, compared)
+    stream = stream_loader(data, batch_size)
+    source: Feed | DataLoader[Any] = source_of(data) if stream is None else stream
+    if keep_values:
+        columns = evaluate_all(problem, model, source, batch_size, device)
+        return Audit(columns.pop(""), columns, problem.constraints, confidence, n_comparisons)
+    sums = TotalsAccumulator(problem.constraints, worst, device)
+    for_each_batch(problem, model, source, batch_size, device, lambda batch, counts: sums.add_(batch, counts=counts))
+    return Audit(torch.empty(0), {}, problem.constraints, confidence, n_comparisons, sums.totals())

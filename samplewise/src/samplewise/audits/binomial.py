@@ -7,37 +7,37 @@ from collections.abc import Callable
 from samplewise.errors import ConfigurationError, finite_number
 
 
-def violation_rate_upper(violated: int, samples: int, confidence: float, together: float = 1) -> float:
+def violation_rate_upper(violated: int, samples: int, confidence: float, n_comparisons: float = 1) -> float:
     """Exact (Clopper-Pearson) one-sided upper bound on the probability that a fresh sample is violated.
 
     It holds with probability ``confidence``, such as 0.95, where ``violated`` of ``samples`` drawn in the same way, and
     not used in training, are violated.
 
-    Several bounds hold ``together`` with that probability, however they depend on each other, if each takes its part of
-    the risk (Bonferroni). So does the bound of a model that is the best of so many on these samples. Training compares
-    without end: with ``math.inf`` the bound is 1, since samples that were trained on say nothing of others.
+    ``n_comparisons`` is the number of bounds that must hold simultaneously, such as one for each constraint, times the
+    number of models that were compared on these samples: each bound takes an equal part of the risk (Bonferroni). With
+    ``math.inf``, for samples that were trained on, the bound is 1: they say nothing about others.
 
     Example:
         >>> round(violation_rate_upper(0, 100, 0.95), 4)  # the "rule of three": about 3 / n
         0.0295
-        >>> round(violation_rate_upper(0, 100, 0.95, together=50), 4)
+        >>> round(violation_rate_upper(0, 100, 0.95, n_comparisons=50), 4)
         0.0667
     """
     from scipy.special import betainccinv  # here, so that importing the library stays quick
 
-    risk = (1 - confidence) / together
+    risk = (1 - confidence) / n_comparisons
     return 1.0 if violated >= samples else float(betainccinv(violated + 1, samples - violated, risk))
 
 
-def compared_in_series(audits: int) -> int:
-    """For how many models the last of so many audits of one data set counts, where nobody knows how many will follow.
+def comparisons_in_series(audits: int) -> int:
+    """The number of comparisons to correct the last of ``audits`` audits for, where more of them may follow.
 
-    1/2 + 1/6 + 1/12 + ... = 1: all their bounds hold together, whenever the series ends and whichever model is chosen.
+    1/2 + 1/6 + 1/12 + ... = 1: all bounds hold together, whenever the series ends and whichever model is chosen.
     """
     return audits * (audits + 1)
 
 
-def must_hold(samples: int, share: float, confidence: float, together: float = 1) -> int:
+def must_hold(samples: int, share: float, confidence: float, n_comparisons: float = 1) -> int:
     """Of how many samples a bound must hold, so that it holds for ``share`` of fresh ones with that confidence.
 
     It is the least number that leaves a :func:`violation_rate_upper` of at most ``1 - share``: the smallest k with
@@ -47,19 +47,19 @@ def must_hold(samples: int, share: float, confidence: float, together: float = 1
         >>> must_hold(300, 0.95, 0.95)
         292
     """
-    check(confidence, together)
+    check(confidence, n_comparisons)
     check_share(share, "; what these samples meet is in quantiles and worst")
 
     def upper(violated: int) -> float:
-        return violation_rate_upper(violated, samples, confidence, together)
+        return violation_rate_upper(violated, samples, confidence, n_comparisons)
 
     found = bisect_right(range(samples), (1 - share) * (1 + 1e-9), key=upper)
     if found:
         return samples - (found - 1)
-    if together == math.inf:
+    if n_comparisons == math.inf:
         raise ConfigurationError("these samples were trained on and promise nothing of others: take some that were not")
-    needed = math.ceil(math.log((1 - confidence) / together) / math.log(share) - 1e-9)
-    at_once = f", {together:g} bounds at once" if together > 1 else ""
+    needed = math.ceil(math.log((1 - confidence) / n_comparisons) / math.log(share) - 1e-9)
+    at_once = f", {n_comparisons:g} bounds at once" if n_comparisons > 1 else ""
     raise ConfigurationError(
         f"{samples:,} samples are too few to promise a bound for {100 * share:.10g}% of all others "
         f"({100 * confidence:.10g}% confidence{at_once}): it takes {needed:,}, or a share of at most "
@@ -103,12 +103,14 @@ def percentage(value: float, rounded: Callable[[float], int] = round, digits: in
     return f"{found:.{shown}f}%"
 
 
-def check(confidence: float, compared: float) -> None:
-    """Refuse a confidence, or a number of models compared, that cannot be."""
+def check(confidence: float, n_comparisons: float) -> None:
+    """Refuse a confidence or a number of comparisons that is out of range."""
     if not 0 < confidence < 1:
         raise ConfigurationError(f"expected a confidence between 0 and 1, such as 0.95, got {confidence}")
-    if not compared >= 1:
-        raise ConfigurationError(f"expected compared >= 1, the models compared on these samples, got {compared}")
+    if not n_comparisons >= 1:
+        raise ConfigurationError(
+            f"expected n_comparisons >= 1, the models compared on these samples, got {n_comparisons}"
+        )
 
 
 def check_share(share: float, instead: str = "") -> None:

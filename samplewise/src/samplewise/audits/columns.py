@@ -1,23 +1,26 @@
-"""Objective and measures of every sample of a data set, as columns."""
+"""A model evaluated on every sample of a data set, batch by batch or as columns."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from samplewise.errors import ConfigurationError, MeasureError
+from samplewise.errors import ConfigurationError, DataError, MeasureError
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
-from samplewise.samples import Feed, batch_size_of, in_order, to_device
+from samplewise.samples import Feed, batch_size_of, in_order, loader_like, mix, seeded, to_device
 from samplewise.storage import distributed
 from samplewise.storage.sharding import has_shards
 
-STRETCH = 2**20  # samples whose numbers are held at once
-Visit = Callable[[Evaluation], object] | None
+STRETCH = 2**20  # samples whose indices are held at once
+Visit = Callable[[Evaluation], object]
 
 
 def check_given(problem: Problem, model: nn.Module, device: torch.device | None) -> torch.device:
-    """Where to evaluate, where the model's parameters are if not given; or say what problem and model are instead."""
+    """The device to evaluate on, that of the model's parameters if not given; refuses arguments of other types."""
     for given, kind, what in ((problem, Problem, "a Problem"), (model, nn.Module, "the model as a torch.nn.Module")):
         if not isinstance(given, kind):
             raise ConfigurationError(
@@ -27,72 +30,109 @@ def check_given(problem: Problem, model: nn.Module, device: torch.device | None)
 
 
 def evaluate_all(
-    problem: Problem, model: nn.Module, feed: Feed, batch_size: int | None, device: torch.device, visit: Visit = None
+    problem: Problem,
+    model: nn.Module,
+    data: Feed | DataLoader[Any],
+    batch_size: int | None,
+    device: torch.device,
+    visit: Visit | None = None,
 ) -> dict[str, Tensor]:
     """Objective (under the empty name) and measures of every sample in eval mode, on the CPU.
 
     Where samples have different numbers of values, or a mask leaves some out, NaN takes their place. ``visit`` gets the
     evaluation of each batch, with its graph. Under several processes each evaluates a part of the samples, and all get
-    the whole.
+    the whole columns.
     """
-    length = feed.source.length
-    mine = distributed.share(length)
     pieces: dict[str, list[Tensor]] = {}
 
-    def keep(evaluation: Evaluation) -> None:
-        if mine and visit is not None:
+    def keep(evaluation: Evaluation, counts: bool) -> None:
+        if counts and visit is not None:
             visit(evaluation)
         for name, values in {"": evaluation.objective, **evaluation.measures}.items():
             found = values.detach().cpu()
             pieces.setdefault(name, []).append(found if found.is_floating_point() else found.float())
 
-    for_each_batch(problem, model, feed, batch_size, device, keep, differentiable=visit is not None)
-    return {name: _whole(name, parts, mine, length, device) for name, parts in pieces.items()}
+    samples = for_each_batch(problem, model, data, batch_size, device, keep, differentiable=visit is not None)
+    mine = distributed.part_of(samples)
+    return {name: _column(name, parts, mine, samples, device) for name, parts in pieces.items()}
 
 
 def for_each_batch(
     problem: Problem,
     model: nn.Module,
-    feed: Feed,
+    data: Feed | DataLoader[Any],
     batch_size: int | None,
     device: torch.device,
-    visit: Callable[[Evaluation], object],
+    visit: Callable[[Evaluation, bool], object],
     *,
     differentiable: bool = False,
-) -> None:
-    """Evaluate this process's part of the samples in eval mode, each once and in order; ``visit`` gets each batch.
+) -> int:
+    """Evaluate this process's part of the samples in eval mode, each once and in order; the number of all samples.
 
-    A process without samples gets one, to know the shapes, which is not to count.
+    ``visit`` gets the evaluation of each batch, and whether its samples count: a process without samples evaluates the
+    first one, to know names and shapes. ``data`` may be the DataLoader of a stream, an IterableDataset.
     """
-    length, size = feed.source.length, batch_size_of(feed, batch_size)
-    mine = distributed.share(length) or range(1)
+    # With shards of the model in all processes, all of them must call it, equally often. A stream has one process.
+    together = has_shards(model) and not isinstance(data, DataLoader)
 
     def first() -> Evaluation:
-        return problem.evaluate(model, to_device(next(feed.source.batches([torch.arange(1)])), device))
+        if isinstance(data, DataLoader):
+            one = next(iter(loader_like(data, data.dataset, batch_size=1)))
+        else:
+            one = next(data.source.batches([torch.arange(1)]))
+        return problem.evaluate(model, to_device(one, device))
 
-    together = has_shards(model)  # then all processes must call the model, equally often
-    calls = 0
+    calls = seen = 0
     with evaluation_mode(model):
-        one = first() if together else None
-        # By stretches of whole batches, so that the numbers of all samples are never held at once.
-        stretch = max(1, STRETCH // max(1, size)) * size or 1
-        for start in range(mine.start, mine.stop, stretch):
-            rows = range(start, min(start + stretch, mine.stop))
-            for batch, index in in_order(feed, batch_size=size, device=device, rows=rows):
-                with torch.set_grad_enabled(differentiable):
-                    evaluation = problem.evaluate(model, batch, index.to(device))
-                    evaluation.check_finite(problem.constraints)
-                    if not calls:
-                        refuse_broadcast(evaluation, first if one is None else lambda: one)
-                    visit(evaluation)
-                calls += 1
+        alone = first() if together else None
+        batches = _stream_batches(data) if isinstance(data, DataLoader) else _own_batches(data, batch_size)
+        for batch, index, counts in batches:
+            with torch.set_grad_enabled(differentiable):
+                on_device = None if index is None else index.to(device)
+                evaluation = problem.evaluate(model, to_device(batch, device), on_device)
+                if index is None:
+                    evaluation.index = torch.arange(seen, seen + len(evaluation.objective), device=device)
+                evaluation.check_finite(problem.constraints)
+                if not calls:
+                    refuse_broadcast(evaluation, first if alone is None else lambda: alone)
+                visit(evaluation, counts)
+            calls, seen = calls + 1, seen + len(evaluation.objective)
+        if isinstance(data, DataLoader):
+            if not calls:
+                raise DataError(f"the stream {type(data.dataset).__name__} gave no sample: expected at least one")
+            return seen
+        length = data.source.length
         if together:
             most = -(-length // distributed.replicas())  # samples of the first process, which no other has more of
-            for _ in range(-(-most // size) - calls):
+            for _ in range(-(-most // batch_size_of(data, batch_size)) - calls):
                 first()
+        return length
 
 
-def _whole(name: str, parts: Sequence[Tensor], mine: range, length: int, device: torch.device) -> Tensor:
+def _own_batches(feed: Feed, batch_size: int | None) -> Iterator[tuple[Any, Tensor | None, bool]]:
+    """The batches of this process's part with their samples' index, and whether they count."""
+    size, own = batch_size_of(feed, batch_size), distributed.part_of(feed.source.length)
+    rows = own or range(1)
+    # By stretches of whole batches, so that the indices of all samples are never held at once.
+    stretch = max(1, STRETCH // max(1, size)) * size or 1
+    for start in range(rows.start, rows.stop, stretch):
+        some = range(start, min(start + stretch, rows.stop))
+        for batch, index in in_order(feed, batch_size=size, rows=some):
+            yield batch, index, bool(own)
+
+
+def _stream_batches(loader: DataLoader[Any]) -> Iterator[tuple[Any, Tensor | None, bool]]:
+    """The batches of one pass; what is random in the stream depends on nothing, and leaves nothing behind."""
+    reading = iter(loader)
+    for number in count():
+        with seeded(mix("audit", number)):
+            batch = next(reading, reading)
+        if batch is reading:
+            return
+        yield batch, None, True
+
+
+def _column(name: str, parts: Sequence[Tensor], mine: range, length: int, device: torch.device) -> Tensor:
     """The column of all samples from the batches of ``mine``, as wide as the widest batch of any process."""
     several = parts[0].ndim > 1
     if sum(map(len, parts)) != max(len(mine), 1) or any((part.ndim > 1) is not several for part in parts):

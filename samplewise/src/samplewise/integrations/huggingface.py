@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from samplewise.audits import check_target
 from samplewise.audits.audit import Audit
-from samplewise.audits.binomial import compared_in_series
-from samplewise.audits.selection import check_target
+from samplewise.audits.binomial import comparisons_in_series
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, needed_for, whole_number
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
@@ -147,7 +147,9 @@ class ConstrainedMixin(Base):
         for name, width in zip(several, widths, strict=True):
             filled_up = torch.arange(measures[name].shape[1]) >= width.unsqueeze(1)
             measures[name] = measures[name].masked_fill(filled_up, math.nan)
-        audit = Audit(objective, measures, self.problem.constraints, compared=self._compared(metric_key_prefix))
+        audit = Audit(
+            objective, measures, self.problem.constraints, n_comparisons=self._n_comparisons(metric_key_prefix)
+        )
         masks = {each.measure: ~measures[each.measure].isnan() for each in audit.bounds}
         Evaluation(objective, measures, torch.arange(len(objective)), masks=masks).check_finite(audit.bounds)
         self.audits[metric_key_prefix] = audit
@@ -157,13 +159,13 @@ class ConstrainedMixin(Base):
         predictions: Any = tuple(column.numpy() for column in (objective, *measures.values()))
         return output._replace(predictions=predictions, metrics=holds | (output.metrics or {}))
 
-    def _compared(self, prefix: str) -> float:
+    def _n_comparisons(self, prefix: str) -> float:
         """How many models are compared by evaluations under one name, for its bounds to be corrected."""
         if prefix in ("train", "eval_train"):
             return math.inf
         before = sum(f"{prefix}_satisfied" in row for row in self.state.log_history)
         # A first one outside of training chooses nothing; any other may be one of a series that does.
-        return compared_in_series(before + 1) if before or self.is_in_train else 1
+        return comparisons_in_series(before + 1) if before or self.is_in_train else 1
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> Any:
         """The Trainer's; on a resume the method goes on too."""

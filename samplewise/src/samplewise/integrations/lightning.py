@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from samplewise.audits import check_target
 from samplewise.audits.audit import Audit, audit
-from samplewise.audits.binomial import compared_in_series
-from samplewise.audits.selection import check_target
+from samplewise.audits.binomial import comparisons_in_series
 from samplewise.errors import ConfigurationError, needed_for
 from samplewise.history import audit_row, round_row
 from samplewise.methods import Method
@@ -131,13 +131,13 @@ class Audits(L.Callback):
         def evaluate(module: L.LightningModule, batch: Any) -> tuple[Tensor, Measures]:
             return self.problem.function(module, trainer.precision_plugin.convert_input(batch))
 
-        distributed.share_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
+        distributed.broadcast_buffers_(pl_module, but=Method)  # whose statistics are its own, not the model's
         problem = Problem(evaluate, self.problem.constraints)
         self.made += 1
         judge = partial(audit, problem, pl_module, confidence=self.confidence, batch_size=self.batch_size)
         for name, data in self.data.items():
-            compared = math.inf if name == "train" else compared_in_series(self.made)
-            found = self.latest[name] = judge(data, compared=compared)
+            n_comparisons = math.inf if name == "train" else comparisons_in_series(self.made)
+            found = self.latest[name] = judge(data, n_comparisons=n_comparisons)
             row = audit_row(name, found, self.target)
             # Lightning would keep float32, in which models that differ may look the same; MPS has nothing longer.
             dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64

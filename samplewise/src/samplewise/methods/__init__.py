@@ -3,7 +3,7 @@
 from samplewise.methods.base import Method
 from samplewise.methods.lagrangian import AugmentedLagrangian
 from samplewise.methods.penalty import FixedPenalty, SequentialPenalty, Unconstrained
-from samplewise.methods.tally import Round
+from samplewise.methods.statistics import Round
 
 __all__ = [
     "AugmentedLagrangian",

@@ -1,40 +1,36 @@
-"""What all methods share: the call, and the loss that it gives."""
+"""The method: how the objective and the constraints of a batch become one scalar loss, and what a round is."""
 
 import contextlib
+import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError, MeasureError, constraint_named
-from samplewise.masks import at_bound
-from samplewise.methods.weighted import Weighted
-from samplewise.problem import Evaluation, Measures, broadcast, can_look, measure_of, parse
-from samplewise.schedules import Schedule
+from samplewise.constraints import Constraint, at_bound, check_constraints
+from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, constraint_named
+from samplewise.methods.coefficients import Coefficients
+from samplewise.methods.statistics import FullPrecision, Round, RoundStatistics
+from samplewise.problem import Evaluation, Fault, Measures, broadcast, measure_of, not_finite, on_host, parse
+from samplewise.schedules import AUTO, Schedule, for_each
 
 CHECK_EVERY = 100
-"""Steps between looks at an accelerator's notes of values that are not finite, for whoever runs a loop."""
+"""Steps between two calls of :meth:`Method.check` on an accelerator, for whoever runs a loop."""
 
 
-class Places(NamedTuple):
-    """Where in the tables of per-sample state a batch is: ``(B,)`` of this process, ``present`` if no padding."""
-
-    own: Tensor
-    present: Tensor | None
-    everyone: Tensor
-
-
-class Method(Weighted, ABC):
+class Method(FullPrecision, ABC):
     """Turns the objective and the measures of a batch into one scalar loss.
 
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
-    any batch size. In training mode, where gradients are enabled, the call also keeps the round's statistics;
+    any batch size. In training mode, where gradients are enabled, the call also updates the round's statistics;
     :meth:`step` ends the round.
 
+    A method is composed of ``coefficients``, tau of each constraint with its schedule, and ``statistics`` of the round.
     ``.half()`` or ``.to(dtype)`` of a method, or of a module that holds it, leave the method's state as it is.
 
     Args:
@@ -45,72 +41,68 @@ class Method(Weighted, ABC):
     enforces: ClassVar[bool] = True
     """Whether the constraints change the loss, so that their measures must carry gradients."""
     stateful: ClassVar[bool] = False
-    """Whether there is a state for each sample, so that a call needs the samples' numbers."""
+    """Whether there is a state for each sample, so that a call needs the samples' indices."""
     signed: ClassVar[bool] = False
-    """Whether :meth:`term` gets of an equality on which side of it a value lies, not only how far off it is."""
+    """Whether :meth:`term` gets the signed residual of an equality, not its absolute value."""
     kink: bool = False
-    """Whether the slope of the loss jumps where a bound is met, so that multipliers between 0 and tau fit there."""
+    """Whether the slope of the loss jumps at a bound, so that multipliers between 0 and tau are right there."""
 
     def __init__(self, constraints: Iterable[Constraint], schedule: Schedule | Mapping[str, Schedule]) -> None:
-        super().__init__(constraints, schedule)
+        super().__init__()
+        self.constraints = check_constraints(constraints)
         if self.enforces and not self.constraints:
             raise ConfigurationError(
                 f"expected at least one constraint for {type(self).__name__}, got none; for the objective alone use "
                 "Unconstrained()"
             )
-        self._read = self.tally.read_  # a module is slow to find its parts
+        schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
+        self.coefficients = Coefficients(self.constraints, schedules)
+        self.statistics = RoundStatistics(len(self.constraints), len(self._fault_errors()))
+        self._warned: set[str] = set()  # constraints of which a warning said that their tau is at its maximum
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
-        # Such as an error of at most 0.01 that training is to bring to -0.01: looked at in the first batch.
+        # Such as an error of at most 0.01 that training is to bring to -0.01: checked in the first batch.
         bounded = [each for each in self.constraints if self.enforces and not each.reference]
         self._beyond_zero = [each for each in bounded if 0 < each.upper < each.margin]
 
-    def locate(self, index: Tensor | None, present: Tensor | None) -> Places | None:
-        """Where the per-sample state of ``index`` is, for methods that have such; raises before anything is counted."""
+    # What a kind of method defines.
+
+    @abstractmethod
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    ) -> Tensor:
+        """What constraint i adds to the loss, for each entry of ``g``.
+
+        ``rows`` is what :meth:`locate` returned; ``present`` masks the samples ``(B,)``, if any are padding.
+        """
+
+    def cost(self, i: int, g: Tensor) -> Tensor:
+        """What constraint i adds to the loss at tau = 1 before training: the penalty that ``tau0="auto"`` balances."""
+        return self.term(i, g, 1.0)
+
+    @abstractmethod
+    def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
+        """Multiplier estimates of one constraint, of the shape of ``g``, for the samples ``index``.
+
+        Of an equality ``g`` is :meth:`samplewise.Constraint.signed`, and the multipliers have either sign.
+        """
+
+    def locate(self, index: Tensor | None, present: Tensor | None) -> Tensor | None:
+        """Rows of the per-sample state for ``index``, where there is such; raises before anything is counted."""
         return None
 
     def check_samples(self, count: int) -> None:
-        """Raise if the method cannot serve a data set of ``count`` samples, for methods with per-sample state."""
+        """Raise if the method has per-sample state for another number of samples than ``count``."""
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
         """Within it each process has the state of all samples, for methods with such; every process must enter."""
         yield
 
-    @property
-    def counts(self) -> bool:
-        """Whether a call now is part of training: a validation loss leaves no trace."""
-        return self.training and torch.is_grad_enabled()
+    def gather_(self) -> None:
+        """Make the first process's state that of the whole run; every process must call."""
+        self.statistics.gather_()
 
-    @abstractmethod
-    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
-        """What constraint i adds to the loss, for each entry of ``g``; ``places`` is what :meth:`locate` gave."""
-
-    def cost(self, i: int, g: Tensor) -> Tensor:
-        """What constraint i adds to the loss at tau = 1 while nothing is known: what ``tau0="auto"`` balances."""
-        return self.term(i, g, 1.0, None)
-
-    @abstractmethod
-    def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
-        """Multiplier estimates of one constraint, of the shape of ``g``, for the samples ``index``.
-
-        Of an equality ``g`` is :meth:`samplewise.Constraint.signed`, and so are the multipliers.
-        """
-
-    def costs(self, name: str, measure: Tensor) -> Tensor:
-        """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
-
-        To first order: its multiplier times what it lacks, over N. In a convex problem it is at least so much. Those
-        that meet it already cost nothing more. Under several processes every one must call.
-
-        Args:
-            name: of the constraint.
-            measure: what it bounds, of every sample of the training data in order, such as ``audit[name].values``.
-        """
-        constraint: Constraint = constraint_named(name, {each.name: each for each in self.as_trained})
-        with self.gathered():
-            lambdas = self.multipliers(name, at_bound(constraint.priced(measure)), torch.arange(len(measure)))
-        lacking = at_bound(constraint.excess(measure)).relu() / constraint.scale
-        return (lambdas.detach().abs() * lacking).reshape(len(measure), -1).sum(1) / len(measure)
+    # The loss of a batch.
 
     def __call__(
         self,
@@ -133,7 +125,7 @@ class Method(Weighted, ABC):
                 same shape, leaves out never counts. Where the objective carries a gradient the bounded ones must too,
                 unless nothing is enforced.
         """
-        # A module's own way to forward takes a tenth of the time of a call, so it is gone where somebody waits on it.
+        # nn.Module's way to forward takes a tenth of the time of a call, so it is taken only where there are hooks.
         hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
         if hooks or self._compiled_call_impl is not None:
             loss: Tensor = super().__call__(objective, index=index, sample_weight=sample_weight, **measures)
@@ -159,6 +151,117 @@ class Method(Weighted, ABC):
             if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
                 self._check_square(name, measure)
         return self.loss(evaluation)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a call now is part of training: a validation loss leaves no trace."""
+        return self.training and torch.is_grad_enabled()
+
+    def loss(self, evaluation: Evaluation) -> Tensor:
+        """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
+        objective, weight, coefficients = evaluation.objective, evaluation.sample_weight, self.coefficients
+        if not objective.is_cpu and objective.device != coefficients.taus.device:
+            device, own = str(objective.device), coefficients.taus.device
+            raise MeasureError(f"the objective is on {device}, the method on {own}: call method.to({device!r})")
+        present = None if weight is None else weight > 0
+        host, counts = on_host(objective), self.counts
+        if self._beyond_zero and not torch.compiler.is_compiling():
+            self._check_margins(evaluation)
+        margins: Sequence[float] | Tensor | None = None
+        if coefficients.is_steered:
+            margins = coefficients.margins.tolist() if host else coefficients.margins
+        excesses = self._excesses(evaluation, margins)
+        rows = self.locate(evaluation.index, present) if self.stateful else None
+        if counts:
+            self._count(evaluation, excesses, present, host)
+            if coefficients.estimating:
+                self._estimate_tau0(objective, excesses, present)
+        total = objective
+        if self.enforces:
+            # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
+            taus: Sequence[float] | Tensor = coefficients.taus.tolist() if host else coefficients.taus
+            if coefficients.estimating and not counts:
+                taus = self._taus_before_training()
+            for i, (constraint, excess) in enumerate(zip(self.constraints, excesses, strict=True)):
+                if self.signed and constraint.equality:
+                    g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)
+                else:
+                    g = constraint.tightened(excess, None if margins is None else margins[i])
+                term = self.term(i, g, taus[i], rows, present)
+                total = total + (term if term.ndim == 1 else term.sum(1))
+        if weight is None or present is None:
+            return total.mean()
+        # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
+        kept = torch.where(present, total, 0.0) * weight
+        return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
+
+    def _excesses(self, evaluation: Evaluation, margins: Sequence[float] | Tensor | None) -> list[Tensor]:
+        """The excess over each true bound, of the measures' shapes."""
+        needed = self.enforces and torch.is_grad_enabled() and evaluation.objective.requires_grad
+        found = []
+        for i, constraint in enumerate(self.constraints):
+            if needed and not evaluation.measures[constraint.measure].requires_grad:
+                raise MeasureError(
+                    f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
+                    "the constraint would not be enforced. Compute it from the model's output without detach(), "
+                    "torch.no_grad() or rounding"
+                )
+            excess = constraint.excess(constraint.of(evaluation.measures))
+            # A missing value is put at the bound that training uses: there it costs nothing and has no gradient.
+            bound = -constraint.margin if margins is None else -margins[i]
+            found.append(evaluation.filled(constraint, excess, bound))
+        return found
+
+    def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, host: bool) -> None:
+        """Add the batch to the round's statistics, unless it holds values that are not finite."""
+        columns = [evaluation.objective.detach()]
+        for excess in excesses:
+            excess = excess.detach()
+            # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
+            columns.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
+        values = torch.stack(columns)  # a copy: the caller may change the objective before it is summed
+        if present is not None:
+            values = values.where(present, 0.0)
+        statistics = self.statistics
+        if not host:
+            statistics.note_(0, ~values.isfinite(), evaluation.index)
+            statistics.add_(values, present)
+        elif not statistics.read_(values, values.shape[1] if present is None else int(present.sum())):
+            evaluation.check_finite(self.constraints, step=statistics.calls)
+        if evaluation.masks:
+            for i, constraint in enumerate(self.constraints):
+                if (mask := evaluation.masks.get(constraint.measure)) is not None:
+                    missing = ~(mask if mask.ndim == 1 else mask.any(1))
+                    statistics.missing[i] += (missing if present is None else missing & present).sum()
+
+    def _estimate_tau0(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
+        """Improve the estimate of tau0, where it is ``"auto"``, by the gradients of a batch."""
+        if torch.compiler.is_compiling():
+            raise ConfigurationError(
+                "tau0='auto' needs the gradients of the first batches, which a compiled method cannot give: take the "
+                "first round before torch.compile(method), compile the model alone, or give tau0 as a number"
+            )
+        here = slice(None) if present is None else present
+
+        def costs() -> Iterator[tuple[int, Tensor, Tensor]]:
+            for i in self.coefficients.auto:
+                g = self.constraints[i].tightened(excesses[i])[here]
+                cost = self.cost(i, g.abs())
+                yield i, cost if cost.ndim == 1 else cost.sum(1), (g > 0) if g.ndim == 1 else (g > 0).any(1)
+
+        with torch.enable_grad():
+            self.coefficients.estimate_tau0_(objective[here].mean(), costs())
+
+    def _taus_before_training(self) -> Tensor:
+        """The weights of a loss that is not trained on while ``tau0="auto"`` is being estimated: 1 where unknown."""
+        taus = self.coefficients.taus
+        if not torch.compiler.is_compiling() and bool(taus.isnan().any()):
+            warnings.warn(
+                "tau0='auto' is estimated in the first batch of training, and there was none yet: until then the loss "
+                "takes tau = 1. For another one give tau0 as a number",
+                stacklevel=4,
+            )
+        return taus.nan_to_num(1.0)
 
     def _check_square(self, name: str, measure: Tensor) -> None:
         """As many values for a sample as there are samples may be chance; with another batch size too it is a slip."""
@@ -187,106 +290,167 @@ class Method(Weighted, ABC):
                 )
         self._beyond_zero = []
 
-    def loss(self, evaluation: Evaluation) -> Tensor:
-        """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
-        objective, weight = evaluation.objective, evaluation.sample_weight
-        if not objective.is_cpu and objective.device != self.weights.device:
-            device = str(objective.device)
-            raise MeasureError(
-                f"the objective is on {device}, the method on {self.weights.device}: call method.to({device!r})"
-            )
-        present = None if weight is None else weight > 0
-        differentiated = torch.is_grad_enabled()
-        needed, excesses = self.enforces and differentiated and objective.requires_grad, []
-        look = can_look(objective)
-        if self._beyond_zero and not torch.compiler.is_compiling():
-            self._check_margins(evaluation)
-        margins = (self.tightening.tolist() if look else self.tightening) if self._steered else None
-        for i, constraint in enumerate(self.constraints):
-            # What is left out is put at the bound that training sees: there it costs nothing, and pulls at nothing.
-            excess = constraint.excess(constraint.of(evaluation.measures))
-            excess = evaluation.filled(constraint, excess, -(margins[i] if margins is not None else constraint.margin))
-            if needed and not evaluation.measures[constraint.measure].requires_grad:
-                raise MeasureError(
-                    f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
-                    "the constraint would not be enforced. Compute it from the model's output without detach(), "
-                    "torch.no_grad() or rounding"
-                )
-            excesses.append(excess)
-        places = self.locate(evaluation.index, present) if self.stateful else None
-        if differentiated and self.training:
-            self._count(evaluation, excesses, present, look)
-            if self._looking:
-                self._look(objective, excesses, present)
-        total = objective
-        if self.enforces:
-            # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
-            taus: Sequence[float] | Tensor = self.weights.tolist() if look else self.weights
-            if self._looking and not self.counts:
-                taus = self._before_training()
-            for i, excess in enumerate(excesses):
-                constraint = self.constraints[i]
-                if self.signed and constraint.equality:
-                    g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)
-                else:
-                    g = constraint.tightened(excess, None if margins is None else margins[i])
-                term = self.term(i, g, taus[i], places)
-                total = total + (term if term.ndim == 1 else term.sum(1))
-        if weight is None or present is None:
-            return total.mean()
-        # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
-        kept = torch.where(present, total, 0.0) * weight
-        return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
+    # Rounds.
 
-    def _before_training(self) -> Tensor:
-        """The weights of a loss that is not trained on while ``tau0="auto"`` may be open: 1 where it is."""
-        if not torch.compiler.is_compiling() and bool(self.weights.isnan().any()):
+    def _fault_errors(self) -> list[Callable[[Fault], SamplewiseError]]:
+        """Makers of the errors for what is checked: the objective, then each constraint's measure."""
+        return [partial(not_finite, what) for what in ("the objective", *map(measure_of, self.constraints))]
+
+    def check(self, *, everywhere: bool = False) -> None:
+        """Raise if a bad value was noted on an accelerator since the last check (waits for it).
+
+        With ``everywhere`` in any process: every one must call, and all raise.
+        """
+        found = self.statistics.first_fault_(everywhere=everywhere)
+        if found is not None:
+            checked, fault = found
+            raise self._fault_errors()[checked](fault)
+
+    def summary(self) -> Round:
+        """The round so far, over all processes, each of which must call; nothing changes."""
+        self.check(everywhere=True)  # if only one raised, the others would wait for it
+        return self.statistics.round(self.rounds, self.taus, [each.share for each in self.constraints])
+
+    def step(self) -> Round:
+        """End the round: return its summary, let tau grow, start new statistics (outer loop, section III).
+
+        tau is kept while the constraint, for the share of the samples that it asks for, has been met for three rounds
+        or more: the multipliers are below tau then, and more would change nothing. With a margin tau grows on, since
+        training asks for more than the true bound. A warning says, once, that a constraint is not met although its tau
+        is at its maximum.
+        """
+        summary = self.summary()
+        if not summary.samples:
             warnings.warn(
-                "tau0='auto' is found in the first batch of training, and there was none yet: until then the loss "
-                "takes tau = 1. For another one give tau0 as a number",
-                stacklevel=4,
+                "step() ends a round without a sample: only calls in training mode with gradients enabled count. Call "
+                "the method on the round's batches first, outside of torch.no_grad()",
+                stacklevel=2,
             )
-        return self.weights.nan_to_num(1.0)
+        self.coefficients.step_(summary.constraints.values())
+        self.statistics.start_()
+        self._warn_at_maximum(summary)
+        return summary
 
-    def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, look: bool) -> None:
-        """Add the batch to the round's statistics, unless it holds values that are not finite: ``look`` at once."""
-        # A copy, since its batch waits to be added up, and the caller may change it meanwhile; the rest is our own.
-        columns = [evaluation.objective.detach().clone()]
-        for excess in excesses:
-            excess = excess.detach()
-            # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
-            columns.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
-        if present is not None:
-            columns = [column.where(present, 0.0) for column in columns]
-        if not look:
-            values = torch.stack(columns)
-            self.tally.note_(0, ~values.isfinite(), evaluation.index)
-            self.tally.add_(values, present)
-        elif not self._read(columns, columns[0].numel() if present is None else int(present.sum())):
-            evaluation.check_finite(self.constraints, step=self.tally.calls)
-        if evaluation.masks:
-            for i, constraint in enumerate(self.constraints):
-                if (mask := evaluation.masks.get(constraint.measure)) is not None:
-                    none = ~(mask if mask.ndim == 1 else mask.any(1))
-                    self.tally.without[i] += (none if present is None else none & present).sum()
+    def _warn_at_maximum(self, summary: Round) -> None:
+        for name in self.at_maximum:
+            if summary.samples and name not in self._warned:
+                self._warned.add(name)
+                stats = summary[name]
+                may = f", where {stats.allowed} may be" if stats.share < 1 else ""
+                warnings.warn(
+                    f"tau of {name!r} has reached its maximum, {summary.taus[name]:g}, with {stats.violated} of "
+                    f"{stats.samples} samples violated{may}, worst by {stats.worst:.3g}: the constraints may not be "
+                    "satisfiable together, or need a larger maximum=",
+                    stacklevel=3,
+                )
 
-    def _look(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
-        """Find the first tau, where it is left open, or come nearer to it, from the gradients of a batch."""
-        if torch.compiler.is_compiling():
-            raise ConfigurationError(
-                "tau0='auto' looks at the gradients of the first batches, which a compiled method cannot: take the "
-                "first round before torch.compile(method), compile the model alone, or give tau0 as a number"
-            )
-        here = slice(None) if present is None else present
+    def steer_(self, taus: Mapping[str, float], margins: Mapping[str, float]) -> None:
+        """Set tau and margin of every constraint from outside; the schedules have no effect from now on.
 
-        def costs() -> Iterator[tuple[int, Tensor, Tensor]]:
-            for i in self._open:
-                g = self.constraints[i].tightened(excesses[i])[here]
-                cost = self.cost(i, g.abs())
-                yield i, cost if cost.ndim == 1 else cost.sum(1), (g > 0) if g.ndim == 1 else (g > 0).any(1)
+        Both are part of the state; the constraints keep their own margins.
+        """
+        self.coefficients.steer_(taus, margins)
 
-        with torch.enable_grad():
-            self.balance.look_(objective[here].mean(), costs())
-        for i, rule in enumerate(self.rules()):
-            self.weights[i] = rule.first
-        self._look_again()
+    @property
+    def rounds(self) -> int:
+        """Number of complete rounds."""
+        return int(self.coefficients.rounds)
+
+    @property
+    def taus(self) -> dict[str, float]:
+        """The present weight of each constraint; NaN where it is ``"auto"`` and there was no batch yet."""
+        return self.coefficients.named(self.coefficients.taus)
+
+    @property
+    def tau(self) -> float:
+        """The present weight, where all constraints have the same."""
+        taus = self.taus
+        if len(set(map(str, taus.values()))) > 1:  # as text, since NaN is unlike itself
+            raise ConfigurationError(f"the constraints have different weights, {taus}: read method.taus")
+        return next(iter(taus.values()), 0.0)
+
+    @property
+    def tau0s(self) -> dict[str, float]:
+        """The weight of each constraint in the first round; NaN where it is ``"auto"`` and there was no batch yet."""
+        return {each.name: rule.first for each, rule in zip(self.constraints, self.coefficients.rules(), strict=True)}
+
+    @property
+    def trained_taus(self) -> dict[str, float]:
+        """The weight of each constraint that the model was last trained under, with which multipliers are estimated.
+
+        After :meth:`step`, until the next batch, that is tau of the round before: the model is still its minimiser.
+        """
+        coefficients = self.coefficients
+        return coefficients.named(coefficients.taus if self.statistics.open else coefficients.last[:, 0])
+
+    @property
+    def margins(self) -> dict[str, float]:
+        """By how much each constraint is tightened at present, in its measure's units."""
+        return self.coefficients.named(self.coefficients.margins)
+
+    @property
+    def as_trained(self) -> tuple[Constraint, ...]:
+        """The constraints with their present margins, to which the multipliers belong."""
+        return tuple(replace(each, margin=self.margins[each.name]) for each in self.constraints)
+
+    @property
+    def at_maximum(self) -> list[str]:
+        """The constraints that were not met in the last round although tau was at its maximum."""
+        return self.coefficients.at_maximum()
+
+    @property
+    def estimates_tau0(self) -> bool:
+        """Whether a call in training differentiates the batch, to estimate the first tau."""
+        return self.coefficients.estimating
+
+    def costs(self, name: str, measure: Tensor) -> Tensor:
+        """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
+
+        To first order: the sample's multiplier times its violation, over N; a lower bound in a convex problem, and
+        zero for samples that meet it. Under several processes every one must call.
+
+        Args:
+            name: of the constraint.
+            measure: what it bounds, of every sample of the training data in order, such as ``audit[name].values``.
+        """
+        constraint: Constraint = constraint_named(name, {each.name: each for each in self.as_trained})
+        with self.gathered():
+            residual = at_bound(constraint.signed_residual(measure))
+            lambdas = self.multipliers(name, residual, torch.arange(len(measure)))
+        violation = at_bound(constraint.excess(measure)).relu() / constraint.scale
+        return (lambdas.detach().abs() * violation).reshape(len(measure), -1).sum(1) / len(measure)
+
+    def _is_equality(self, name: str) -> bool:
+        return any(each.equality for each in self.constraints if each.name == name)
+
+    # State.
+
+    def _identity(self) -> str:
+        return f"{type(self).__name__} over {', '.join(constraint.name for constraint in self.constraints)}"
+
+    def get_extra_state(self) -> Tensor:
+        """The kind of the method and the names of its constraints, as bytes: checkpoints hold tensors only."""
+        return torch.tensor(list(self._identity().encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse the state of another kind of method, or of other constraints."""
+        found = bytes(state.tolist()).decode(errors="replace")
+        if found != self._identity():
+            raise CheckpointError(f"expected the state of {self._identity()}, got that of {found}")
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load a state of the same kind of method over constraints of the same names, whole or not at all."""
+        before = {name: value.clone() for name, value in self.state_dict().items()}
+        try:
+            return super().load_state_dict(state_dict, strict=strict, assign=assign)
+        except (RuntimeError, AttributeError, TypeError) as error:
+            super().load_state_dict(before)
+            raise CheckpointError(
+                f"this state is of another method, other constraints or other data than {type(self).__name__} over "
+                f"{[str(constraint) for constraint in self.constraints]}: load it into the method it was saved from "
+                f"({' '.join(str(error).split())})"
+            ) from error
+
+    def extra_repr(self) -> str:
+        pairs = zip(self.constraints, self.taus.values(), strict=True)
+        return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)

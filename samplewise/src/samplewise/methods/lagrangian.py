@@ -2,8 +2,9 @@
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,14 @@ from samplewise.errors import (
     finite_number,
     whole_number,
 )
-from samplewise.methods.base import Method, Places
-from samplewise.methods.table import MultiplierTable
-from samplewise.problem import Fault, can_look, check_index, measure_of
+from samplewise.methods.base import Method
+from samplewise.methods.multipliers import MultiplierStore
+from samplewise.problem import Fault, check_index, measure_of, on_host
 from samplewise.schedules import Schedule
 from samplewise.storage import distributed
 
-STEP = 0.05  # of a multiplier by default, as a share of tau: half of what momentum 0.9 can follow
-OUTSIDE, REPEATED = -2, -1  # what can be wrong with a sample index: the last two things that are watched
+STEP = 0.05  # of a multiplier by default, as a fraction of tau: half of what momentum 0.9 can follow
+OUTSIDE, REPEATED = -2, -1  # faults of a sample index, the last two of the checked values
 
 
 class AugmentedLagrangian(Method):
@@ -90,32 +91,33 @@ class AugmentedLagrangian(Method):
             raise ConfigurationError(f"expected maximum > 0, got {maximum}; leave it out for no limit")
         self.multiplier_step = multiplier_step
         self.maximum = maximum
-        self._tables = nn.ModuleList(MultiplierTable(samples, measure_of(each)) for each in self.constraints)
-
-    def _table(self, i: int) -> MultiplierTable:
-        return cast(MultiplierTable, self._tables[i])
+        stores = tuple(MultiplierStore(samples, measure_of(each)) for each in self.constraints)
+        self.stores = nn.ModuleList(stores)
+        self._stores = stores  # the same: a ModuleList is slow to index
 
     @property
     def tables(self) -> dict[str, Tensor]:
         """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``; every process must ask for them."""
-        return {each.name: self._table(i).everywhere()[: self.samples] for i, each in enumerate(self.constraints)}
+        return {
+            each.name: store.everywhere()[: self.samples]
+            for each, store in zip(self.constraints, self._stores, strict=True)
+        }
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
-        tables = [self._table(i) for i in range(len(self.constraints))]
-        tables = [table for table in tables if table.whole is None]  # else it is entered already
+        stores = [store for store in self._stores if store.whole is None]  # else it is entered already
         try:
-            for table in tables:
-                table.whole = table.everywhere()
+            for store in stores:
+                store.whole = store.everywhere()
             yield
         finally:
-            for table in tables:
-                table.whole = None
+            for store in stores:
+                store.whole = None
 
     def gather_(self) -> None:
         super().gather_()
-        for i in range(len(self.constraints)):
-            self._table(i).gather_()
+        for store in self._stores:
+            store.gather_()
 
     def check_samples(self, count: int) -> None:
         if count != self.samples:
@@ -124,42 +126,46 @@ class AugmentedLagrangian(Method):
                 f"{count}: build the method with samples={count}, or give the data set it was built for"
             )
 
-    def locate(self, index: Tensor | None, present: Tensor | None) -> Places:
-        own = everyone = self._rows(index, present)
-        if self.counts:
-            everyone = distributed.all_gather(own)
-            ordered = everyone.sort().values
+    def locate(self, index: Tensor | None, present: Tensor | None) -> Tensor:
+        """Rows of this process's batch; in training those of all processes' batches."""
+        rows = self._rows(index, present)
+        if not self.counts:
+            return rows
+        rows = distributed.all_gather(rows)
+        if on_host(rows):
+            numbers = rows.tolist()
+            if len(set(numbers)) < len(numbers):
+                self._refuse(REPEATED, {n for n, times in Counter(numbers).items() if times > 1 and n < self.samples})
+        elif len(rows) > 1:
+            ordered = rows.sort().values
             repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
-            self._refuse(REPEATED, repeated, ordered[1:])
-        return Places(own, present, everyone)
+            self.statistics.note_(REPEATED, repeated.unsqueeze(0), ordered[1:])
+        return rows
 
     def _rows(self, index: Tensor | None, present: Tensor | None = None) -> Tensor:
-        """The rows of the tables that belong to the sample indices, in range; padding gets the spare last row."""
+        """The rows of the stores for the sample indices; padding gets the spare last row."""
         if index is None:
             raise SampleIndexError(
                 "the augmented Lagrangian keeps a multiplier for each sample: give index=..., the sample's number in "
                 "the data set (fit does so by itself)"
             )
+        if on_host(index):
+            numbers = (index if present is None else index[present]).tolist()
+            if numbers and (min(numbers) < 0 or max(numbers) >= self.samples):
+                self._refuse(OUTSIDE, {n for n in numbers if not 0 <= n < self.samples})
+            return index if present is None else torch.where(present, index, self.samples)
         outside = (index < 0) | (index >= self.samples)
-        if present is not None:
-            outside &= present
-        self._refuse(OUTSIDE, outside, index)
-        if present is not None:
-            index = torch.where(present, index, self.samples)
-        # Where the error is only noted, a wild index would end the process with no word of why.
-        return index if can_look(index) else torch.where(outside, self.samples, index)
+        wrong = outside if present is None else outside & present
+        self.statistics.note_(OUTSIDE, wrong.unsqueeze(0), index)
+        # The error is raised only later, and until then a wild index would end the process without a word.
+        return torch.where(outside if present is None else outside | ~present, self.samples, index)
 
-    def _refuse(self, kind: int, bad: Tensor, index: Tensor) -> None:
-        """Raise for the sample indices that are ``bad``, at once or later."""
-        if can_look(bad):
-            if bool(bad.any()):
-                wrong = sorted(set(index[bad].tolist()))
-                raise self._watched()[kind](Fault(wrong, len(wrong), step=None))
-        elif len(bad):
-            self.tally.note_(kind, bad.unsqueeze(0), index)
+    def _refuse(self, kind: int, wrong: set[int]) -> None:
+        if wrong:
+            raise self._fault_errors()[kind](Fault(sorted(wrong), len(wrong), step=None))
 
-    def _watched(self) -> list[Callable[[Fault], SamplewiseError]]:
-        return [*super()._watched(), self._outside, self._repeated]
+    def _fault_errors(self) -> list[Callable[[Fault], SamplewiseError]]:
+        return [*super()._fault_errors(), self._outside, self._repeated]
 
     def _outside(self, fault: Fault) -> SampleIndexError:
         return SampleIndexError(
@@ -173,17 +179,21 @@ class AugmentedLagrangian(Method):
             "would follow only one of them. Sample without replacement, or give padding sample_weight 0"
         )
 
-    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
-        assert places is not None  # since locate always gives them
-        table = self._table(i)
-        known = table.known(places, g, trains=self.counts)
-        equality = self.constraints[i].equality
-        shifted = known + tau * g if equality else torch.relu(known + tau * g)
-        if self.counts:
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    ) -> Tensor:
+        assert rows is not None  # since locate always gives them
+        store, equality, counts = self._stores[i], self.constraints[i].equality, self.counts
+        known = store.known(rows, g, trains=counts)
+        shifted = known + tau * g
+        if not equality:
+            shifted = torch.relu(shifted)
+        if counts:
             step = STEP * tau if self.multiplier_step is None else self.multiplier_step
-            moved = known + step * g.detach()
-            lowest = -self.maximum if equality else 0.0
-            table.move_(places, moved.clamp(lowest, self.maximum))
+            moved = (known + step * g.detach()).clamp(-self.maximum if equality else 0.0, self.maximum)
+            if present is not None:
+                moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
+            store.move_(rows, moved)
         return (shifted.square() - known.square()) * (0.5 / tau)
 
     def cost(self, i: int, g: Tensor) -> Tensor:
@@ -194,8 +204,7 @@ class AugmentedLagrangian(Method):
 
         Of an equality ``lambda_j + tau h_j`` with its signed h, of either sign.
         """
-        tau, table = constraint_named(name, self.prices), self._table(list(self.taus).index(name))
+        tau, store = constraint_named(name, self.trained_taus), self._stores[list(self.taus).index(name)]
         rows = self._rows(None if index is None else check_index(index, g[:, 0] if g.ndim > 1 else g))
-        rows = rows.to(self.weights.device)
-        known = table.known(Places(rows, None, rows), g, trains=False).to(g)
+        known = store.known(rows.to(store.values.device), g, trains=False).to(g)
         return known + tau * g if self._is_equality(name) else torch.relu(known + tau * g)

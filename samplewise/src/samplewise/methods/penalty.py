@@ -8,7 +8,7 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, constraint_named, finite_number
-from samplewise.methods.base import Method, Places
+from samplewise.methods.base import Method
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
 
@@ -47,7 +47,9 @@ class SequentialPenalty(Method):
         self.penalty = penalty or Linear()
         self.kink = self.penalty.kink
 
-    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    ) -> Tensor:
         return tau * self.penalty.value(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
@@ -55,7 +57,7 @@ class SequentialPenalty(Method):
 
         Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h.
         """
-        tau = constraint_named(name, self.prices)
+        tau = constraint_named(name, self.trained_taus)
         if self._is_equality(name):
             return self.penalty.multiplier(g.abs(), tau) * g.sign()
         return self.penalty.multiplier(g, tau)
@@ -86,12 +88,14 @@ class FixedPenalty(Method):
             {name: _fixed(each) for name, each in weight.items()} if isinstance(weight, Mapping) else _fixed(weight),
         )
 
-    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    ) -> Tensor:
         return tau * g
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
-        """The weight, whatever ``g`` is: a regulariser has one price for all samples; of an equality with h's sign."""
-        weight = constraint_named(name, self.prices)
+        """The weight, the same for all samples, whatever ``g`` is; of an equality with the sign of h."""
+        weight = constraint_named(name, self.trained_taus)
         return weight * g.sign() if self._is_equality(name) else torch.full_like(g, weight)
 
 
@@ -102,16 +106,18 @@ def _fixed(weight: float) -> Constant:
 
 
 class Unconstrained(Method):
-    """The objective alone; the constraints are watched but cost nothing."""
+    """The objective alone; the constraints are counted in the statistics but cost nothing."""
 
     enforces: ClassVar[bool] = False
 
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())
 
-    def term(self, i: int, g: Tensor, tau: float | Tensor, places: Places | None) -> Tensor:
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    ) -> Tensor:
         return torch.zeros_like(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """Zero: nothing is enforced."""
-        return torch.full_like(g, constraint_named(name, self.prices))
+        return torch.full_like(g, constraint_named(name, self.trained_taus))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, NotFiniteError, finite_number, whole_number
-from samplewise.masks import ByContent
 from samplewise.minimization.loop import LagrangianRounds, Loop, MinimizeRound, MinimizeStatus, PenaltyRounds, Rounds
 from samplewise.minimization.program import Function, Kkt, Multipliers, Program
+from samplewise.problem import ByContent
 
 __all__ = ["LagrangianRounds", "MinimizeResult", "MinimizeRound", "MinimizeStatus", "PenaltyRounds", "minimize"]
 __all__ += ["Kkt", "Multipliers"]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
-from samplewise.masks import ByContent
 from samplewise.optimality.gradients import gradient_of
+from samplewise.problem import ByContent
 
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]

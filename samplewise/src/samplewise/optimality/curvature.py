@@ -7,29 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.optimality.gradients import curve_along, suppress_but_memory, trainable
+from samplewise.optimality.gradients import curve_along, suppress_but_memory
 from samplewise.optimality.jacobian import Jacobian, side_by_side
 
 FLAT = 1e-3
-"""A curvature counts as negative below minus this share of the largest."""
+"""A curvature counts as negative below minus this fraction of the largest."""
 STEPS = 20
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """The second-order condition, as far as it was looked at."""
+    """The second-order condition, as far as it could be checked."""
 
     samples: int = 0
-    """On how many samples, drawn at random; 0 if it was not looked at."""
+    """On how many samples, drawn at random; 0 if it could not be checked."""
     smallest: float | None = None
     """Least curvature found along directions in which no active constraint changes; None if there is no such one."""
     largest: float | None = None
     why_not: str = ""
-    """Why it was not looked at."""
+    """Why it could not be checked."""
 
     @property
     def negative(self) -> bool | None:
-        """Whether the Lagrangian bends down along such a direction, so that this is no minimum; None if not known."""
+        """Whether the Lagrangian curves down along such a direction, so that this is no minimum; None if not known."""
         if not self.samples:
             return None
         if self.smallest is None or self.largest is None:
@@ -38,7 +38,7 @@ class Curvature:
 
     def __str__(self) -> str:
         if not self.samples:
-            return f"not looked at: {self.why_not}"
+            return f"not checked: {self.why_not}"
         if self.smallest is None:
             return "the active constraints leave no direction"
         verdict = "a maximum or a saddle" if self.negative else "no negative one found"
@@ -48,11 +48,39 @@ class Curvature:
         return {**asdict(self), "negative": self.negative}
 
 
+def curvature_at(
+    jacobian: Jacobian, rows: Tensor, total: int, index: Tensor, multipliers: Mapping[str, Tensor]
+) -> Curvature:
+    """The least curvature of the Lagrangian on the samples ``index``, if ``rows`` are all the active gradients."""
+    if len(rows) < total:
+        return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
+    weights, prices = jacobian.weights, side_by_side(multipliers)
+    pieces = index.split(jacobian.batch_size)
+    batches = list(jacobian.read(pieces))  # once for all products
+
+    def product(direction: Tensor) -> Tensor:
+        total = torch.zeros(len(direction), dtype=torch.float64)
+        for few, batch in zip(pieces, batches, strict=True):
+            with torch.enable_grad():
+                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+                loss = evaluation.objective.sum()
+                if multipliers:
+                    g = jacobian.values(evaluation.measures)
+                    loss = loss + (g * prices[few].to(g)).sum()
+                total += curve_along(loss / len(index), weights, direction)
+        return total
+
+    found = Curvature(why_not="the model cannot be differentiated twice")
+    with suppress_but_memory(RuntimeError):
+        found = least_curvature(product, rows, len(index))
+    return found
+
+
 def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples: int) -> Curvature:
     """A Lanczos run in the null space of the gradients ``active``, ``(K, n)``, of the active constraints.
 
-    ``product`` is the Hessian of the Lagrangian on so many samples, times a vector ``(n,)``. The extremes of a Lanczos
-    run are curvatures along directions it has met: they lie within the true ones, so a negative one is there for sure.
+    ``product`` is the Hessian of the Lagrangian on so many ``samples``, times a vector ``(n,)``. The extremes of a
+    Lanczos run are curvatures along directions it has met: they lie within the true ones, so a negative one is certain.
     An eigenvalue solver would go on until it has converged, which for a network takes far longer than the sign needs.
     """
     parameters = active.shape[1]
@@ -74,7 +102,7 @@ def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples
         length = vector.norm()
         if step:
             if length <= 1e-9 * tridiagonal.abs().max():
-                break  # all that the start has a part in is met
+                break  # the start has no part in any other direction
             tridiagonal[step, step - 1] = tridiagonal[step - 1, step] = length
         met.append(vector / length)
         vector = within(product(met[-1]))
@@ -84,32 +112,3 @@ def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples
                 vector = vector - (vector @ other) * other
     found = torch.linalg.eigvalsh(tridiagonal[: len(met), : len(met)])
     return Curvature(samples, float(found[0]), float(found[-1]))
-
-
-def curvature_at(
-    jacobian: Jacobian, rows: Tensor, total: int, drawn: Tensor, multipliers: Mapping[str, Tensor]
-) -> Curvature:
-    """The least curvature of the Lagrangian on the samples ``drawn``, if ``rows`` are all the active gradients."""
-    if len(rows) < total:
-        return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
-    weights = list(trainable(jacobian.model).values())
-    pieces = drawn.split(jacobian.batch_size)
-    batches = list(jacobian.read(pieces))  # once for all products
-    prices = side_by_side(multipliers)
-
-    def product(direction: Tensor) -> Tensor:
-        total = torch.zeros(len(direction), dtype=torch.float64)
-        for few, batch in zip(pieces, batches, strict=True):
-            with torch.enable_grad():
-                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
-                loss = evaluation.objective.sum()
-                if multipliers:
-                    g = jacobian.priced(evaluation.measures)
-                    loss = loss + (g * prices[few].to(g)).sum()
-                total += curve_along(loss / len(drawn), weights, direction)
-        return total
-
-    found = Curvature(why_not="the model cannot be differentiated twice")
-    with suppress_but_memory(RuntimeError):
-        found = least_curvature(product, rows, len(drawn))
-    return found

@@ -1,33 +1,29 @@
-"""Derivatives with respect to a model's weights: of a batch, of single samples, and the penalty's curvature."""
+"""Derivatives with respect to a model's weights: of a batch, of single samples, along a direction."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.problem import Evaluation, Problem, evaluation_mode
-from samplewise.samples import to_device
-from samplewise.storage.sharding import has_shards, whole
+from samplewise.storage.sharding import has_shards, unsharded
 
 Batches = Iterable[tuple[Any, Tensor]]
 Read = Callable[[Sequence[Tensor]], Iterable[Any]]
 """The samples of given numbers as batches, in order, where the model is."""
 Reduction = Callable[[Evaluation, Tensor], Tensor]
-"""The scalar to differentiate, from the evaluation of one sample and a row that belongs to it."""
+"""The scalar to differentiate, from the evaluation of one sample and its row of further values."""
 CHUNK = 32  # samples whose gradients are computed at once, if a batch may be as large
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that are trained, by name; those that are shared out must be whole, see :func:`judged`."""
+    """The weights that are trained, by name; those that are shared out must be whole, see :func:`eval_mode`."""
     found: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if has_shards(model):  # whose gradients PyTorch would say are zero
         raise ConfigurationError("expected a model that each process holds whole, got one whose weights are shared out")
@@ -57,11 +53,11 @@ def suppress_but_memory(*errors: type[Exception]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def judged(model: nn.Module, *methods: Method) -> Iterator[None]:
+def eval_mode(model: nn.Module, *methods: Method) -> Iterator[None]:
     """The model as it ships, to be differentiated: in evaluation mode like ``methods``, and whole in each process."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model, *methods))
-        for each in (whole(model), *(method.gathered() for method in methods)):
+        for each in (unsharded(model), *(method.gathered() for method in methods)):
             stack.enter_context(each)
         yield
 
@@ -140,46 +136,32 @@ def per_sample_gradients(
     Computed by ``torch.func`` for some samples together where the model allows it, otherwise one sample at a time. Put
     the model into evaluation mode first: layers that mix the samples of a batch have no gradient by sample.
     """
-    return torch.cat([rows for (rows,) in gradient_chunks(problem, model, read, index, extra, [reduction], at_once)])
+    weights, pieces, together = list(trainable(model).values()), index.split(at_once), True
+    done, count = [], 0
 
-
-def gradient_chunks(
-    problem: Problem,
-    model: nn.Module,
-    read: Read,
-    index: Tensor,
-    extra: Tensor,
-    reductions: Sequence[Reduction],
-    at_once: int,
-) -> Iterator[list[Tensor]]:
-    """The gradients of several reductions by chunks of samples, each read once; see :func:`per_sample_gradients`."""
-    weights, pieces, done, together = list(trainable(model).values()), index.split(at_once), 0, True
-
-    def alone(batch: Any, row: Tensor) -> list[Tensor]:
+    def alone(batch: Any, row: Tensor) -> Tensor:
         with torch.enable_grad():
-            evaluation = problem.evaluate(model, batch)
-            values = [reduction(evaluation, row) for reduction in reductions]
-            return [gradient_of(value, weights, retain_graph=True).unsqueeze(0) for value in values]
+            return gradient_of(reduction(problem.evaluate(model, batch), row), weights).unsqueeze(0)
 
     for few, batch in zip(pieces, read(pieces), strict=True):
-        leaves, rows = pytree.tree_leaves(batch), extra[done : done + len(few)]
+        leaves, rows = pytree.tree_leaves(batch), extra[count : count + len(few)]
         if not all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(few) for leaf in leaves):
             break
-        found: list[Tensor] = []
+        found = None
         if together:
             # What torch.func cannot follow, such as a branch, goes on below; the user's own error comes again there.
             with suppress_but_memory(Exception):
-                found = [_vectorised(problem, model, batch, rows, reduction) for reduction in reductions]
-        if not found:
+                found = _vectorised(problem, model, batch, rows, reduction)
+        if found is None:
             together = False
             ones = (pytree.tree_map(partial(_one, number), batch) for number in range(len(few)))
-            parts = [alone(one, row) for one, row in zip(ones, rows, strict=True)]
-            found = [torch.cat(own) for own in zip(*parts, strict=True)]
-        yield found
-        done += len(few)
-    if done < len(index):  # a batch that cannot be cut into its samples
-        for batch, row in zip(read(index[done:].split(1)), extra[done:], strict=True):
-            yield alone(batch, row)
+            found = torch.cat([alone(one, row) for one, row in zip(ones, rows, strict=True)])
+        done.append(found)
+        count += len(few)
+    if count < len(index):  # a batch that cannot be cut into its samples
+        batches = read(index[count:].split(1))
+        done += [alone(batch, row) for batch, row in zip(batches, extra[count:], strict=True)]
+    return done[0] if len(done) == 1 else torch.cat(done)
 
 
 def _one(number: int, leaf: Tensor) -> Tensor:
@@ -197,66 +179,3 @@ def _vectorised(problem: Problem, model: nn.Module, batch: Any, extra: Tensor, r
 
     found = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0, 0))(weights, batch, extra)
     return torch.cat([found[name].flatten(1) for name in weights], dim=1)
-
-
-def sample_gradients(
-    problem: Problem, model: nn.Module, samples: Sequence[Any] | Callable[[Tensor], Any], index: Tensor, method: Method
-) -> Tensor:
-    """The gradients of ``P^j_tau`` of the samples ``index``, ``(B,)``, in eval mode, shape ``(B, n)``.
-
-    ``samples`` are these samples as a batch of tensors, or a function that gives those of given numbers as a batch.
-    ``docs/theory.md`` has an example.
-    """
-    device = next(model.parameters()).device
-
-    def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
-        for rows in pieces:
-            few = samples(index[rows]) if callable(samples) else tuple(each[rows] for each in samples)
-            yield to_device(few, device)
-
-    def penalty(evaluation: Evaluation, number: Tensor) -> Tensor:
-        return method.loss(replace(evaluation, index=number.view(1)))
-
-    with judged(model, method):
-        return per_sample_gradients(problem, model, read, torch.arange(len(index)), index.to(device), penalty)
-
-
-def estimate_smoothness(
-    problem: Problem, model: nn.Module, batches: Batches, method: Method, *, tolerance: float = 1e-2
-) -> float:
-    """The largest curvature of the penalty function at the model's weights: a lower bound of L in Lemma 3.
-
-    The eigenvalue of largest size of the Hessian of the mean of ``P^j_tau`` over the batches, in eval mode, by scipy's
-    Lanczos method on Hessian-vector products: the Hessian is never formed. At the kink of a linear penalty the
-    curvature is not defined; the value is that of either side.
-
-    ``batches`` are pairs of a batch and its sample numbers; ``tolerance`` is the relative accuracy of the eigenvalue.
-    ``docs/theory.md`` has an example.
-    """
-    from scipy.sparse.linalg import LinearOperator, eigsh  # here, so that importing the library stays quick
-
-    count = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    batches = list(batches)
-    if not batches:
-        raise ConfigurationError("expected at least one batch")
-    samples = sum(len(index) for _, index in batches)
-
-    def product(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        weights = list(trainable(model).values())
-        direction = torch.from_numpy(np.ascontiguousarray(vector).reshape(-1))
-        total = torch.zeros(count, dtype=torch.float64)
-        for batch, index in batches:
-            with torch.enable_grad():
-                loss = method.loss(problem.evaluate(model, batch, index))
-                total += curve_along(loss, weights, direction) * (len(index) / samples)
-        return total.numpy()
-
-    with judged(model, method), twice_differentiable():
-        if count == 1:  # Lanczos needs room for two vectors
-            return float(abs(product(np.ones(1))[0]))
-        start = np.random.default_rng(0).normal(size=count)
-        if not product(start).any():
-            return 0.0
-        operator = LinearOperator((count, count), matvec=product, dtype=np.float64)
-        largest = eigsh(operator, 1, which="LM", v0=start, tol=tolerance, ncv=min(count, 20), return_eigenvectors=False)
-    return float(abs(largest[0]))

@@ -1,14 +1,10 @@
-"""How each constraint fares in a certificate, and whether the active ones are independent."""
+"""Whether the gradients of the active and violated constraints are linearly independent."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from samplewise.constraints import Constraint, ViolationStats
-from samplewise.masks import ByContent
-from samplewise.optimality.jacobian import of_shape
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Licq:
 
     @property
     def holds(self) -> bool | None:
-        """Whether it holds; None where the subset is independent but does not hold all of them."""
+        """Whether it holds; None where the gradients that were checked are independent, but others were not checked."""
         if self.constraints > self.parameters or (self.rank is not None and self.rank < self.checked):
             return False
         return True if self.checked == self.constraints else None
@@ -51,95 +47,17 @@ class Licq:
         return {**asdict(self), "holds": self.holds}
 
 
-@dataclass(frozen=True, eq=False)
-class ConstraintCertificate(ByContent, ViolationStats):
-    """The part of one constraint. Feasibility is by the true bound, in the measure's units.
-
-    Where the constraint asks for a share, the bounds of as many samples as it allows are left out of the problem.
-    """
-
-    constraint: Constraint
-    g: Tensor
-    """g_j of every sample as training sees it, ``(N,)`` or ``(N, m)``; of an equality the signed value. NaN where a
-    sample has no value."""
-    size: float
-    """How large g is, over the samples or where the weights are changed a little: beside what it is small."""
-    tolerance: float
-    """Up to here g counts as zero."""
-    multipliers: Tensor
-    """lambda_j of every sample, of the shape of g; of an equality they have either sign. Zero where g is NaN."""
-    left_out: Tensor
-    """Which samples may violate, ``(N,)``: those furthest beyond the bound and, if there are fewer, nearest to it."""
-    worst_kept: float
-    """Largest violation of the others."""
-
-    @property
-    def near(self) -> Tensor:
-        """Where g is zero up to the tolerance, of its shape."""
-        return (self.g.abs() <= self.tolerance) & ~of_shape(self.left_out, self.g)
-
-    @property
-    def binding(self) -> Tensor:
-        """Where the constraint is active or violated, of g's shape: I_+ of Definition 3."""
-        found = ~self.g.isnan() if self.constraint.equality else self.g >= -self.tolerance
-        return found & ~of_shape(self.left_out, self.g)
-
-    @property
-    def active(self) -> int:
-        """Samples whose g is zero up to the tolerance."""
-        return int(self.near.view(self.samples, -1).any(1).sum())
-
-    @property
-    def feasibility(self) -> float:
-        """The worst violation of the true bound, those given up left out, relative to g's size."""
-        return self.worst_kept / self.constraint.scale / self.size if self.worst_kept else 0.0
-
-    @property
-    def aside(self) -> str:
-        """How many of the violated samples are left out, in words; empty if every sample is asked for."""
-        return f", {self.violated - self.failed:,} of them given up" if self.share < 1 else ""
-
-    @property
-    def complementarity(self) -> float:
-        """Mean of ``|lambda_j g_j|``, in the objective's units; an equality has none."""
-        if self.constraint.equality:
-            return 0.0
-        return float((self.multipliers.double() * self.g).abs().nansum() / self.samples)
-
-    @property
-    def mean_multiplier(self) -> float:
-        """Mean of the multipliers, over the values that there are."""
-        return float(self.multipliers[~self.g.isnan()].double().mean().nan_to_num())
-
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers as plain values, without those of each sample."""
-        counts = ("violated", "failed", "active", "satisfied", "share", "met")
-        sizes = ("size", "tolerance", "mean_violation", "worst", "worst_kept", "feasibility", "complementarity")
-        return {
-            "constraint": str(self.constraint),
-            **{name: getattr(self, name) for name in counts + sizes},
-            "largest_multiplier": float(self.multipliers.abs().max()),
-            "mean_multiplier": self.mean_multiplier,
-        }
-
-
 def check_licq(gradients: Tensor, total: int) -> Licq:
     """E-LICQ of ``total`` active and violated constraints, by the ``gradients`` ``(K, n)`` of some or all of them."""
     parameters = gradients.shape[1]
     if not total or total > parameters:
         return Licq(total, parameters)
-    gram = _gram(gradients)
+    gram = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
+    for piece in gradients.split(2**16, dim=1):  # so that no double-precision copy of all rows is made
+        wide = piece.cpu().double()  # in this order: not every device has float64
+        gram += wide @ wide.T
     norms = gram.diagonal().sqrt().clamp_min(torch.finfo(torch.float32).tiny)
     singular = torch.linalg.eigvalsh(gram / norms.outer(norms)).clamp_min(0.0).sqrt()
     # A smaller one is zero: rounding of the rows, and of their products, is below this.
     rank = int((singular > (1e-7 if gradients.dtype is torch.float64 else 1e-5)).sum())
     return Licq(total, parameters, len(gradients), rank, float(singular.min()), float(singular.max()))
-
-
-def _gram(rows: Tensor) -> Tensor:
-    """``rows @ rows.T`` in float64, in pieces, so that no double-precision copy of all rows is made."""
-    gram = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for piece in rows.split(2**16, dim=1):
-        wide = piece.cpu().double()  # in this order: not every device has float64
-        gram += wide @ wide.T
-    return gram

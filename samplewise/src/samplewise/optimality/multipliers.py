@@ -2,18 +2,40 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from samplewise.constraints import Constraint
-from samplewise.masks import at_bound
+from samplewise.constraints import Constraint, at_bound
 from samplewise.methods import Method
-from samplewise.optimality.jacobian import Jacobian, of_shape, side_by_side
-from samplewise.optimality.scales import Sizes
+from samplewise.optimality.jacobian import ROOM, Jacobian, of_shape, side_by_side
+from samplewise.optimality.scales import Scales
+from samplewise.storage import distributed
 
 NEAR = 0.1
-"""A sample further within its bound than this share of g's size has no price."""
+"""A value further within its bound than this fraction of g's scale has no multiplier."""
+CHEAP = 2**14
+"""Evaluations of single samples that cost little, whatever the size of the data set."""
+LARGE = 1e30
+"""No multiplier is larger."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcome of :func:`best_multipliers`."""
+
+    multipliers: dict[str, Tensor]
+    """By constraint, of the shape of g."""
+    gradient: Tensor
+    """Of the Lagrangian under them, relative to its scale, ``(n,)``."""
+    free: Tensor
+    """Which multipliers were chosen, ``(N, M)``."""
+    settled: bool
+    """Whether they are the best; else the best that the passes allowed."""
+    rows: Tensor | None
+    """The gradients of the free values, ``(K, n)``, where they were few enough to be held."""
 
 
 def estimates(method: Method | None, parts: Mapping[str, Tensor], index: Tensor | None) -> Tensor:
@@ -28,48 +50,141 @@ def best_multipliers(
     jacobian: Jacobian,
     columns: Mapping[str, Tensor],
     method: Method | None,
-    left: Tensor,
-    sizes: Sizes,
+    gradient: Tensor,
+    scales: Scales,
     left_out: Mapping[str, Tensor],
+    *,
+    near: float,
     passes: float,
-) -> tuple[dict[str, Tensor], Tensor, int, bool]:
-    """The multipliers of least stationarity s and complementarity c together, ``s^2 + c^2``, of the shapes of g.
+) -> Found:
+    """The multipliers of least stationarity s and complementarity c together, ``s^2 + c^2``.
 
-    They are at least zero, of either sign for an equality, and zero where a sample is well within its bound or is
-    ``left_out``. ``left`` is the gradient of the Lagrangian under the method's own multipliers.
-
-    Returns:
-        The multipliers, what is then left of the gradient relative to its size, how many were chosen, and whether the
-        search was over.
+    They are at least zero, of either sign for an equality, and zero where a sample is within its bound by more than
+    ``near`` of g's scale or is ``left_out``. ``gradient`` is that of the Lagrangian under the method's own multipliers.
     """
-    found, length = jacobian.parts(columns), len(columns[""])
-    if not found or not sizes.gradient:
-        return {name: torch.zeros_like(g) for name, g in found.items()}, left / (sizes.gradient or 1.0), 0, True
+    parts, length = jacobian.parts(columns), len(columns[""])
+    none = torch.zeros(side_by_side(parts).shape, dtype=torch.bool)
+    if not parts or not scales.gradient:
+        zeros = {name: torch.zeros_like(g) for name, g in parts.items()}
+        return Found(zeros, gradient / (scales.gradient or 1.0), none, True, None)
     constraints = {each.name: each for each in jacobian.problem.constraints}
 
     def matrix(entries: Callable[[Constraint, Tensor], Tensor]) -> Tensor:
-        return side_by_side({name: entries(constraints[name], g).double() for name, g in found.items()})
+        return side_by_side({name: entries(constraints[name], g).double() for name, g in parts.items()})
 
-    def upper(each: Constraint, g: Tensor) -> Tensor:
-        near = ~g.isnan() if each.equality else g >= -NEAR * sizes.constraints[each.name]
-        return torch.where(near & ~of_shape(left_out[each.name], g), math.inf, 0.0)
+    def free(each: Constraint, g: Tensor) -> Tensor:
+        within = ~g.isnan() if each.equality else g >= -near * scales.constraints[each.name]
+        return within & ~of_shape(left_out[each.name], g)
 
     def slack(each: Constraint, g: Tensor) -> Tensor:
-        flat = each.equality or not sizes.objective
-        return torch.zeros_like(g) if flat else g.abs() * (sizes.gradient / sizes.objective)
+        flat = each.equality or not scales.objective
+        return torch.zeros_like(g) if flat else g.abs() * (scales.gradient / scales.objective)
 
-    whole = length * sizes.gradient  # from a price, which moves the relative gradient, to a multiplier
-    most = matrix(upper)
-    prices, left, settled = jacobian.least(
-        left / sizes.gradient,
-        estimates(method, found, torch.arange(length)).double() / whole,
-        matrix(lambda each, g: -upper(each, g) if each.equality else torch.zeros_like(g)),
-        most,
-        # So large a price moves the gradient by about its size.
-        unit=matrix(lambda each, g: torch.full_like(g[:1], 1 / (sizes.slopes[each.name] or 1.0))),
-        slack=matrix(slack),
-        passes=passes,
+    taken = matrix(free) > 0
+    equality = matrix(lambda each, g: torch.full_like(g, float(each.equality))) > 0
+    whole = length * scales.gradient  # from the multiplier of a relative gradient to that of the mean
+    start = estimates(method, parts, torch.arange(length)).double() / whole
+    inside = torch.where(taken, torch.where(equality, start, start.clamp_min(0.0)), 0.0)
+    gradient = gradient / scales.gradient + jacobian.combined(inside - start)
+    settled, rows = True, None
+    if bool(taken.any()):
+        # A step of the same length in each constraint's own unit.
+        unit = matrix(lambda each, g: torch.full_like(g, 1 / (scales.constraints[each.name] or 1.0)))[taken]
+        rows = held_rows(jacobian, taken)
+        x, gradient, settled = bounded_least_squares(
+            jacobian, taken, rows, gradient, inside[taken], equality[taken], unit, matrix(slack)[taken], passes
+        )
+        inside = inside.masked_scatter(taken, x)
+    own = (inside * whole).split([g[0].numel() for g in parts.values()], dim=1)
+    multipliers = {name: part.reshape(g.shape) for (name, g), part in zip(parts.items(), own, strict=True)}
+    return Found(multipliers, gradient, taken, settled, rows)
+
+
+def held_rows(jacobian: Jacobian, taken: Tensor) -> Tensor | None:
+    """The rows that are ``taken`` ``(N, M)`` in float64, ``(K, n)``; None where they are too many or too long."""
+    count, parameters = int(taken.sum()), jacobian.parameters
+    if count > CHEAP or count * parameters > ROOM:
+        return None
+    mine = distributed.part_of(count)
+    own = torch.zeros(count, dtype=torch.bool)
+    own[mine.start : mine.stop] = True
+    rows = torch.zeros(count, parameters, dtype=torch.float64)
+    rows[own] = jacobian.rows(torch.zeros_like(taken).masked_scatter(taken, own)).double()
+    return distributed.all_sum_(rows.to(jacobian.device)).cpu() if distributed.replicas() > 1 else rows
+
+
+def bounded_least_squares(
+    jacobian: Jacobian,
+    taken: Tensor,
+    rows: Tensor | None,
+    gradient: Tensor,
+    start: Tensor,
+    signed: Tensor,
+    unit: Tensor,
+    slack: Tensor,
+    passes: float,
+) -> tuple[Tensor, Tensor, bool]:
+    """The x ``(K,)`` of least ``||gradient + (x - start) @ rows||^2 + (slack . x)^2``, ``x >= 0`` where not ``signed``.
+
+    By scipy's L-BFGS-B over the K values that are ``taken``, with x in units of ``unit``. Products with ``rows`` are
+    cheap; without them each is a pass over the samples, of which there may be as many as ``passes`` allow.
+
+    Returns:
+        x; the gradient under it; whether x is the best, or only the best that the passes allowed, or only ``start``
+        where the model cannot be differentiated twice.
+    """
+    from scipy.optimize import Bounds, minimize  # here, so that importing the library stays quick
+
+    if rows is not None:
+        onto: Callable[[Tensor], Tensor] = rows.T.__matmul__
+        along: Callable[[Tensor], Tensor] = lambda vector: rows @ vector.cpu().double()  # noqa: E731
+        affordable = min(5000, 2**31 // rows.numel())
+    else:
+        cached = jacobian.caching(taken.any(1))
+        onto = lambda x: cached.combined(torch.zeros(taken.shape, dtype=x.dtype).masked_scatter(taken, x))  # noqa: E731
+        along = lambda vector: cached.along(vector, taken)[taken]  # noqa: E731
+        affordable = 0
+    cost = 2 * int(taken.any(1).sum())
+    limit = max(2, int(passes * len(taken)) // cost, min(100, CHEAP // cost), affordable)
+    bias, x0, origin = slack * unit, start / unit, gradient
+
+    def slope_at(gradient: Tensor, x: Tensor) -> Tensor:
+        return along(gradient) * unit + (bias @ x) * bias
+
+    try:
+        slope = slope_at(gradient, x0)
+    except RuntimeError as error:
+        if "differentia" in str(error) or "derivative" in str(error):  # the model can be differentiated only once
+            return start, gradient, False
+        raise
+    # With the curvature along the first step as unit that step is the best one: there may be time for few.
+    curvature = onto(slope * unit).double().square().sum() + (bias @ slope) ** 2
+    if not curvature:
+        return start, gradient, True
+    step = slope.norm() / curvature.sqrt()
+    best, evaluations = (math.inf, x0, gradient), 0
+
+    def misfit(given: Any) -> tuple[float, Any]:
+        nonlocal evaluations, slope, best
+        x, gradient, evaluations = torch.from_numpy(given) * step, origin, evaluations + 1
+        if evaluations > 1:  # the first point is known
+            gradient = origin + onto((x - x0) * unit).to(origin)
+            # The last slope would show the way to a point that is not evaluated.
+            slope = slope_at(gradient, x) if evaluations < limit else torch.zeros_like(x0)
+        value = float(gradient.double().square().sum() + (bias @ x) ** 2) / 2
+        best = min(best, (value, x, gradient), key=lambda each: each[0])
+        return value, (slope * step).numpy()
+
+    # Finite bounds: only then does the first step have length one.
+    high = LARGE / unit / step
+    low = torch.where(signed, -high, 0.0)
+    minimize(
+        misfit,
+        (x0 / step).numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=Bounds(low.numpy(), high.numpy()),
+        options={"maxfun": limit, "maxiter": limit, "ftol": 1e-11, "gtol": 1e-9},
     )
-    own = (prices * whole).split([g[0].numel() for g in found.values()], dim=1)
-    multipliers = {name: part.reshape(g.shape) for (name, g), part in zip(found.items(), own, strict=True)}
-    return multipliers, left, int((most > 0).sum()), settled
+    _, x, gradient = best
+    return x * unit, gradient, evaluations < limit

@@ -1,7 +1,15 @@
-"""Results for people: the style of all figures, what a report knows of a run, and pages."""
+"""Results for people: pages about runs, the style of all figures, tables, and numbers in words."""
 
-from samplewise.report.fits import read_certificate, read_curves, read_fit_within, read_multipliers
-from samplewise.report.page import write_page
+from samplewise.report.fits import (
+    keep_certificate,
+    read_certificate,
+    read_curves,
+    read_fit,
+    read_fit_within,
+    read_multipliers,
+)
+from samplewise.report.forecast import Forecast, forecast
+from samplewise.report.page import make_page, write_page
 from samplewise.report.run import (
     Audited,
     Bars,
@@ -16,6 +24,7 @@ from samplewise.report.run import (
 )
 from samplewise.report.style import (
     COLOURS,
+    FAINT,
     LINES,
     MARKERS,
     Line,
@@ -29,15 +38,16 @@ from samplewise.report.style import (
     series,
     styled,
 )
-from samplewise.report.tensorboard import in_lines, pictures, to_tensorboard
-from samplewise.report.words import count, number, percent, share
+from samplewise.report.tensorboard import Pictures, in_lines, to_tensorboard
+from samplewise.report.words import comparison, count, markdown_table, number, percent, share, verdict
 
 # fmt: off
 __all__ = [
-    "COLOURS", "LINES", "MARKERS", "Audited", "Bars", "Distribution", "Finding", "Gallery", "Line", "Picture",
-    "Requirement", "RunReport", "Table", "bound_line", "count", "curve", "distribution", "histogram", "in_lines",
-    "label_points", "legend_below", "new_figure", "number", "percent", "pictures", "read_certificate", "read_curves",
-    "read_fit_within", "read_multipliers", "save", "series", "share", "styled", "to_tensorboard",
+    "COLOURS", "FAINT", "LINES", "MARKERS", "Audited", "Bars", "Distribution", "Finding", "Forecast", "Gallery", "Line",
+    "Picture", "Pictures", "Requirement", "RunReport", "Table", "bound_line", "comparison", "count", "curve",
+    "distribution", "forecast", "histogram", "in_lines", "keep_certificate", "label_points", "legend_below",
+    "make_page", "markdown_table", "new_figure", "number", "percent", "read_certificate", "read_curves", "read_fit",
+    "read_fit_within", "read_multipliers", "save", "series", "share", "styled", "to_tensorboard", "verdict",
     "write_page",
 ]
 # fmt: on

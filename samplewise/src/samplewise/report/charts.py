@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from samplewise.errors import printable
-from samplewise.report.run import TRAINING, USEFUL, Bars, Distribution, Multipliers, RunReport
+from samplewise.report.run import TRAINING, Bars, Distribution, Multipliers, RunReport
 from samplewise.report.style import BEYOND, DASHES, INK, SYMBOLS, colour
 from samplewise.report.words import count, objective
 
@@ -16,7 +16,6 @@ SHARE = {"tickformat": ".3~%", "autorangeoptions": {"clipmin": -0.05, "clipmax":
 """An axis of shares, which shows none above all, even where all are the same."""
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
-EXPLAINED = {USEFUL: "At this many samples a batch's noise is as large as its gradient; far more gain little. "}
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
                     )
                 )
         layout = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "shapes": shapes}
-        caption = EXPLAINED.get(title, "") + ("Dotted: the selected epoch." if shapes else "")
+        caption = "Dotted: the selected epoch." if shapes else ""
         figure = {"data": traces, "layout": layout, "scalable": not scale}
         charts.append(Chart(f"curve-{number}", title, caption, figure))
     return charts

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from samplewise.errors import DataError
-from samplewise.forecast import in_words
 from samplewise.history import History
 from samplewise.optimality import Certificate
 from samplewise.report import words
+from samplewise.report.forecast import Kind, forecast
 from samplewise.report.run import (
     TRAINING,
-    USEFUL,
     Audited,
     Certified,
     Curve,
@@ -35,10 +34,6 @@ from samplewise.storage.records import SettingsFile, decoding, from_plain, read_
 from samplewise.training.folder import AUDIT, IDENTITY, PROMISE, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
-NOISE = (
-    "When last looked at, the gradient could not be told from the noise of its batches: strong growth, which Theorem 2 "
-    "asks for, is not seen. A larger batch or a smaller learning rate may go further."
-)
 CERTIFICATE = "certificate.json"
 FORMAT = "samplewise-audit-2"
 MULTIPLIERS = "multipliers"
@@ -74,7 +69,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             raise DataError(f"{folder}: the run has not ended an epoch yet; make the report later")
         # Each constraint has its tau.
         names = dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/"))
-        curves, notes = tuple(read_curves(rows, list(names))), tuple(read_notes(rows, list(names)))
+        curves = tuple(read_curves(rows, list(names)))
     with decoding(identity, "a run of fit"):
         asked = stored["asked"]
         over = "a stream of" if asked["samples"] is None else f"{asked['samples']:,}"
@@ -87,7 +82,6 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             selected="not audited yet",
             splits=(),
             curves=curves,
-            notes=notes,
             multipliers=read_multipliers(folder),
             promise=read_promise(folder),
             certificate=read_certificate(folder),
@@ -125,13 +119,16 @@ def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any
         requirements = tuple(from_plain(Requirement, part, name=name) for name, part in kept["constraints"].items())
         bounded = [each.measure for each in requirements]  # among them differences from the samples' own bounds
         measures = {split: (*part["means"], *bounded) for split, part in kept["splits"].items()}
+        every_sample = [each for each in requirements if _share(kept, each.name) == 1.0]
         return replace(
             run,
+            notes=tuple(read_forecasts(rows, run.settings["method"], every_sample)) if run.promise is None else (),
             requirements=requirements,
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
             splits=tuple(
-                _split(name, part, kept, _compared(name, part, kept, rows)) for name, part in kept["splits"].items()
+                _split(name, part, kept, _n_comparisons(name, part, kept, rows))
+                for name, part in kept["splits"].items()
             ),
             distributions=tuple(_distributions(folder / VALUES, measures, requirements)),
         )
@@ -167,8 +164,8 @@ def read_promise(folder: Path) -> Proved | None:
         }
         for name in stored["margins"]:
             facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
-        if stored["instead"]:
-            facts["could be promised instead"] = ", ".join(map(str, stored["instead"].values()))
+        if stored["achievable_bounds"]:
+            facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
         return Proved(bool(stored["kept"]), str(stored["message"]), facts)
 
 
@@ -214,22 +211,24 @@ def _method(described: Mapping[str, Any]) -> str:
     return ", ".join([str(described["type"]), *parts])
 
 
-def _compared(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
+def _n_comparisons(
+    name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> float:
     """How many models a data set was to choose from: as planned when it was audited, or more in a run that went on."""
-    planned = part.get("compared", 1)
+    planned = part.get("n_comparisons", part.get("compared", 1))  # as version 0.2 wrote it
     if planned is None or name in (kept["trained_on"], "train"):  # a part of the training data is not unseen either
         return math.inf
     made = sum(f"{name}/satisfied" in row for row in rows)
     return max(int(planned), made) if name == kept["selected"]["split"] else 1
 
 
-def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared: float) -> Audited:
+def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], n_comparisons: float) -> Audited:
     return from_plain(
         Audited,
         part,
         name=name,
         samples=_counted(part),
-        compared=compared,
+        n_comparisons=n_comparisons,
         means={measure: float(mean) for measure, mean in part["means"].items() if mean is not None},
         constraints={
             constraint: from_plain(
@@ -243,6 +242,12 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], compared
         },
         confidence=min((float(found["confidence"]) for found in part["constraints"].values()), default=0.95),
     )
+
+
+def _share(kept: Mapping[str, Any], constraint: str) -> float:
+    """The share of the samples that was asked for."""
+    found = [part["constraints"][constraint] for part in kept["splits"].values()]
+    return min((float(each.get("share", 1.0)) for each in found), default=1.0)
 
 
 def _counted(audit: Mapping[str, Any]) -> int:
@@ -269,10 +274,6 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
             title, shown = "τ" if one_tau else f"τ: {rest}", ""
         elif split == "margin":
             title, shown = f"Margin: {rest}" if several else "Margin", ""
-        elif column == "gradient/useful_batch":
-            if sum(value is not None for value in _curve(rows, column)[1]) < 2:
-                continue  # one point is no curve: the history has it
-            title, shown = USEFUL, ""
         elif rest == "objective" or (rest == "satisfied" and several):
             title = CURVES[rest] + (" by all" if rest == "satisfied" else "")
         elif constraint in constraints and what in CURVES:
@@ -282,14 +283,25 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
         yield Curve(title, shown, *_curve(rows, column))
 
 
-def read_notes(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -> Iterator[str]:
-    """What the last epochs of a history say of those to come."""
-    for name in constraints:
-        if foreseen := in_words(name, rows[-1]):
-            yield f"{foreseen}."
-    looks = [row["gradient/growth"] for row in rows if "gradient/growth" in row]
-    if looks and not any(looks[-3:]):
-        yield NOISE
+def read_forecasts(
+    rows: Sequence[Mapping[str, Any]], method: Mapping[str, Any], requirements: Sequence[Requirement]
+) -> Iterator[str]:
+    """What the rounds of a history say of those to come, one sentence for each requirement that has a trend.
+
+    ``method`` is how the run describes it; of a method that is not the library's, or whose tau is fixed, nothing is
+    said. A requirement on a share of the samples has no trend: its worst sample may stay where it is.
+    """
+    penalty: Kind = "quadratic" if str(method.get("penalty")).startswith("Quadratic") else "linear"
+    kinds: dict[str, Kind] = {"SequentialPenalty": penalty, "AugmentedLagrangian": "lagrangian"}
+    kind = kinds.get(method["type"])
+    if kind is None:
+        return
+    for each in requirements:
+        tau, worst = f"tau/{each.name}", f"running/{each.name}/worst"
+        # Of the epochs of one round the last has seen all of it.
+        rounds = {row.get("round"): (row[tau], row[worst]) for row in rows if worst in row and not row.get("warmup")}
+        if (found := forecast(rounds.values(), kind, margin=each.margin)) is not None:
+            yield f"{each.name}: {found}."
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[tuple[float, ...], Numbers]:

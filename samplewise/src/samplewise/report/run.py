@@ -12,7 +12,6 @@ from samplewise.audits.binomial import violation_rate_upper
 
 TRAINING = "while training"
 """Stands in the place of a data set for what was seen while the weights moved."""
-USEFUL = "Useful batch size"
 Numbers = tuple[float | None, ...]
 BINS = 80  # of a distribution at most, from one tail to the other
 TAIL = 0.005  # share of the values at each end that is counted but not resolved
@@ -73,7 +72,7 @@ class Audited:
     means: Mapping[str, float] = field(default_factory=dict)
     """Of every measure."""
     confidence: float = 0.95
-    compared: float = 1
+    n_comparisons: float = 1
     """How many models it was to choose from, if it chose: the bound is corrected for so many. ``math.inf`` if it was
     trained on: then its share says nothing of others."""
 
@@ -84,7 +83,7 @@ class Audited:
     @property
     def trained_on(self) -> bool:
         """Whether samples of it were trained on, as far as is known."""
-        return self.compared == math.inf
+        return self.n_comparisons == math.inf
 
     @property
     def violated(self) -> int:
@@ -94,7 +93,7 @@ class Audited:
     @property
     def at_least(self) -> float:
         """Share of all samples like these that meets all constraints, by the exact bound at ``confidence``."""
-        return 1.0 - violation_rate_upper(self.violated, self.samples, self.confidence, self.compared)
+        return 1.0 - violation_rate_upper(self.violated, self.samples, self.confidence, self.n_comparisons)
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class RunReport:
         there is none, the one that chose it.
         """
         return min(
-            (split for split in self.splits if not split.trained_on), key=lambda each: each.compared, default=None
+            (split for split in self.splits if not split.trained_on), key=lambda each: each.n_comparisons, default=None
         )
 
 

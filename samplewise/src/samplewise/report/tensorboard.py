@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from samplewise.audits.audit import Audit
 from samplewise.errors import MissingPackageError, install
 from samplewise.samples import Data, in_order, source_of
-from samplewise.training.watch import OnAudit
+from samplewise.training.logging import Callback
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -43,19 +43,20 @@ def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
         logger.finalize("ended")
 
 
-def pictures(fabric: Fabric, splits: Mapping[str, Data], draw: Draw) -> OnAudit | None:
-    """What ``fit`` calls to have the first samples of each data set drawn by its loggers; None where it has none."""
-    loggers: list[Any] = fabric.loggers
+class Pictures(Callback):
+    """Has the first samples of each data set drawn by the model after each audit, for the loggers of ``fabric``."""
 
-    def show(model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
-        for split, data in splits.items():
+    def __init__(self, fabric: Fabric, splits: Mapping[str, Data], draw: Draw) -> None:
+        self.fabric, self.splits, self.draw = fabric, splits, draw
+
+    def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
+        loggers: list[Any] = self.fabric.loggers
+        for split, data in self.splits.items() if loggers else ():
             few = range(min(DRAWN, source_of(data).source.length))
-            ((batch, _),) = in_order(data, batch_size=DRAWN, device=fabric.device, rows=few)
-            for name, image in draw(model, batch).items():  # in every process, since the model may be spread
+            ((batch, _),) = in_order(data, batch_size=DRAWN, device=self.fabric.device, rows=few)
+            for name, image in self.draw(model, batch).items():  # in every process, since the model may be sharded
                 for logger in loggers:
                     logger.experiment.add_image(f"{split}/{name}", image.detach().float().cpu(), epoch)
-
-    return show if loggers else None
 
 
 def in_lines(*lines: Tensor) -> Tensor:

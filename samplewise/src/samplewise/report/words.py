@@ -1,4 +1,4 @@
-"""Numbers and verdicts in words."""
+"""Numbers, verdicts and tables in words."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +38,24 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"  # noqa: RUF001 - a dash, not a minus
 
 
+def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    r"""A table in Markdown whose columns line up.
+
+    Example:
+        >>> print(markdown_table(["run", "PSNR"], [["c|40", 41.2]]))
+        | run   | PSNR |
+        |-------|------|
+        | c\|40 | 41.2 |
+    """
+    cells = [[str(each).replace("|", "\\|") for each in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
 def verdict(run: RunReport) -> str:
-    """What holds: what came of a promise or, in one sentence, training and unseen data with the exact bound."""
+    """What holds, in one sentence: the outcome of a promise, or training and unseen data with the exact bound."""
     if not run.requirements:
         return "Nothing was required of the samples."
     if run.promise is not None:
@@ -60,7 +76,7 @@ def verdict(run: RunReport) -> str:
 
 def corrected(split: Audited) -> str:
     """What an exact bound on a data set that chose the model is corrected for; nothing of another."""
-    return f" (corrected: best of {split.compared:,.10g} epochs on these data)" if split.compared > 1 else ""
+    return f" (corrected: best of {split.n_comparisons:,.10g} epochs on these data)" if split.n_comparisons > 1 else ""
 
 
 def comparison(runs: Sequence[RunReport]) -> str:

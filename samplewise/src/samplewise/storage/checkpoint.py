@@ -28,7 +28,7 @@ MODEL_FILE = f"model{SUFFIX}"
 def save_state(path: Path, state: dict[str, Any], *, first: bool = True) -> None:
     """Write nested dictionaries and lists of tensors and plain values to one file, whole or not at all.
 
-    Where tensors are shared out every process must call, and writes its parts; the ``first`` writes the file, last.
+    Where tensors are sharded every process must call, and writes its parts; the ``first`` writes the file, last.
     """
     tensors: dict[str, Tensor] = {}
     parts: dict[str, Tensor] = {}
@@ -45,7 +45,7 @@ def save_state(path: Path, state: dict[str, Any], *, first: bool = True) -> None
 def load_state(path: Path) -> dict[str, Any]:
     """Read what :func:`save_state` wrote, or raise :class:`CheckpointError` if the file is torn or foreign.
 
-    Tensors that were shared out come as :class:`samplewise.storage.sharding.Part`; then every process must call.
+    Sharded tensors come as :class:`samplewise.storage.sharding.Part`; then every process must call.
     """
     text, tensors, _ = _read(path)
     return _state(path, text, tensors)
@@ -129,7 +129,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
-        self.read = folder  # the file that the state was read from
+        self.read = folder  # the file that every process has read the state from
 
     def _newest_first(self) -> list[Path]:
         return sorted(self.folder.glob(f"step-*{SUFFIX}"), reverse=True)
@@ -153,9 +153,9 @@ class Checkpoints:
         return len(self._newest_first())
 
     def latest(self) -> dict[str, Any] | None:
-        """The newest state that can be read, by every process, each of which must call; None if there is none.
+        """The state in the newest file that every process can read, the same in all of them; None if there is none.
 
-        Those that cannot are skipped with a warning.
+        Every process must call. Files that one of them cannot read are skipped with a warning.
         """
         seen = distributed.all_objects([path.name for path in self._newest_first()])
         found = sorted({name for names in seen for name in names}, reverse=True)
@@ -178,9 +178,9 @@ class Checkpoints:
             read = _read(path)
         except CheckpointError as error:
             problem = str(error)
-        told = distributed.all_objects((problem, "" if read is None else read[2]))
-        if read is None or any(each for each, _ in told):
-            raise CheckpointError(problem or f"another process: {next(each for each, _ in told if each)}")
-        if len({digest for _, digest in told}) > 1:
+        seen = distributed.all_objects((problem, "" if read is None else read[2]))
+        if read is None or any(each for each, _ in seen):
+            raise CheckpointError(problem or f"another process: {next(each for each, _ in seen if each)}")
+        if len({digest for _, digest in seen}) > 1:
             raise CheckpointError(f"{path} is not the same file for every process")
         return _state(path, *read[:2])

@@ -27,17 +27,17 @@ def rank() -> int:
 _replicas: dist.ProcessGroup | None = None  # of this process and those that have other samples; None for all
 
 
-def share_samples_among(group: dist.ProcessGroup | None) -> None:
-    """Share samples out over the processes of ``group`` from now on, of all if None: the others hold its model's parts.
+def split_samples_among(group: dist.ProcessGroup | None) -> None:
+    """Split samples over the processes of ``group`` from now on, over all if None.
 
-    Every process must call, with the group that it is in.
+    The processes outside the group hold other parts of the same models. Every process must call, with its own group.
     """
     global _replicas
     _replicas = group
 
 
 def replicas() -> int:
-    """Number of processes, or of groups that hold one model together, that have samples of their own."""
+    """Number of processes that have samples of their own; a group that holds one model together counts once."""
     return dist.get_world_size(_replicas) if _running() else 1
 
 
@@ -46,7 +46,7 @@ def replica() -> int:
     return dist.get_rank(_replicas) if _running() else 0
 
 
-def share(length: int) -> range:
+def part_of(length: int) -> range:
     """The samples, out of ``length``, that this process takes when each takes a part; empty if there are too few."""
     size = -(-length // replicas())
     return range(min(replica() * size, length), min((replica() + 1) * size, length))
@@ -80,8 +80,8 @@ def from_first_(tensor: Tensor) -> Tensor:
     return _exchange_(tensor, lambda own: dist.broadcast(own, 0))
 
 
-def share_buffers_(module: nn.Module, *, but: type[nn.Module] | tuple[()] = ()) -> None:
-    """Give all processes the first one's running statistics, which drift apart; those of parts of type ``but`` stay."""
+def broadcast_buffers_(module: nn.Module, *, but: type[nn.Module] | tuple[()] = ()) -> None:
+    """Copy the first process's buffers, such as running statistics, to all; modules of type ``but`` keep their own."""
     kept = {id(buffer) for part in module.modules() if isinstance(part, but) for buffer in part.buffers()}
     for buffer in module.buffers():
         if id(buffer) not in kept:
@@ -97,8 +97,8 @@ def all_gather(tensor: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def all_shares(tensor: Tensor, length: int) -> Tensor:
-    """The rows of all processes, of which each has those of its :func:`share` of ``length``."""
+def all_parts(tensor: Tensor, length: int) -> Tensor:
+    """The rows of all processes, each of which has the rows :func:`part_of` ``length``."""
     size = -(-length // replicas())
     padded = tensor.new_zeros(size, *tensor.shape[1:])
     padded[: len(tensor)] = tensor
@@ -106,7 +106,7 @@ def all_shares(tensor: Tensor, length: int) -> Tensor:
 
 
 def to_first(tensor: Tensor) -> Tensor:
-    """The rows of all processes, of which each has as many as it has, in the first one; the others keep theirs."""
+    """The rows of all processes, any number of each, in the first process; the others keep their own."""
     if replicas() == 1:
         return tensor
     counts = all_gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
@@ -118,7 +118,7 @@ def to_first(tensor: Tensor) -> Tensor:
 
 
 def all_objects(value: Any) -> list[Any]:
-    """What each process has, as plain values; for what is small."""
+    """The value of every process, in order; for small plain values."""
     if world_size() == 1:
         return [value]
     found = [None] * world_size()

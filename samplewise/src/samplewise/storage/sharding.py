@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part (torch's DTensor): told from others, made whole, written and read."""
+"""Tensors of which each process holds a part (torch's DTensor): detected, gathered, written and read."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def is_sharded(value: Any) -> "TypeGuard[DTensor]":
-    """Whether a tensor is one of which each process holds a part; told without the import, which is slow."""
+    """Whether each process holds a part of this tensor (DTensor); found without that slow import."""
     return isinstance(value, Tensor) and hasattr(value, "to_local")
 
 
@@ -34,12 +34,12 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-_whole: "WeakSet[FSDPModule]" = WeakSet()  # parts of models that each process holds whole for the time being
+_unsharded: "WeakSet[FSDPModule]" = WeakSet()  # modules whose weights each process holds whole for the time being
 
 
 def _parts(model: nn.Module) -> "list[FSDPModule]":
-    """The parts of a model whose weights torch's fully_shard shares out."""
-    if "torch.distributed.fsdp" not in sys.modules:  # a slow import, which whoever shares out has made
+    """The modules whose weights torch's fully_shard has sharded."""
+    if "torch.distributed.fsdp" not in sys.modules:  # a slow import, which whoever shards has made
         return []
     from torch.distributed.fsdp import FSDPModule
 
@@ -47,22 +47,22 @@ def _parts(model: nn.Module) -> "list[FSDPModule]":
 
 
 def has_shards(model: nn.Module) -> bool:
-    """Whether the weights of a model are shared out, so that all processes must call it, equally often."""
+    """Whether the weights of a model are sharded, so that all processes must call it, equally often."""
     # Right after a call some weights may be whole, and will not be at the next one.
-    return any(part not in _whole for part in _parts(model)) or any(map(is_sharded, model.parameters()))
+    return any(part not in _unsharded for part in _parts(model)) or any(map(is_sharded, model.parameters()))
 
 
-def share_out_(model: nn.Module) -> None:
-    """Let go of weights that are whole since the last call."""
+def reshard_(model: nn.Module) -> None:
+    """Shard weights again that the last call left gathered."""
     for part in _parts(model):
         part.reshard()
 
 
 @contextlib.contextmanager
-def whole(model: nn.Module, *, steps: bool = False) -> Iterator[None]:
+def unsharded(model: nn.Module, *, steps: bool = False) -> Iterator[None]:
     """Within it each process holds all the weights of a model and may evaluate and differentiate it alone.
 
-    Other models are left as they are. Afterwards the weights are shared out again, and what is done to them is lost.
+    Other models are left as they are. Afterwards the weights are sharded again, and changes of them are lost.
     With ``steps`` a backward pass still exchanges gradients, as a step needs.
     """
     if not has_shards(model):
@@ -71,24 +71,24 @@ def whole(model: nn.Module, *, steps: bool = False) -> Iterator[None]:
     parts = _parts(model)
     try:
         for part in parts:
-            _whole.add(part)
-            _stay_whole(part, after_forward=True, after_backward=True, exchange=steps)
+            _unsharded.add(part)
+            _set_sharding(part, after_forward=True, after_backward=True, exchange=steps)
             part.unshard()
         if has_shards(model):
             raise ConfigurationError(
-                "expected weights shared out by fully_shard, got some of another parallelism: gradients of single "
+                "expected weights sharded by fully_shard, got some of another parallelism: gradients of single "
                 "samples, which this takes, cannot be had of them. Load the weights into a model of one process"
             )
         yield
     finally:
         for part in parts:
-            _whole.discard(part)
-            # As PyTorch does if not told otherwise: the outermost weights are needed first in the backward pass.
-            _stay_whole(part, after_forward=part is parts[0], after_backward=False, exchange=True)
+            _unsharded.discard(part)
+            # PyTorch's own defaults: the outermost weights are needed first in the backward pass.
+            _set_sharding(part, after_forward=part is parts[0], after_backward=False, exchange=True)
             part.reshard()
 
 
-def _stay_whole(part: Any, *, after_forward: bool, after_backward: bool, exchange: bool) -> None:
+def _set_sharding(part: Any, *, after_forward: bool, after_backward: bool, exchange: bool) -> None:
     part.set_reshard_after_forward(not after_forward, recurse=False)
     part.set_reshard_after_backward(not after_backward, recurse=False)
     part.set_requires_gradient_sync(exchange, recurse=False)
@@ -105,9 +105,9 @@ class Part:
 
 
 def reshard_like(value: Any, like: Any) -> Any:
-    """Nested dictionaries and lists with every tensor shared out as the one at its place in ``like`` is.
+    """Nested dictionaries and lists with every tensor sharded as the one at its place in ``like`` is.
 
-    A tensor in ``like`` stands for all that is below it. What is a :class:`Part` is read, each process its own share,
+    A tensor in ``like`` stands for all that is below it. A :class:`Part` is read from disk, each process its own shard,
     whatever the number of processes that wrote it.
     """
     wanted: dict[Path, dict[str, Tensor]] = {}
@@ -167,7 +167,7 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def check_parts(folder: Path, checksums: Mapping[str, str]) -> None:
-    """Refuse parts of which one is gone or damaged; each process looks at some, and all raise."""
+    """Refuse parts of which one is gone or damaged; each process checks some, and all raise."""
     mine = sorted(checksums)[distributed.rank() :: distributed.world_size()]
     wrong = [name for name in mine if not (folder / name).is_file() or _checksum(folder / name) != checksums[name]]
     if found := sorted({name for each in distributed.all_objects(wrong) for name in each}):
@@ -176,9 +176,9 @@ def check_parts(folder: Path, checksums: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def weights_in_one(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[Callable[[Path], None]]:
-    """A function that writes tensors to one safetensors file, even if no process holds them whole.
+    """A function that writes tensors to one safetensors file, sharded or not.
 
-    Every process must enter; the first calls it. What is needed in between lies in ``folder``.
+    Every process must enter; the first calls it. Temporary files lie in ``folder``.
     """
     if not any(map(is_sharded, tensors.values())):
         yield lambda path: write_tensors(path, tensors)
@@ -188,7 +188,7 @@ def weights_in_one(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[Call
         if distributed.rank() == 0:
             making.mkdir(exist_ok=True)
         for number, (name, value) in enumerate(tensors.items()):
-            # One weight at a time is whole, then it lies on disk: PyTorch's own way to one file knows no whole numbers.
+            # One weight at a time is gathered and put on disk; PyTorch's own way to one file takes no integers.
             full = _gathered(value) if is_sharded(value) else value
             if distributed.rank() == 0:
                 rooms[name] = _on_disk(making / str(number), full.cpu()) if full.numel() else full.cpu()

@@ -1,11 +1,13 @@
-"""What ``fit`` is made of: what was asked, the plan of an epoch, the step, the average, the loop, the run's folder."""
+"""Whole runs: what was asked, the loop and its state, the step, the batches, the selection, the run's folder."""
 
 from samplewise.audits.binomial import to_aim_at
 from samplewise.history import History
-from samplewise.training.position import Selection, Status
+from samplewise.training.fit import Solution, fit
+from samplewise.training.logging import Callback
 from samplewise.training.promise import Promise, Promised
-from samplewise.training.solution import Solution, fit
+from samplewise.training.selection import Selection, Validation
+from samplewise.training.state import Status
 from samplewise.training.step import single_device
 
-__all__ = ["History", "Promise", "Promised", "Selection", "Solution", "Status", "fit", "single_device"]
-__all__ += ["to_aim_at"]
+__all__ = ["Callback", "History", "Promise", "Promised", "Selection", "Solution", "Status", "Validation"]
+__all__ += ["fit", "single_device", "to_aim_at"]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from samplewise.storage.sharding import local, reshard_like, share_out_
+from samplewise.storage.sharding import local, reshard_, reshard_like
 
 STATISTICS = ("running_mean", "running_var")  # of batch norm, by the names that PyTorch gives them
 
@@ -17,7 +17,7 @@ class Average:
     """``a <- d a + (1 - d) w`` after step k, where ``d = min(decay, (1 + k) / (10 + k))`` and w are the weights.
 
     The rising d forgets the weights that a run begins with: in few steps 0.999 would keep most of them. Every process
-    has the same weights and so the same average, without a word to the others.
+    has the same weights and so the same average: none has to send anything.
 
     Batch norm's running statistics are averaged like weights. They come as near to those of the averaged weights as
     running statistics do, at no cost; a pass over the data before each audit would find them exactly, while those of
@@ -55,7 +55,7 @@ class Average:
 
 def _parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """What is averaged of a model, and what is copied, as this process holds it."""
-    share_out_(model)
+    reshard_(model)
     averaged: list[Tensor] = [local(weight.detach()) for weight in model.parameters()]
     copied: list[Tensor] = []
     for name, buffer in model.named_buffers():

@@ -5,7 +5,7 @@ import errno
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
+from samplewise.constraints import at_bound
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
 from samplewise.history import History
-from samplewise.masks import at_bound
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
 from samplewise.storage.disk import (
@@ -31,9 +31,10 @@ from samplewise.storage.disk import (
 )
 from samplewise.storage.provenance import provenance
 from samplewise.storage.sharding import reshard_like, weights_in_one
-from samplewise.training.position import Position, Selection
 from samplewise.training.promise import Promised
-from samplewise.training.request import Request
+from samplewise.training.selection import Selection
+from samplewise.training.spec import PROVE, RunSpec
+from samplewise.training.state import BestSoFar, RunState, Snapshot
 
 IDENTITY = "run.json"
 MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"
@@ -41,16 +42,6 @@ PROMISE, PROVED = "promise.json", "proved.json"
 NEXT = "best.next"  # the best model before the checkpoint that knows it is written
 WORST = 20  # violators named for each constraint and data set
 KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
-
-
-@dataclass(frozen=True)
-class Best:
-    """The selected model's weights, as this process holds them, the method's state then, on the CPU, and its audits."""
-
-    weights: dict[str, Tensor]
-    method: dict[str, Tensor]
-    audits: Mapping[str, Audit] | None
-    """By data set; None if they were not kept."""
 
 
 class RunFolder:
@@ -68,18 +59,18 @@ class RunFolder:
         self.checkpoints = Checkpoints(path / "checkpoints", keep=KEEP)
         self._writes = distributed.rank() == 0
 
-    def begin(self, request: Request, device: torch.device) -> None:
+    def begin(self, spec: RunSpec, device: torch.device) -> None:
         """Make this the folder of the run that was asked for, or refuse it if it is another's."""
         clear_partial(self.path)
-        identity, asked = self.path / IDENTITY, request.identity()
+        identity, asked = self.path / IDENTITY, spec.identity()
         if identity.exists():
             self._compare(identity, asked)
         elif (self.path / MODEL).exists() or len(self.checkpoints):
             raise CheckpointError(f"{self.path} holds checkpoints but no {IDENTITY}: it is not a run of this library")
         # Room for one more checkpoint while it is written.
-        ensure_writable(self.path, needed=request.checkpoint_bytes() * max(1, KEEP + 1 - len(self.checkpoints)))
+        ensure_writable(self.path, needed=spec.checkpoint_bytes() * max(1, KEEP + 1 - len(self.checkpoints)))
         if not identity.exists():
-            write_json(identity, {"asked": asked, "provenance": provenance(seed=request.seed, device=str(device))})
+            write_json(identity, {"asked": asked, "provenance": provenance(seed=spec.seed, device=str(device))})
 
     def _compare(self, identity: Path, asked: dict[str, Any]) -> None:
         try:
@@ -119,16 +110,18 @@ class RunFolder:
             self.checkpoints.prune()
             self._settle(selection)
 
-    def stage(self, best: Best, selection: Selection, audits: Mapping[str, Audit], request: Request) -> None:
+    def stage(self, best: BestSoFar, spec: RunSpec) -> None:
         """Write the model that was just selected, to take the place of the one before with the next checkpoint."""
-        with weights_in_one(self.path, best.weights) as write:
+        snapshot = best.snapshot
+        assert snapshot is not None, "it was just audited"
+        with weights_in_one(self.path, snapshot.weights) as write:
             if not self._writes:
                 return
             with atomic(self.path / NEXT) as folder:
                 write(folder / MODEL)
-                save_state(folder / METHOD, best.method)
-                write_tensors(folder / VALUES, _audited_values(audits, request))
-                write_json(folder / AUDIT, _findings(audits, selection, request))
+                save_state(folder / METHOD, snapshot.method)
+                write_tensors(folder / VALUES, _audited_values(snapshot.audits, spec))
+                write_json(folder / AUDIT, _findings(snapshot.audits, best.selection, spec))
 
     def _settle(self, selection: Selection | None) -> None:
         """Put a best model that waits in its place, if it is the last checkpoint's ``selection``; else drop it."""
@@ -144,17 +137,17 @@ class RunFolder:
                 path.replace(self.path / path.name)
         staged.rmdir()
 
-    def keep(self, promised: Promised, request: Request, epochs: int) -> None:
+    def write_promise(self, promised: Promised, spec: RunSpec, epochs: int) -> None:
         """Write what came of a promise after so many epochs, and which samples are used up by that."""
         if self._writes:
-            write_json(self.path / PROVED, self._proved() | dict.fromkeys(request.prove_on, epochs))
+            write_json(self.path / PROVED, self._proved() | dict.fromkeys(_proving(spec), epochs))
             write_json(self.path / PROMISE, promised.to_dict())
 
-    def refuse_second_proof(self, request: Request, position: Position, *, goes_on: bool) -> None:
-        """A proof is one look at samples never used before: what is trained in view of it they cannot prove."""
+    def refuse_second_proof(self, spec: RunSpec, state: RunState, *, goes_on: bool) -> None:
+        """A proof takes samples never evaluated before: these cannot prove what is trained after their result."""
         proved = self._proved()
-        before = {proved[sample] for sample in request.prove_on if sample in proved}
-        if before and (goes_on or min(before) < position.epoch):
+        before = {proved[sample] for sample in _proving(spec) if sample in proved}
+        if before and (goes_on or min(before) < state.epoch):
             raise ConfigurationError(
                 f"{self.path}: this run's promise was proved after {min(before)} epochs, and prove_on, or a part of "
                 "it, is used up: to go on, give a Promise with other samples to prove it on"
@@ -177,8 +170,8 @@ class RunFolder:
             later = json.loads((self.path / AUDIT).read_text())["selected"]["epoch"] > epoch
         return all(distributed.all_objects(later))
 
-    def best(self, like: Mapping[str, Tensor], selection: Selection, request: Request) -> Best | None:
-        """The model of ``selection``, shared out as ``like`` is; every process must call, and all get it or none.
+    def snapshot(self, like: Mapping[str, Tensor], selection: Selection, spec: RunSpec) -> Snapshot | None:
+        """The model of ``selection``, sharded as ``like`` is; every process must call, and all get it or none.
 
         None, with a warning, if its files are gone, damaged or of another epoch.
         """
@@ -189,7 +182,8 @@ class RunFolder:
                 raise CheckpointError(f"it is of epoch {kept['selected']['epoch']}, not of {selection.epoch}")
             with safe_open(self.path / MODEL, framework="pt") as file:  # so that one weight at a time is whole
                 weights = {name: reshard_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
-            found = Best(weights, load_state(self.path / METHOD), _audits(self.path / VALUES, kept["splits"], request))
+            audits = _audits(self.path / VALUES, kept["splits"], spec)
+            found = Snapshot(weights, load_state(self.path / METHOD), audits)
         except (OSError, SafetensorError, CheckpointError, ValueError, KeyError, TypeError) as error:
             problem = str(error)
         problem = next(filter(None, distributed.all_objects(problem)), "")
@@ -199,14 +193,14 @@ class RunFolder:
 
 
 @contextlib.contextmanager
-def open_folder(path: Path, request: Request, device: torch.device) -> Iterator[RunFolder]:
+def open_folder(path: Path, spec: RunSpec, device: torch.device) -> Iterator[RunFolder]:
     """The folder of the run that was asked for, and for it alone; nothing is written before that is sure."""
     folder, problem = RunFolder(path), None
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(alone(path, "run"))
             if distributed.rank() == 0:
-                folder.begin(request, device)
+                folder.begin(spec, device)
         except SamplewiseError as error:
             problem = error
         # All processes stop together: if only the first did, the others would wait for it.
@@ -218,7 +212,12 @@ def open_folder(path: Path, request: Request, device: torch.device) -> Iterator[
         yield folder
 
 
-def _findings(audits: Mapping[str, Audit], selection: Selection, request: Request) -> dict[str, Any]:
+def _proving(spec: RunSpec) -> list[str]:
+    """Fingerprints of the samples that are to prove a promise."""
+    return spec.calibration[PROVE].fingerprints if PROVE in spec.calibration else []
+
+
+def _findings(audits: Mapping[str, Audit], selection: Selection, spec: RunSpec) -> dict[str, Any]:
     """What the audits of the selected epoch found, by data set, for strict JSON.
 
     Of the training data also what it would have cost to have each of the worst violators meet its bound.
@@ -228,14 +227,14 @@ def _findings(audits: Mapping[str, Audit], selection: Selection, request: Reques
         split: {name: part.worst_violators(WORST) for name, part in found.items()} for split, found in audits.items()
     }
     splits = {split: {**found.to_dict(), "violators": worst[split]} for split, found in audits.items()}
-    if (own := request.trained_on) is not None and request.method.enforces:
-        costs = {name: request.method.costs(name, part.values) for name, part in audits[own].items()}
+    if (own := spec.trained_on) is not None and spec.method.enforces:
+        costs = {name: spec.method.costs(name, part.values) for name, part in audits[own].items()}
         named = {name: [sample for sample, _ in found] for name, found in worst[own].items()}
         splits[own]["costs"] = {name: costs[name][named[name]].tolist() for name in costs}
     return {
         "format": "samplewise-audit-2",
         "selected": selection.to_dict(),
-        "trained_on": request.trained_on,
+        "trained_on": spec.trained_on,
         "constraints": {
             name: {**asdict(bound), "measure": bound.column, "formula": str(bound)} for name, bound in bounds.items()
         },
@@ -243,18 +242,16 @@ def _findings(audits: Mapping[str, Audit], selection: Selection, request: Reques
     }
 
 
-def _audits(path: Path, splits: Mapping[str, Any], request: Request) -> dict[str, Audit] | None:
-    """The audits whose values were kept; None in the folder of an earlier version, which kept no objectives."""
-    values, bounds = load_file(path), request.problem.constraints
-    if any(f"{split}/objective" not in values for split in splits):
-        return None
+def _audits(path: Path, splits: Mapping[str, Any], spec: RunSpec) -> dict[str, Audit]:
+    """The audits whose values were kept."""
+    values, bounds = load_file(path), spec.problem.constraints
     return {
         split: Audit(values[f"{split}/objective"], {name: values[f"{split}/{name}"] for name in part["means"]}, bounds)
         for split, part in splits.items()
     }
 
 
-def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, Tensor]:
+def _audited_values(audits: Mapping[str, Audit], spec: RunSpec) -> dict[str, Tensor]:
     """Objective and measures of every audited sample, ``SPLIT/MEASURE``, what bounds by numbers are on among them, and
     the training data's ``multipliers/CONSTRAINT``.
     """
@@ -264,10 +261,10 @@ def _audited_values(audits: Mapping[str, Audit], request: Request) -> dict[str, 
         # No measure can be called as the objective is.
         columns = found.measures | bounded | {"objective": found.objectives}
         values |= {f"{split}/{name}": each for name, each in columns.items()}
-    if request.trained_on is not None:
-        index = torch.arange(audits[request.trained_on].samples)
-        for each in request.method.as_trained:
-            g = at_bound(each.priced(audits[request.trained_on][each.name].values))
-            values[f"multipliers/{each.name}"] = request.method.multipliers(each.name, g, index)
+    if spec.trained_on is not None:
+        index = torch.arange(audits[spec.trained_on].samples)
+        for each in spec.method.as_trained:
+            g = at_bound(each.signed_residual(audits[spec.trained_on][each.name].values))
+            values[f"multipliers/{each.name}"] = spec.method.multipliers(each.name, g, index)
     # Copies, since a file cannot hold two names of one tensor.
     return {name: each.detach().cpu().clone() for name, each in values.items()}

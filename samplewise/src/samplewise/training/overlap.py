@@ -1,9 +1,10 @@
-"""Whether two data sets share samples, by number or by content."""
+"""Whether two data sets share samples, by place or by content."""
 
 import copy
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,76 +21,81 @@ CHUNK = 2**24  # bytes of memory that are hashed at once
 WORDS = (torch.int64, torch.int32, torch.uint8)
 
 
-def refuse_overlap(data: Mapping[str, Data], pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The contents of the data sets by name, or an error if two of them that must not share a sample.
+@dataclass(frozen=True)
+class Keys:
+    """What the samples of a data set are known by: a number for each, ``(N,)``, in each of these ways."""
 
-    By content, so that a copy is found too, and by number for parts of one data set, whose samples may look different
-    whenever they are read.
-    """
-    found = {name: contents(each) for name, each in data.items()}
+    places: Tensor
+    """Where it lies: its number in the data set at the base of this one, or its place in memory."""
+    contents: Tensor
+    """A hash of its tensors, of a ``TensorDataset``; of other data the place."""
+    read: Tensor | None = None
+    """A hash of the sample as the data set gives it; None if none was read."""
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """What was ``read``, as text."""
+        return [] if self.read is None else [f"{each & (2**64 - 1):016x}" for each in self.read.tolist()]
+
+
+def keys(data: Data, *, read: bool = False) -> Keys:
+    """The keys of a data set's samples; none is read one by one unless that is asked for."""
+    return Keys(_keys(data, _place), _keys(data, _content), _read(data) if read else None)
+
+
+def shared(first: Keys, second: Keys) -> list[int]:
+    """Which samples of the ``second`` data set are in the ``first`` too, as far as their keys tell."""
+    for ours, theirs in (
+        (first.places, second.places),
+        (first.contents, second.contents),
+        (first.read, second.read),
+    ):
+        if ours is not None and theirs is not None and (found := torch.isin(theirs, ours)).any():
+            return found.nonzero().flatten().tolist()
+    return []
+
+
+def refuse_overlap(known: Mapping[str, Keys], pairs: Iterable[tuple[str, str]]) -> None:
+    """Raise if two data sets that must not share a sample do."""
     for first, second in pairs:
-        known = set(found[first])
-        both = [number for number, content in enumerate(found[second]) if content in known]
-        both = both or shared(keys(data[first]), keys(data[second]))
-        if both:
+        if both := shared(known[first], known[second]):
             named = ", ".join(map(str, both[:SHOWN])) + ", ..." * (len(both) > SHOWN)
             raise DataError(
-                f"expected {second} to share no sample with {first}, but {len(both):,} of its {len(found[second]):,} "
-                f"are there too (sample {named} of {second}): leave them out of one, for example with "
-                "torch.utils.data.Subset"
+                f"expected {second} to share no sample with {first}, but {len(both):,} of its "
+                f"{len(known[second].places):,} are there too (sample {named} of {second}): leave them out of one, for "
+                "example with torch.utils.data.Subset"
             )
-    return found
 
 
-def contents(data: Data) -> list[str]:
-    """What each sample holds, as a fingerprint, in order; read one by one, since a batch may pad or mask them."""
+def _read(data: Data) -> Tensor:
+    """A hash of each sample, in order; read one by one, since a batch may pad or mask them."""
     loader: DataLoader[Any] = copy.copy(data) if isinstance(data, DataLoader) else DataLoader(data)  # type: ignore[arg-type]
-    loader.collate_fn = _fingerprints
-    source = ItemByItem(loader)
-    batches = source.batches(cut(_drawn(loader), BATCH))
-    return [each for batch in batches for each in batch]
+    loader.collate_fn = _hashes
+    return torch.cat(list(ItemByItem(loader).batches(cut(_drawn(loader), BATCH))))
 
 
-def _fingerprints(samples: list[Any]) -> list[str]:
-    return [hashlib.blake2b(b"/".join(_parts(sample)), digest_size=8).hexdigest() for sample in samples]
+def _hashes(samples: list[Any]) -> Tensor:
+    digests = (hashlib.blake2b(b"/".join(_bytes(sample)), digest_size=8).digest() for sample in samples)
+    return torch.tensor([int.from_bytes(digest, signed=True) for digest in digests])
 
 
-def _parts(sample: Any) -> Iterator[bytes]:
+def _bytes(sample: Any) -> Iterator[bytes]:
     """The bytes of what a sample is made of; a number has those of the tensor that it becomes."""
     if isinstance(sample, Tensor):
         yield sample.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     elif isinstance(sample, Mapping):
         for key in sorted(sample, key=str):
             yield str(key).encode()
-            yield from _parts(sample[key])
+            yield from _bytes(sample[key])
     elif isinstance(sample, list | tuple):
         for part in sample:
-            yield from _parts(part)
+            yield from _bytes(part)
     elif isinstance(sample, int | float):
         yield np.asarray(sample).tobytes()
     elif hasattr(sample, "tobytes"):  # an array or a picture
         yield sample.tobytes()
     else:
         yield pickle.dumps(sample)
-
-
-Keys = tuple[Tensor, Tensor]
-"""Of each sample a number for its place and one for its content, ``(N,)`` each."""
-
-
-def keys(data: Data) -> Keys:
-    """What the samples of a data set are known by without reading any one by one: their places in the data sets that
-    it is made of, and their contents where these lie in memory.
-    """
-    return _keys(data, _place), _keys(data, _content)
-
-
-def shared(first: Keys, second: Keys) -> list[int]:
-    """Which samples of the ``second`` data set are in the ``first`` too, as far as their :func:`keys` tell."""
-    for ours, theirs in zip(first, second, strict=True):
-        if (found := torch.isin(theirs, ours)).any():
-            return found.nonzero().flatten().tolist()
-    return []
 
 
 def _keys(data: Any, key: Callable[[Any], Tensor]) -> Tensor:

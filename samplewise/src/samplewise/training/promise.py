@@ -1,4 +1,4 @@
-"""A share that is promised of unseen samples: steered to while a run goes on, and proved at its end."""
+"""A share promised of unseen samples: the run steers tau and margins towards it, and proves it at its end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Promised:
     """What a violation was weighted with then."""
     audit: Audit
     """Of the model on ``prove_on``."""
-    instead: dict[str, Constraint] | None
+    achievable_bounds: dict[str, Constraint] | None
     """Where it is not kept, the tightest bounds that could be promised together for this share; None if that takes more
     samples."""
 
@@ -78,8 +78,8 @@ class Promised:
         if self.kept:
             return f"Kept: {shown}, {self.share:.2%} were promised ({ground})."
         text = f"Not kept: {self.share:.2%} were asked for, but only this can be promised: {shown} ({ground})."
-        if self.instead:
-            text += f" For {self.share:.2%} it could be {', '.join(map(str, self.instead.values()))}."
+        if self.achievable_bounds:
+            text += f" For {self.share:.2%} it could be {', '.join(map(str, self.achievable_bounds.values()))}."
         return text
 
     def __str__(self) -> str:
@@ -87,10 +87,11 @@ class Promised:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values."""
-        instead = None if self.instead is None else {name: str(each) for name, each in self.instead.items()}
+        bounds = self.achievable_bounds
+        achievable = None if bounds is None else {name: str(each) for name, each in bounds.items()}
         plain = {name: getattr(self, name) for name in ("share", "kept", "share_at_least", "margins", "taus")}
         found = {"confidence": self.audit.confidence, "audit": self.audit.to_dict()}
-        return {**plain, "message": self.message, "instead": instead, **found}
+        return {**plain, "message": self.message, "achievable_bounds": achievable, **found}
 
 
 def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, *, batch_size: int) -> Promised:
@@ -98,12 +99,12 @@ def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, 
     feed = source_of(promise.prove_on)
     found = audit(problem, model, feed, confidence=promise.confidence, batch_size=feed.batch_size or batch_size)
     at_least = 1 - found.violation_rate_upper
-    kept, instead = at_least >= promise.share, None
+    kept, achievable = at_least >= promise.share, None
     if not kept:
         # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
         with contextlib.suppress(ConfigurationError):
-            instead = found.suggest(1 - (1 - promise.share) / max(1, len(found)))
-    return Promised(promise.share, kept, at_least, method.margins, method.prices, found, instead)
+            achievable = found.suggest(1 - (1 - promise.share) / max(1, len(found)))
+    return Promised(promise.share, kept, at_least, method.margins, method.trained_taus, found, achievable)
 
 
 def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: float) -> None:
@@ -122,7 +123,7 @@ def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: f
     short = (due - tune.satisfied) / aim
     most = max((part.violated for part in tune.values()), default=0)
     taus, margins = {}, {}
-    for (name, part), rule in zip(tune.items(), method.rules(), strict=True):
+    for (name, part), rule in zip(tune.items(), method.coefficients.rules(), strict=True):
         part_of_it = part.violated / most if short > 0 and most else 1.0
         moved = min(STEP, max(-STEP, GAIN * short * part_of_it))
         lowest = min(rule.first, method.taus[name]) if tune.satisfied < aim else 0.0
@@ -141,7 +142,7 @@ def _reach(excess: Tensor, share: float) -> float:
 
 
 class Spread(Source):
-    """So many samples of another source, at equal distances: its order may be by class."""
+    """A number of samples of another source, evenly spaced: its order may be by class."""
 
     def __init__(self, source: Source, samples: int) -> None:
         self.source, self.length = source, min(samples, source.length)
@@ -152,5 +153,5 @@ class Spread(Source):
 
 
 def spread(feed: Feed, samples: int) -> Feed:
-    """Of a feed's samples ``samples`` at most, as they are audited beside as many others."""
+    """At most ``samples`` samples of a feed, evenly spaced."""
     return Feed(Spread(feed.source, samples), feed.batch_size)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.util
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -16,16 +18,16 @@ from samplewise.methods import Method
 from samplewise.problem import Problem
 from samplewise.samples import to_device
 from samplewise.storage import distributed
-from samplewise.storage.sharding import has_shards, local, reshard_like, whole
+from samplewise.storage.sharding import has_shards, local, reshard_like, unsharded
 from samplewise.training.average import Average
-from samplewise.training.plan import MicroBatch
+from samplewise.training.batching import MicroBatch, Part
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 PAST_THE_MODEL = (
     "expected evaluate to call the model itself, model(x): a call of one of its parts or methods, such as "
-    "model.encoder(x), goes past what shares gradients between processes and lowers the precision. Put it into forward"
+    "model.encoder(x), goes past what exchanges gradients and lowers the precision. Put it into forward"
 )
 
 
@@ -47,14 +49,31 @@ class Auxiliary(Protocol):
 
 def single_device() -> Fabric:
     """The best single device at hand, in full precision."""
-    from lightning_fabric import Fabric  # a second to import, so only where training starts
-
+    Fabric = _import_fabric()
     if torch.distributed.is_torchelastic_launched() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigurationError(
             "torchrun started this process, but no fabric= was given, so each process would train alone: make one, "
             "fabric = Fabric(devices=..., strategy='ddp'), call fabric.launch(), and give it"
         )
     return Fabric(accelerator="auto", devices=1)
+
+
+def _import_fabric() -> type[Fabric]:
+    """Fabric's class, imported only where training starts and without the whole of torchmetrics.
+
+    Fabric asks for that package's version by importing it, which with all that it finds installed takes seconds; an
+    empty module in its place tells the version as well.
+    """
+    name = "torchmetrics"
+    spec = None if name in sys.modules else importlib.util.find_spec(name)
+    if spec is not None:
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        from lightning_fabric import Fabric
+    finally:
+        if spec is not None:
+            del sys.modules[name]
+    return Fabric
 
 
 class Stepper:
@@ -70,16 +89,17 @@ class Stepper:
         clip_norm: float | None = None,
         average: float | None = None,
     ) -> None:
-        self.sharded, plain = _is_sharded(fabric), _is_plain(fabric)
+        self.sharded, self.plain = _is_sharded(fabric), _is_plain(fabric)
         self.device = fabric.device
         self.fabric, self.problem, self.auxiliary, self.clip_norm = fabric, problem, auxiliary, clip_norm
         copied = _copy(model) if self.sharded and average is not None else None
-        self.wrapped, self.optimizer = _set_up(fabric, model, optimizer)
+        self.wrapped, of_fabric = _set_up(fabric, model, optimizer)
         self.raw_model: nn.Module = self.wrapped.module
         self.raw_optimizer = optimizer
-        # With one process in full precision Fabric's wrapper has nothing to convert and nobody to talk to, and its
+        # With one process in full precision Fabric's wrappers have nothing to convert and nobody to talk to, and their
         # hooks on every output would cost more than the method does.
-        self.model: nn.Module = self.raw_model if plain else self.wrapped
+        self.model: nn.Module = self.raw_model if self.plain else self.wrapped
+        self.optimizer = optimizer if self.plain else of_fabric
         self._called = False  # whether the wrapped model was, since the last micro-batch began
         self.wrapped.register_forward_pre_hook(self._note_call)
         for holder in (model, self.optimizer):  # an earlier backward pass, or an interrupted run, may have left some
@@ -93,22 +113,22 @@ class Stepper:
         """The model that the run is for, without what Fabric wraps around it: the average, if there is one."""
         return self.raw_model if self.average is None else self.average.model
 
-    def share_buffers(self) -> None:
-        """Give all processes the first one's running statistics: of these each has its own."""
+    def broadcast_buffers(self) -> None:
+        """Copy the first process's running statistics to all."""
         for model in dict.fromkeys((self.raw_model, self.model_to_audit)):
-            distributed.share_buffers_(model)
+            distributed.broadcast_buffers_(model)
 
-    def step(self, method: Method, micro: list[MicroBatch], batches: Iterator[Any]) -> None:
-        last = len(micro) - 1
-        for i, part in enumerate(micro):
-            batch = to_device(next(batches), self.device)
+    def step(self, method: Method, step: Iterable[MicroBatch]) -> None:
+        """Take one optimiser step."""
+        for micro in step:
+            batch = to_device(micro.batch, self.device)
             if self.auxiliary is not None:
                 handed_on = self.auxiliary.step(self.model, batch)
                 batch = batch if handed_on is None else handed_on
-            self._called = False
-            # Processes exchange gradients only once a step, at its last micro-batch.
-            with self._gathered(method), self.fabric.no_backward_sync(self.wrapped, enabled=i < last), _explained():
-                self.fabric.backward(self._loss(method, part, batch))
+            if self.plain:
+                torch.autograd.backward(self._loss(method, micro.part, batch))
+            else:
+                self._backward_by_fabric(method, micro.part, batch)
         if self.clip_norm is not None:
             self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.clip_norm, error_if_nonfinite=False)
         self.optimizer.step()
@@ -116,20 +136,31 @@ class Stepper:
         if self.average is not None:
             self.average.update_(self.raw_model)
 
-    def _gathered(self, method: Method) -> contextlib.AbstractContextManager[None]:
-        """Where a method looks at gradients, which not every process does equally often, it needs the model whole."""
-        return whole(self.raw_model, steps=True) if method.looks and self.sharded else contextlib.nullcontext()
+    def _backward_by_fabric(self, method: Method, part: Part, batch: Any) -> None:
+        self._called = False
+        # A method that takes gradients of its own, not in every process equally often, needs the model unsharded.
+        alone = (
+            unsharded(self.raw_model, steps=True)
+            if method.estimates_tau0 and self.sharded
+            else contextlib.nullcontext()
+        )
+        # Processes exchange gradients only once a step, at its last micro-batch.
+        with alone, self.fabric.no_backward_sync(self.wrapped, enabled=not part.last), _explained():
+            self.fabric.backward(self._loss(method, part, batch))
 
     def _note_call(self, *_: object) -> None:
         self._called = True
 
-    def _loss(self, method: Method, part: MicroBatch, batch: Any) -> Tensor:
+    def _loss(self, method: Method, part: Part, batch: Any) -> Tensor:
         weight = None if part.present is None else part.present.to(self.device, torch.float32)
         evaluation = self.problem.evaluate(self.model, batch, part.index.to(self.device), weight)
-        if self.model is self.wrapped and not self._called:
-            raise ConfigurationError(PAST_THE_MODEL)
-        with contextlib.nullcontext() if self.model is self.raw_model else _differentiating():
+        if self.plain:
             loss = method.loss(evaluation)
+        else:
+            if not self._called:
+                raise ConfigurationError(PAST_THE_MODEL)
+            with _differentiating():
+                loss = method.loss(evaluation)
         if not loss.requires_grad:
             raise MeasureError(
                 "expected an objective and measures computed from the model's output, got a loss without a gradient: "
@@ -164,7 +195,7 @@ class Stepper:
         return dict(self.model_to_audit.state_dict())
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state` gave, or say that it is another's; weights may be shared out in another way."""
+        """Take back what :meth:`state` gave, or say that it is another's; weights may be sharded in another way."""
         try:
             self.raw_model.load_state_dict(reshard_like(state["model"], self.raw_model.state_dict()))
             weights = dict(enumerate(weight for group in self.raw_optimizer.param_groups for weight in group["params"]))
@@ -214,7 +245,7 @@ def _explained() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _differentiating() -> Iterator[None]:
-    """Where a method may look at gradients, as for tau0="auto": Fabric takes that for a forgotten fabric.backward."""
+    """Where a method may take gradients, as for tau0="auto": Fabric takes that for a forgotten fabric.backward."""
     from lightning_fabric import wrappers
 
     wrappers._in_fabric_backward = True
@@ -239,31 +270,31 @@ def _is_plain(fabric: Fabric) -> bool:
 
 
 def _is_sharded(fabric: Fabric) -> bool:
-    """Whether the weights are shared out over the processes; what was never run so is refused."""
+    """Whether the weights are sharded over the processes; a strategy that was never tested is refused."""
     from lightning_fabric.strategies.fsdp import FSDPStrategy
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
     if isinstance(fabric.strategy, FSDPStrategy):
         raise ConfigurationError(
-            "expected ModelParallelStrategy with torch's fully_shard to share out weights, got FSDPStrategy: PyTorch "
-            "gives up the FSDP that it stands for, and no test here has run it. docs/guides/devices.md shows how"
+            "expected ModelParallelStrategy with torch's fully_shard to shard weights, got FSDPStrategy: PyTorch gives "
+            "up the FSDP that it stands for, and no test here has run it. docs/guides/devices.md shows how"
         )
     sharded, among = isinstance(fabric.strategy, ModelParallelStrategy), None
     if isinstance(fabric.strategy, ModelParallelStrategy) and fabric.strategy.device_mesh["tensor_parallel"].size() > 1:
         # Processes of one tensor-parallel group hold one model together, and see the same samples.
         among = fabric.strategy.device_mesh["data_parallel"].get_group()
-    distributed.share_samples_among(among)
+    distributed.split_samples_among(among)
     return sharded
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """A copy of a model whose weights will be shared out: afterwards there is none."""
+    """A copy of a model whose weights will be sharded: afterwards none can be made."""
     from lightning_fabric.wrappers import is_wrapped
 
     if is_wrapped(model) or has_shards(model):
         raise ConfigurationError(
-            "average= needs a copy of the model, and PyTorch makes none once its weights are shared out: give the "
-            "model as it was before, fit has Fabric share it out"
+            "average= needs a copy of the model, and PyTorch makes none once its weights are sharded: give the model "
+            "as it was before, fit has Fabric shard it"
         )
     return copy.deepcopy(model)
 
@@ -277,7 +308,7 @@ def _set_up(fabric: Fabric, model: nn.Module, optimizer: torch.optim.Optimizer) 
     before = list(model.parameters())
     wrapped, of_fabric = fabric.setup(model, optimizer)
     now = list(wrapped.parameters())
-    # Where weights are shared out new ones take their place, and an optimiser made before would go on with the old.
+    # Where weights are sharded new ones take their place, and an optimiser made before would go on with the old.
     instead = dict(zip(before, now, strict=True)) if len(before) == len(now) else {}
     for group in optimizer.param_groups:
         group["params"] = [instead.get(weight, weight) for weight in group["params"]]
@@ -287,7 +318,7 @@ def _set_up(fabric: Fabric, model: nn.Module, optimizer: torch.optim.Optimizer) 
     trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
     if trained.isdisjoint(map(id, now)):
         raise ConfigurationError(
-            "the optimizer holds none of the weights that the model has now: share the model out first, "
+            "the optimizer holds none of the weights that the model has now: shard the model first, "
             "model = fabric.setup_module(model), then make the optimizer, and give both"
         )
     return wrapped, of_fabric

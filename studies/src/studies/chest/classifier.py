@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
 
-from samplewise import Problem, Solution, Unconstrained, fit
+from samplewise import Problem, Solution, Unconstrained, Validation, fit
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.samples import mix
 from samplewise.storage import MODEL_FILE, SettingsFile, alone, decoding, distributed, provenance, read_json, write_json
@@ -186,7 +186,7 @@ def train_classifier(
             seed=settings.seed,
             scheduler=(CosineAnnealingLR(optimizer, steps), "step") if settings.anneal else None,
             audit_on={"validation": DataLoader(store.select("validation"), batch_size=64)},
-            patience=settings.patience,
+            validation=Validation(patience=settings.patience),
             checkpoint=folder / "fit",
             fabric=fabric,
         )

@@ -148,7 +148,7 @@ def _audited(part: str, audit: Audit) -> Audited:
         constraints={CONSTRAINT: Finding(found.violated, found.satisfied, found.mean_violation, found.worst)},
         means=audit.means,
         confidence=audit.confidence,
-        compared=audit.compared,
+        n_comparisons=audit.n_comparisons,
     )
 
 

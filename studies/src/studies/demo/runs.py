@@ -155,9 +155,9 @@ def _train(parts: Parts, seed: int, epochs: int, weight: float | None) -> Traine
         progress=False,
         **asked,
     )
-    compared = {TRAIN: math.inf, TUNE: WARM_EPOCHS + epochs}
+    n_comparisons = {TRAIN: math.inf, TUNE: WARM_EPOCHS + epochs}
     audits = {
-        name: audit(problem, solution.model, part, confidence=CONFIDENCE, compared=compared.get(name, 1))
+        name: audit(problem, solution.model, part, confidence=CONFIDENCE, n_comparisons=n_comparisons.get(name, 1))
         for name, part in parts.items()
     }
     return Trained(weight, solution, audits)

@@ -84,7 +84,7 @@ def _split(name: str, result: Result, settings: StudySettings) -> Audited:
         samples=samples,
         objective=numbers["objective"],
         satisfied=numbers["satisfied"],
-        compared=math.inf if name == "train" or settings.shared else 1,
+        n_comparisons=math.inf if name == "train" or settings.shared else 1,
         means={"accuracy": numbers["accuracy"], CONSTRAINT: numbers["mse"]},
         constraints={CONSTRAINT: finding},
     )

@@ -23,7 +23,7 @@ from samplewise import Problem, Unconstrained, audit, fit
 from samplewise.errors import ConfigurationError, SamplewiseError
 from samplewise.measures import mse
 from samplewise.problem import evaluation_mode
-from samplewise.report import in_lines, pictures, to_tensorboard
+from samplewise.report import Pictures, in_lines, to_tensorboard
 from samplewise.samples import mix
 from samplewise.storage import MODEL_FILE, Checkpoints, alone, distributed, load_state, provenance, save_state
 from samplewise.training import single_device
@@ -131,7 +131,7 @@ def run_row(
             checkpoint=folder / FIT,
             fabric=fabric,
             progress=progress,
-            on_audit=pictures(fabric, splits, partial(_pictures, settings.shape)),
+            callbacks=[Pictures(fabric, splits, partial(_pictures, settings.shape))],
         )
         chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
         if row.kind == "classification":  # its decoder is untrained: the most feasible epoch would be one of chance

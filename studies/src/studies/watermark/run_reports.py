@@ -178,7 +178,7 @@ def _split(
         samples=len(below),
         objective=float(grey.pop("bit_error").mean()),
         satisfied=satisfied,
-        compared=compared,
+        n_comparisons=compared,
         constraints={CONSTRAINT: found} if bounds else {},
         means={key: float(values.mean()) for key, values in grey.items() if not np.isnan(values).any()},
         confidence=confidence,

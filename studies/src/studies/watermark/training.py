@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, RandomSampler
 
-from samplewise import Geometric, Method, SequentialPenalty, Solution, Unconstrained, fit
+from samplewise import Geometric, Method, SequentialPenalty, Solution, Unconstrained, Validation, fit
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
-from samplewise.report import in_lines, pictures
+from samplewise.report import Pictures, in_lines
 from samplewise.samples import mix
 from samplewise.storage import (
     MODEL_FILE,
@@ -117,11 +117,11 @@ def train(
             scheduler=(CosineAnnealingLR(optimizer, recipe.last_round * steps), "step") if recipe.anneal else None,
             auxiliary=_adversary(pipeline, fabric.device) if recipe.adversarial else None,
             audit_on=audited,
-            audit_every=recipe.audit_every,
-            target=0.0 if recipe.image_loss else 1.0,  # the baseline asks no image to keep a floor
+            # The baseline asks no image to keep a floor.
+            validation=Validation(every=recipe.audit_every, select="objective" if recipe.image_loss else "feasible"),
             checkpoint=folder / "fit",
             fabric=fabric,
-            on_audit=pictures(fabric, audited, partial(_draw, pipeline)),
+            callbacks=[Pictures(fabric, audited, partial(_draw, pipeline))],
             progress=progress,
         )
     if distributed.rank() == 0:

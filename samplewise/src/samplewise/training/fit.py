@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,32 +13,24 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from samplewise.audits.audit import Audit
-from samplewise.history import History, Streaks
+from samplewise.errors import ConfigurationError
+from samplewise.history import History
 from samplewise.methods import Method
 from samplewise.optimality.feasibility import Infeasibility
 from samplewise.problem import Problem
 from samplewise.samples import Data
 from samplewise.stopping import GradientRule
 from samplewise.training.folder import open_folder
+from samplewise.training.logging import Callback, RunLogger
 from samplewise.training.loop import Training
-from samplewise.training.position import Selection, Status
 from samplewise.training.promise import Promise, Promised, prove
-from samplewise.training.request import Request
+from samplewise.training.selection import Selection, Validation
+from samplewise.training.spec import RunSpec
+from samplewise.training.state import Status
 from samplewise.training.step import Auxiliary, Stepper, single_device
-from samplewise.training.watch import OnAudit, Watch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-@contextlib.contextmanager
-def _goes_on(checkpoint: str | Path) -> Iterator[None]:
-    """Have Ctrl-C say that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"{checkpoint} holds the run up to its last checkpoint: the same call goes on from there")
-        raise
 
 
 @dataclass(frozen=True)
@@ -59,12 +51,10 @@ class Solution:
     audits: dict[str, Audit]
     """The audits of that model by data set. The bounds of the one that selects are corrected for all audits of the run;
     data that share samples with the training data have none, nor has a promise's ``tune_on``."""
-    streaks: Streaks
-    """Which samples of the deciding data set stayed violated, audit after audit."""
     promise: Promised | None = None
     """What came of the promise, if one was asked for."""
-    conflict: Infeasibility | None = None
-    """Where the target was not met: which training samples are at odds; None where it was not looked for."""
+    infeasibility: Infeasibility | None = None
+    """With ``explain_infeasibility``, where the constraints do not hold as asked: which training samples conflict."""
 
 
 def fit(
@@ -87,14 +77,12 @@ def fit(
     promise: Promise | None = None,
     auxiliary: Auxiliary | None = None,
     audit_on: Mapping[str, Data] | None = None,
-    audit_every: int = 1,
-    target: float | None = None,
-    stop_at_target: bool = False,
-    patience: int | None = None,
+    validation: Validation | None = None,
+    explain_infeasibility: bool = False,
     checkpoint: str | Path | None = None,
     checkpoint_steps: int | None = None,
     fabric: Fabric | None = None,
-    on_audit: OnAudit | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Solution:
     """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
@@ -122,65 +110,69 @@ def fit(
         round_rule: end a round when the gradient is small enough, as the paper's theory asks, not after each epoch.
         scheduler: a learning-rate schedule of PyTorch over ``optimizer``, stepped after each epoch; after each step
             if given as ``(scheduler, "step")``. ``ReduceLROnPlateau`` is stepped after each audit, warm-up aside, with
-            the selection loss of the data set that selects: while that misses the target fewer violated samples are
-            progress, from then on a lower objective is, as for a validation loss.
+            the selection loss of the data set that selects: while constraints do not hold as asked fewer violated
+            samples are progress, from then on a lower objective is, as for a validation loss.
         clip_norm: the gradient's norm is cut to this.
         accumulate: backward passes (micro-batches) in a step.
-        average: audit, select and ship an exponential average of the weights, of which this share, such as 0.999, stays
-            at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and those of an epoch
-            are a good start. Batch norm's statistics are averaged too.
+        average: audit, select and ship an exponential average of the weights, of which this fraction, such as 0.999,
+            stays at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and the steps of
+            an epoch are a good start. Batch norm's statistics are averaged too.
         promise: a share of unseen samples that must meet all constraints. Its ``tune_on`` is audited as the first of
             the data sets, under that name, and steers tau, from the schedule's first one on, and the margins; its
             ``prove_on`` then says whether it is kept.
         auxiliary: a step before each backward pass, such as a discriminator's.
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
-        audit_every: epochs between audits of ``audit_on``; the last epoch is always audited, so as many as there are
-            leave only that one.
-        target: share of the first one's samples that must meet all constraints for an epoch to count as feasible; if
-            not given each constraint must hold for its own ``share``; 0 if the best objective alone decides.
-        stop_at_target: end the run at the first audit that meets the target.
-        patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
+        validation: how often ``audit_on`` is audited, what selects the model and when to stop early; after each epoch,
+            by feasibility and then objective, and never, if not given.
+        explain_infeasibility: where the run ends and the constraints do not hold as asked, search for weights that
+            meet them without the objective (:func:`samplewise.find_infeasibility`), in up to 60 passes over the
+            training data; the status is INFEASIBLE if no first-order step helps.
         checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
         checkpoint_steps: steps between further checkpoints within an epoch.
         fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
-            DDP and with weights shared out by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
-        on_audit: called after each audit, in every process, with the model in evaluation mode, the epoch, and the
-            audits by data set.
+            DDP and with weights sharded by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
+        callbacks: called after each audit and after each epoch, in every process.
         progress: show a progress bar; on a terminal only if not given.
 
     Returns:
         The selected model, its audits, the status and the history. In the history ``running/...`` is
-        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name;
-        ``forecast/...`` says how far tau has to go, ``gradient/...`` how noisy a batch is.
+        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
     """
-    request = Request(**locals())  # every argument by its name
+    validation = validation or Validation()
+    spec = RunSpec(**locals())  # every argument by its name
     fabric = fabric or single_device()
-    watch = Watch(fabric, progress)
-    training = Training(request, Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm, average), watch)
+    logger = RunLogger(fabric, progress)
+    stepper = Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm, average)
+    training, outcome, infeasibility = Training(spec, stepper, logger), None, None
+    if explain_infeasibility and stepper.sharded:
+        raise ConfigurationError("explain_infeasibility needs a model that each process holds whole: leave it out")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(watch.logging())
+        stack.enter_context(logger.logging())
         training.try_out()
         if checkpoint is not None:
-            training.open(stack.enter_context(open_folder(Path(checkpoint), request, fabric.device)))
-            stack.enter_context(_goes_on(checkpoint))
-        stack.enter_context(watch.bar(request.last_epoch, training.position.epoch))
-        status = training.loop()
-        selected, outcome = training.position.best, None
+            training.open(stack.enter_context(open_folder(Path(checkpoint), spec, fabric.device)))
+            stack.enter_context(_resumable(checkpoint))
+        stack.enter_context(logger.bar(spec.last_epoch, training.state.epoch))
+        status = training.run()
+        audits, selected = training.ship(), training.state.selection
         assert selected is not None, "the last epoch is always audited"
         if promise is not None:
-            outcome = prove(promise, problem, training.stepper.raw_model, method, batch_size=request.size)
+            outcome = prove(promise, problem, stepper.raw_model, method, batch_size=spec.size)
             status = Status.KEPT if outcome.kept else Status.NOT_KEPT
             if training.folder is not None:
-                training.folder.keep(outcome, request, training.position.epoch)
-    return Solution(
-        model,
-        method,
-        status,
-        selected,
-        training.history,
-        training.audits,
-        training.streaks,
-        promise=outcome,
-        conflict=training.conflict,
-    )
+                training.folder.write_promise(outcome, spec, training.state.epoch)
+        elif explain_infeasibility and not selected.feasible:
+            infeasibility = training.find_infeasibility()
+            status = Status.INFEASIBLE if infeasibility.is_infeasible else status
+    return Solution(model, method, status, selected, training.history, audits, outcome, infeasibility)
+
+
+@contextlib.contextmanager
+def _resumable(checkpoint: str | Path) -> Iterator[None]:
+    """Have Ctrl-C say that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"{checkpoint} holds the run up to its last checkpoint: the same call goes on from there")
+        raise

@@ -15,14 +15,14 @@ from samplewise.cli.report import read_reports
 from small import make_data, make_method, make_model, make_problem
 
 
-def run(folder: Path | None = None, epochs: int = 4, **options: Any) -> sw.Solution:
+def run(folder: Path | None = None, epochs: int = 4, share: float = 1.0, **options: Any) -> sw.Solution:
     model, data = make_model(), make_data()
     splits = {"validation": make_data(60, seed=1), "train": data, "own": data, "test": make_data(50, seed=2)}
     return sw.fit(
-        make_problem(),
+        make_problem(share),
         model,
         data,
-        method=make_method("sequential"),
+        method=make_method("sequential", share=share),
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
         epochs=epochs,
         batch_size=50,
@@ -57,27 +57,29 @@ def test_data_that_hold_training_samples_bound_nothing_however_they_are_wrapped(
 
 
 def test_epochs_count_that_are_audited() -> None:
-    assert compared(run(epochs=7, audit_every=3))["validation"] == 3
-    assert compared(run(epochs=6, audit_every=3))["validation"] == 2
-    assert compared(run(audit_every=9))["validation"] == 1, "one audit selects nothing"
+    assert compared(run(epochs=7, validation=sw.Validation(every=3)))["validation"] == 3
+    assert compared(run(epochs=6, validation=sw.Validation(every=3)))["validation"] == 2
+    assert compared(run(validation=sw.Validation(every=9)))["validation"] == 1, "one audit selects nothing"
     assert compared(run(audit_on=None)) == {"train": math.inf}
 
 
 def test_a_run_that_stops_early_is_corrected_for_the_epochs_it_could_have_had() -> None:
-    solution = run(epochs=30, target=0.0, stop_at_target=True)
+    solution = run(epochs=30, share=0.01, validation=sw.Validation(stop=True))
     assert solution.status is sw.Status.TARGET_REACHED
     assert len(solution.history.rows) == 1
     assert compared(solution)["validation"] == 30
 
 
 def test_a_run_that_goes_on_or_was_complete_counts_all_its_audits(tmp_path: Path) -> None:
-    assert compared(run(tmp_path, 4, audit_every=3))["validation"] == 2
+    assert compared(run(tmp_path, 4, validation=sw.Validation(every=3)))["validation"] == 2
     kept = json.loads((tmp_path / "audit.json").read_text())["splits"]
     assert [part["compared"] for part in kept.values()] == [2, None, None, 1]
-    assert compared(run(tmp_path, 6, audit_every=3))["validation"] == 3, "epochs 3, 4 and 6"
-    assert compared(run(tmp_path, 6, audit_every=3))["validation"] == 3
+    assert compared(run(tmp_path, 6, validation=sw.Validation(every=3)))["validation"] == 3, "epochs 3, 4 and 6"
+    assert compared(run(tmp_path, 6, validation=sw.Validation(every=3)))["validation"] == 3
     with pytest.warns(UserWarning, match="holds a run of 6 epochs, more than the 2 asked for"):
-        assert compared(run(tmp_path, 2, audit_every=3))["validation"] == 4, "and 2, as it is asked for now"
+        assert compared(run(tmp_path, 2, validation=sw.Validation(every=3)))["validation"] == 4, (
+            "and 2, as it is asked for now"
+        )
     (report,) = read_reports([tmp_path])
     assert [split.compared for split in report.splits] == [3, math.inf, math.inf, 1]
     assert report.unseen is not None

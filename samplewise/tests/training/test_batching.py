@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from samplewise.samples import source_of
-from samplewise.training.plan import MicroBatch, epoch_order, plan_epoch
+from samplewise.training.batching import Part, epoch_order, plan_epoch
 
 
-def present(part: MicroBatch) -> Tensor:
+def present(part: Part) -> Tensor:
     return part.index if part.present is None else part.index[part.present]
 
 
@@ -32,6 +32,7 @@ def test_every_sample_counts_once_and_the_gradient_is_that_of_the_whole_batch(
         parts = [part for plan in plans for part in plan[step]]
         assert sorted(torch.cat([present(part) for part in parts]).tolist()) == sorted(expected.tolist())
         assert len({len(part.index) for part in parts}) == 1, "processes must stay in step"
+        assert all([part.last for part in plan[step]] == [False] * (accumulate - 1) + [True] for plan in plans)
         means = [values[present(part)].mean() if len(present(part)) else torch.zeros(()) for part in parts]
         total = sum(part.factor * mean for part, mean in zip(parts, means, strict=True)) / world
         torch.testing.assert_close(total, values[expected].mean())

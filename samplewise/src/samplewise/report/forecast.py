@@ -2,20 +2,17 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from samplewise.constraints import ViolationStats
-from samplewise.errors import constraint_named
-from samplewise.methods import AugmentedLagrangian, Method
-from samplewise.penalties import Quadratic
 from samplewise.schedules import LARGEST
 
 STAGES = (0.1, 0.01)
-"""What the worst violation is to fall to next, as shares of the first one seen: so the question has no units."""
+"""What the worst violation is to fall to next, as fractions of the first one seen: so the question has no units."""
 FEWEST, MOST = 8, 200  # rounds; a trend is read from the later half of the last of them
-FAR = 10_000  # rounds beyond which a schedule is not followed
+FAR = 10_000  # rounds beyond which nothing is said
+Kind = Literal["linear", "quadratic", "lagrangian"]
 
 
 @dataclass(frozen=True)
@@ -24,11 +21,18 @@ class Forecast:
 
     worst: float
     tau: float | None
-    """The weight that it takes; None for an augmented Lagrangian, which comes there at any weight."""
+    """The weight that it takes; None for an augmented Lagrangian, which needs none in particular."""
     rounds: int | None
-    """Further rounds until then, 0 if it is reached; at least so many where a schedule waits for a lack of progress.
-    None also if the schedule never gets to ``tau``.
-    """
+    """Further rounds until then at the recent growth of tau, 0 if it is reached; None also where tau does not grow."""
+
+    def __str__(self) -> str:
+        asked = f"a worst violation of {self.worst:.2g}"
+        if self.rounds == 0:
+            return f"{asked} is reached"
+        takes = "" if self.rounds is None else f"about {self.rounds:,} more round{'s' if self.rounds > 1 else ''}"
+        if self.tau is not None:
+            return f"{asked} needs tau of about {self.tau:.2g}, {takes or 'which tau does not grow to'}"
+        return f"{asked} needs {takes}" if takes else f"{asked} is not in sight"
 
 
 class _Law(NamedTuple):
@@ -48,9 +52,9 @@ POWER = _Law(math.log, math.exp, math.log, lambda g: 1.0)
 
 
 def forecast(
-    method: Method, name: str, rounds: Iterable[tuple[float, float]], *, worst: float | None = None
+    rounds: Iterable[tuple[float, float]], kind: Kind, *, margin: float = 0.0, worst: float | None = None
 ) -> Forecast | None:
-    """Extend the trend of the rounds so far to where the worst violation of the constraint ``name`` is ``worst``.
+    """Extend the trend of the rounds so far to where the worst violation of a constraint is ``worst``.
 
     With a quadratic penalty the multipliers ``tau g`` settle: ``1 / g`` is a line over tau, exactly so with a quadratic
     objective and one set of active samples. With an augmented Lagrangian ``log g`` is a line over the rounds. With the
@@ -59,18 +63,16 @@ def forecast(
     extended no farther than it has been seen, unless the multipliers have settled.
 
     Args:
-        method: as it is after these rounds.
-        name: of a constraint.
         rounds: tau and the worst violation of each round so far, in the measure's units.
+        kind: the penalty, or the augmented Lagrangian.
+        margin: of the constraint.
         worst: the violation asked about; a tenth of the first one that was seen, then a hundredth, if not given.
 
     Returns:
-        The forecast, or None if there is nothing to forecast: too few rounds, no violation, nothing enforced, or only a
-        share of the samples is asked for, so that the worst one may stay where it is.
+        The forecast, or None if there is nothing to forecast: too few rounds, or no violation.
     """
     seen = list(rounds)
-    constraint = constraint_named(name, {each.name: each for each in method.constraints})
-    if len(seen) < FEWEST or not method.enforces or constraint.share < 1:
+    if len(seen) < FEWEST:
         return None
     (first, _), (tau, now) = seen[0], seen[-1]
     if worst is None:
@@ -82,12 +84,12 @@ def forecast(
         return Forecast(worst, tau, 0)
     # As training sees them, with the margin; what was met holds no trend.
     late = seen[-min(MOST, len(seen)) // 2 :]
-    taus, gs = [each for each, g in late if g > 0], [g + constraint.margin for _, g in late if g > 0]
-    now, target = now + constraint.margin, worst + constraint.margin
-    if isinstance(method, AugmentedLagrangian):
+    taus, gs = [each for each, g in late if g > 0], [g + margin for _, g in late if g > 0]
+    now, target = now + margin, worst + margin
+    if kind == "lagrangian":
         _, ahead = _trend(DECAY, range(1 - len(gs), 1), gs, target)
         return Forecast(worst, None, max(1, math.ceil(ahead)) if ahead <= len(seen) else None)
-    settles = isinstance(getattr(method, "penalty", None), Quadratic)
+    settles = kind == "quadratic"
     misfit, needed = _trend(SETTLING if settles else POWER, taus, gs, target)
     if not settles:
         least, straight = _trend(STRAIGHT, taus, gs, target)
@@ -97,7 +99,7 @@ def forecast(
     if needed > (LARGEST if settled else tau * tau / first):
         return Forecast(worst, None, None)
     needed = max(tau, needed)
-    return Forecast(worst, needed, _rounds_to(method, name, needed))
+    return Forecast(worst, needed, _rounds_to(needed, [each for each, _ in late]))
 
 
 def _trend(law: _Law, at: Sequence[float], gs: Sequence[float], target: float) -> tuple[float, float]:
@@ -119,39 +121,11 @@ def _trend(law: _Law, at: Sequence[float], gs: Sequence[float], target: float) -
     return statistics.mean(off), law.back(reached) if reached < law.across(LARGEST) else math.inf
 
 
-def _rounds_to(method: Method, name: str, needed: float) -> int | None:
-    """Rounds until the schedule has brought tau to ``needed``, if no round makes progress."""
-    i = list(method.taus).index(name)
-    tau, rule, grown = method.taus[name], method.rules()[i], int(method.pace[i, 0])
-    still = ViolationStats(samples=1, violated=1, total=1.0, worst=1.0)
-    for ahead in range(1, FAR + 1):
-        if tau >= needed:
-            return ahead
-        tau = rule.following(tau, grown + ahead, still, still)
-    return None
-
-
-def forecast_row(method: Method, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The forecast for each constraint from the rows of a history so far, as numbers by name."""
-    row: dict[str, Any] = {}
-    for name in method.taus:
-        tau, worst = f"tau/{name}", f"running/{name}/worst"
-        # Of the epochs of one round the last has seen all of it.
-        rounds = {each["round"]: (each[tau], each[worst]) for each in rows if not each["warmup"]}
-        found = forecast(method, name, rounds.values())
-        row |= {} if found is None else {f"forecast/{name}/{key}": value for key, value in asdict(found).items()}
-    return row
-
-
-def in_words(name: str, row: Mapping[str, Any]) -> str:
-    """The forecast for one constraint in a row of a history as a sentence; empty if the row has none."""
-    worst, tau, rounds = (row.get(f"forecast/{name}/{key}") for key in ("worst", "tau", "rounds"))
-    if worst is None:
-        return ""
-    asked = f"{name}: a worst violation of {worst:.2g}"
-    if rounds == 0:
-        return f"{asked} is reached"
-    takes = "" if rounds is None else "one more round" if rounds == 1 else f"some {rounds:,} rounds"
-    if tau is not None:
-        return f"{asked} needs tau of about {tau:.2g}, {takes or 'which the schedule does not get to'}"
-    return f"{asked} needs {takes}" if takes else f"{asked} is not in sight"
+def _rounds_to(needed: float, taus: Sequence[float]) -> int | None:
+    """Rounds until tau is ``needed`` if it goes on to grow as it did in the last rounds, ``taus``."""
+    if needed <= taus[-1]:
+        return 1
+    growth = math.log(taus[-1] / taus[0]) / (len(taus) - 1)
+    # A little less than exactly whole: rounding adds no round.
+    ahead = math.ceil(math.log(needed / taus[-1]) / growth - 1e-9) if growth > 0 else FAR + 1
+    return max(1, ahead) if ahead <= FAR else None

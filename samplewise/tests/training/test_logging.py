@@ -14,8 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 
 import samplewise as sw
-from samplewise.report.tensorboard import in_lines, pictures
-from small import make_data, make_method, make_model, make_problem, same_weights
+from samplewise.errors import ConfigurationError
+from samplewise.report.tensorboard import Pictures, in_lines
+from small import OnAudit, make_data, make_method, make_model, make_problem, same_weights
 
 
 def run(folder: Path | None, **options: Any) -> tuple[nn.Module, sw.Solution]:
@@ -44,7 +45,7 @@ def shown(folder: Path) -> dict[str, Any]:
     """What has the first samples drawn while a run is watched by TensorBoard."""
     logger = TensorBoardLogger(root_dir=folder, name="tensorboard", version="")
     fabric = Fabric(accelerator="cpu", devices=1, loggers=logger)
-    return {"fabric": fabric, "on_audit": pictures(fabric, {"test": make_data(seed=1)}, draw)}
+    return {"fabric": fabric, "callbacks": [Pictures(fabric, {"test": make_data(seed=1)}, draw)]}
 
 
 def draw(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
@@ -117,7 +118,7 @@ def test_loggers_are_finalised_however_a_run_ends(error: type[BaseException]) ->
             raise error
 
     with pytest.raises(error):
-        run(None, fabric=fabric, on_audit=end)
+        run(None, fabric=fabric, callbacks=[OnAudit(end)])
     assert first.calls[5:] == second.calls[5:] == ["epoch 1", "save", "failed"]
 
 
@@ -130,7 +131,7 @@ def test_a_logger_that_cannot_write_costs_a_warning_only() -> None:
 
 
 def test_the_first_samples_are_drawn_at_every_audit_by_the_model_as_it_ships(tmp_path: Path) -> None:
-    model, _ = run(tmp_path, **shown(tmp_path), audit_every=2)
+    model, _ = run(tmp_path, **shown(tmp_path), validation=sw.Validation(every=2))
     reader = read(tmp_path)
     assert reader.Tags()["images"] == ["test/input", "test/in colour"]
     assert [event.step for event in reader.Images("test/input")] == [2, 3]
@@ -152,13 +153,31 @@ def test_watching_changes_no_weight(tmp_path: Path) -> None:
 def test_each_audit_is_handed_on_with_the_model_as_it_ships() -> None:
     seen: list[tuple[int, float, bool]] = []
 
-    def look(model: nn.Module, epoch: int, audits: Mapping[str, sw.Audit]) -> None:
+    def note(model: nn.Module, epoch: int, audits: Mapping[str, sw.Audit]) -> None:
         seen.append((epoch, audits["test"].objective, model.training or torch.is_grad_enabled()))
 
-    model, solution = run(None, on_audit=look, audit_every=2)
+    model, solution = run(None, callbacks=[OnAudit(note)], validation=sw.Validation(every=2))
     objective = solution.history.column("test/objective")
     assert seen == [(2, objective[1], False), (3, objective[2], False)]
     assert model.training  # as before
+
+
+def test_each_epoch_is_handed_on_with_its_row() -> None:
+    class Rows(sw.Callback):
+        def __init__(self) -> None:
+            self.rows: list[Mapping[str, Any]] = []
+
+        def on_epoch(self, row: Mapping[str, Any]) -> None:
+            self.rows.append(row)
+
+    rows = Rows()
+    _, solution = run(None, callbacks=[rows])
+    assert rows.rows == solution.history.rows
+
+
+def test_a_function_is_no_callback() -> None:
+    with pytest.raises(ConfigurationError, match="callbacks"):
+        run(None, callbacks=[print])
 
 
 def test_batches_become_lines_of_one_image() -> None:

@@ -1,0 +1,178 @@
+"""The penalty coefficients: tau and margin of each constraint, how they change by rounds, and the first tau."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from samplewise.constraints import Constraint, ViolationStats
+from samplewise.errors import ConfigurationError
+from samplewise.methods.statistics import FullPrecision
+from samplewise.schedules import AUTO, Schedule
+from samplewise.storage import distributed
+
+MET = 3  # rounds in a row that a constraint must be met for its tau to be kept: one may be luck
+BATCHES = 16
+"""Number of batches that tau0 is estimated from, if the first round has so many."""
+START = 0.55
+"""tau0 over the weight at which both gradients have the same norm: the objective leads at first, and tau grows. Chosen
+by measurement: so the digits, MNIST and the watermark start within a factor of ten of what was chosen by hand."""
+
+
+class Coefficients(FullPrecision):
+    """tau and margin of each constraint, in the constraints' order. A schedule is a rule; its state is here."""
+
+    def __init__(self, constraints: Sequence[Constraint], schedules: Sequence[Schedule]) -> None:
+        super().__init__()
+        self.constraints, self.schedules = tuple(constraints), tuple(schedules)
+        taus = torch.tensor([schedule.first for schedule in schedules], dtype=torch.float64)
+        self.rounds = nn.Buffer(torch.zeros((), dtype=torch.int64))  # that are complete
+        self.taus = nn.Buffer(taus)
+        self.margins = nn.Buffer(taus.new_tensor([each.margin for each in constraints]))
+        # Of the last round that had samples: tau (0 before the first tau is known), and the fields of ViolationStats.
+        self.last = nn.Buffer(torch.cat([taus.nan_to_num().unsqueeze(1), taus.new_zeros(len(taus), 4)], dim=1))
+        self.growth_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # rounds after which tau could grow
+        self.met_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # last rounds in a row that met it
+        self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
+        self.initial = InitialTau(len(taus))
+        self.auto = [i for i, schedule in enumerate(schedules) if schedule.tau0 == AUTO]
+        # Two facts of the state that every step asks for; read from the tensors whenever these change.
+        self.is_steered, self.estimating = False, bool(self.auto)
+        # The function, not the bound method: a copy of this module refreshes itself.
+        self.register_load_state_dict_post_hook(Coefficients._refresh_)  # type: ignore[no-untyped-call]
+
+    def _refresh_(self, *_: object) -> None:
+        self.is_steered = bool(self.steered)
+        complete = self.initial.complete(int(self.rounds))
+        self.estimating = bool(self.auto) and not self.is_steered and not complete
+
+    def rules(self) -> list[Schedule]:
+        """The schedules, with the estimated tau0 in place of ``"auto"`` where there is one."""
+        rules = list(self.schedules)
+        for i in self.auto:
+            if not math.isnan(tau0 := self.initial.tau0(i)):
+                rules[i] = rules[i].starting_at(tau0)
+        return rules
+
+    def estimate_tau0_(self, objective: Tensor, costs: Iterable[tuple[int, Tensor, Tensor]]) -> None:
+        """Set tau0 where it is ``"auto"``, from one batch more; the arguments are those of :meth:`InitialTau.add_`."""
+        self.initial.add_(objective, costs)
+        for i, rule in enumerate(self.rules()):
+            self.taus[i] = rule.first
+        self._refresh_()
+
+    def step_(self, round_stats: Iterable[ViolationStats]) -> None:
+        """End a round with the violation statistics of each constraint: tau grows by the schedules."""
+        self.rounds.add_(1)
+        for i, (rule, now) in enumerate(zip(self.rules(), round_stats, strict=True)):
+            tau, (_, before) = float(self.taus[i]), self.last_round(i)
+            if now.samples:
+                self.met_count[i] = int(self.met_count[i]) + 1 if now.met else 0
+                self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
+            if not self.is_steered and (int(self.met_count[i]) < MET or self.constraints[i].margin):
+                self.growth_count[i] += 1
+                self.taus[i] = rule.following(tau, int(self.growth_count[i]), now, before)
+        self._refresh_()
+
+    def steer_(self, taus: Mapping[str, float], margins: Mapping[str, float]) -> None:
+        """Set tau and margin of every constraint; the schedules have no effect from now on."""
+        for i, each in enumerate(self.constraints):
+            self.taus[i], self.margins[i] = taus[each.name], margins[each.name]
+        self.steered.fill_(True)
+        self._refresh_()
+
+    def last_round(self, i: int) -> tuple[float, ViolationStats | None]:
+        """The tau and the violation statistics of constraint i in the last round that had samples."""
+        tau, samples, violated, total, worst = self.last[i].tolist()
+        stats = ViolationStats(int(samples), int(violated), total, worst, share=self.constraints[i].share)
+        return tau, stats if samples else None
+
+    def at_maximum(self) -> list[str]:
+        """The constraints that were not met in the last round although tau was at its maximum."""
+        last = map(self.last_round, range(len(self.constraints)))
+        return [
+            constraint.name
+            for constraint, rule, (tau, stats) in zip(self.constraints, self.rules(), last, strict=True)
+            if stats is not None and rule.exhausted(tau, stats)
+        ]
+
+    def named(self, values: Tensor) -> dict[str, float]:
+        """One value of each constraint, by its name."""
+        return {constraint.name: value for constraint, value in zip(self.constraints, values.tolist(), strict=True)}
+
+
+class InitialTau(FullPrecision):
+    """Estimates tau0 of each constraint from the gradients of the first batches of training.
+
+    A batch gives the ratio ``|grad f| / |grad p|`` of the mean objective f and the mean penalty p at tau = 1 over the
+    violated samples. Where no sample is violated, p is taken over all of them, as if each were violated by its distance
+    from the bound. The gradients are those of the weights that both depend on: on others the two do not compete. tau0
+    is ``START`` times the geometric mean over batches and processes.
+    """
+
+    def __init__(self, constraints: int) -> None:
+        super().__init__()
+        self.sums = nn.Buffer(torch.zeros(constraints, 2, dtype=torch.float64))  # of the logarithms, and their number
+        self.batches = nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    def complete(self, rounds: int) -> bool:
+        """Whether the estimate is final after ``rounds`` rounds: tau0 must not change once tau grew."""
+        return int(self.batches) >= BATCHES or (rounds > 0 and int(self.batches) > 0)
+
+    def tau0(self, i: int) -> float:
+        """The estimate for constraint i; 1 if no batch had a usable ratio, NaN if there was no batch."""
+        total, count = self.sums[i].tolist()
+        return START * math.exp(total / count) if count else 1.0 if int(self.batches) else math.nan
+
+    def add_(self, objective: Tensor, costs: Iterable[tuple[int, Tensor, Tensor]]) -> None:
+        """Add a batch: its mean ``objective``, and of constraints i the penalty and the violation mask, ``(B,)`` each.
+
+        Every process must call; ``costs`` leaves out absent samples.
+        """
+        found = torch.zeros_like(self.sums)
+        for i, cost, violated in costs:
+            chosen = cost[violated] if bool(violated.any()) else cost
+            ratio = _ratio(objective, chosen.mean()) if len(chosen) else 0.0
+            if 0 < ratio < math.inf:
+                found[i] = found.new_tensor([math.log(ratio), 1.0])
+        self.sums.add_(distributed.all_sum_(found))
+        self.batches.add_(1)
+
+
+def _ratio(objective: Tensor, penalty: Tensor) -> float:
+    """``|grad objective| / |grad penalty|`` over the weights that both depend on, or over all if there are none."""
+    first, second = _leaves(objective), _leaves(penalty)
+    common = [leaf for leaf in first if leaf in second] or [*first, *second]
+    try:
+        below = _norm(penalty, common)
+        return _norm(objective, common) / below if below else 0.0
+    except RuntimeError as error:
+        raise ConfigurationError(
+            "tau0='auto' needs the separate gradients of objective and constraint in the first batches, and they "
+            f"cannot be computed here: give tau0 as a number ({' '.join(str(error).split())})"
+        ) from error
+
+
+def _norm(value: Tensor, leaves: Sequence[Tensor]) -> float:
+    if not value.requires_grad:
+        return 0.0
+    parts = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
+    return math.sqrt(sum(float(part.detach().double().square().sum()) for part in parts if part is not None))
+
+
+def _leaves(value: Tensor) -> dict[Tensor, None]:
+    """The trained tensors that a value was computed from, in order of discovery."""
+    if value.grad_fn is None:
+        return {value: None} if value.requires_grad else {}
+    found: dict[Tensor, None] = {}
+    ahead, seen = [value.grad_fn], {value.grad_fn}
+    while ahead:
+        node = ahead.pop()
+        if type(node).__name__ == "AccumulateGrad":
+            found[node.variable] = None  # type: ignore[attr-defined]  # which such a node has
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen:
+                seen.add(after)
+                ahead.append(after)
+    return found

@@ -1,0 +1,192 @@
+"""Statistics of a round and notes of bad values, kept on the device so that no step waits for it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from samplewise.constraints import ViolationStats
+from samplewise.errors import constraint_named
+from samplewise.problem import ByContent, Fault
+from samplewise.storage import distributed
+
+PENDING = 2**15  # samples that may wait to be summed
+
+
+class FullPrecision(nn.Module):
+    """A module whose state follows moves to another device but no casts: sums and multipliers need their precision."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def move(tensor: Tensor) -> Tensor:
+            device = fn(tensor.new_empty(0, dtype=torch.float32)).device
+            # The one kind of device without float64 makes do with what it has.
+            return (tensor.float() if device.type == "mps" and tensor.dtype is torch.float64 else tensor).to(device)
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]  # torch leaves it without types
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Round(ByContent):
+    """Summary of outer iteration k: what :meth:`Method.step` returns.
+
+    The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
+    """
+
+    number: int
+    """k, from 0."""
+    samples: int
+    objective: float
+    """Mean objective over the samples."""
+    taus: Mapping[str, float]
+    """tau_k by constraint."""
+    constraints: Mapping[str, ViolationStats]
+
+    def __getitem__(self, name: str) -> ViolationStats:
+        found: ViolationStats = constraint_named(name, self.constraints)
+        return found
+
+
+class RoundStatistics(FullPrecision):
+    """Sums over the samples of a round, and the first fault of each checked value.
+
+    A batch is a tensor ``(1 + constraints, B)``: the objective, and the worst excess of each constraint, zero where a
+    sample is absent. On the host, batches are collected and summed many at a time, since each operation costs more than
+    its work; elsewhere they are summed on the device at once.
+    """
+
+    reductions: ClassVar[Mapping[str, Callable[[Tensor], Tensor]]] = {
+        "sums": distributed.all_sum_,
+        "worst": distributed.all_max_,
+        "missing": distributed.all_sum_,
+    }
+    """How each accumulator is reduced across processes, in place."""
+
+    def __init__(self, constraints: int, checked: int) -> None:
+        super().__init__()
+        self._pending: list[tuple[Tensor, int]] = []
+        self.batches = nn.Buffer(torch.zeros((), dtype=torch.int64))  # of all rounds, without the pending ones
+        self.begun = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether the round has a batch, in any process
+        # Samples, the objective, and of each constraint the violated samples and the total violation.
+        self.sums = nn.Buffer(torch.zeros(2 + 2 * constraints, dtype=torch.float64))
+        self.worst = nn.Buffer(torch.zeros(constraints, dtype=torch.float64))
+        self.missing = nn.Buffer(torch.zeros(constraints, dtype=torch.int64))  # samples without a value, by a mask
+        # Of each checked value: number of bad samples, the step, one of the samples, and whether that is its index.
+        self.faults = nn.Buffer(torch.zeros(checked, 4, dtype=torch.int64), persistent=False)
+        # The function, not the bound method: a copy of this module sums its own batches.
+        self.register_state_dict_pre_hook(RoundStatistics._sum_pending_)  # type: ignore[no-untyped-call]
+
+    @property
+    def calls(self) -> int:
+        """Number of batches so far, in all rounds."""
+        return int(self.batches) + len(self._pending)
+
+    @property
+    def open(self) -> bool:
+        """Whether the round has a batch."""
+        return bool(self._pending) or bool(self.begun)
+
+    def read_(self, values: Tensor, samples: int) -> bool:
+        """Count a batch on the host, with ``samples`` present, and return True; False if a value is not finite."""
+        # A sum that is finite has only finite terms; finite terms may still add up to infinity.
+        if not math.isfinite(values.sum().item()) and not bool(values.isfinite().all()):
+            return False
+        self._pending.append((values, samples))
+        if len(self._pending) * (1 + samples) >= PENDING:
+            self._sum_pending_()
+        return True
+
+    def add_(self, values: Tensor, present: Tensor | None) -> None:
+        """Count a batch on a device without waiting for it; ``present`` masks the samples, if any are absent."""
+        samples = values.new_full((1,), values.shape[1]) if present is None else present.sum().view(1)
+        self.sums.add_(self._sums_(values.unsqueeze(0), samples)[0])
+        self.batches.add_(1)
+        self.begun.fill_(True)
+
+    def _sum_pending_(self, *_: object) -> None:
+        for _, group in groupby(self._pending, key=lambda entry: entry[0].shape[1]):
+            batches, samples = zip(*group, strict=True)
+            more = self._sums_(torch.cat(batches).view(len(batches), -1, batches[0].shape[1]), torch.tensor(samples))
+            # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
+            self.sums.copy_(torch.cat([self.sums.unsqueeze(0), more]).cumsum(0)[-1])
+        if self._pending:
+            self.batches.add_(len(self._pending))
+            self.begun.fill_(True)
+            self._pending.clear()
+
+    def _sums_(self, batches: Tensor, samples: Tensor) -> Tensor:
+        """What each of the batches ``(N, 1 + constraints, B)`` adds to ``sums``; updates ``worst``."""
+        excess = batches[:, 1:].relu_()
+        self.worst.copy_(torch.maximum(self.worst, excess.amax((0, 2))))
+        objective, violations = batches.sum(2, dtype=self.sums.dtype).split([1, len(self.worst)], 1)
+        return torch.cat([samples.unsqueeze(1), objective, (excess > 0).sum(2), violations], 1)
+
+    def note_(self, first_row: int, bad: Tensor, index: Tensor | None) -> None:
+        """Note ``bad`` samples, a mask ``(rows, B)``, of the checked values from ``first_row`` on, without waiting.
+
+        An earlier note of the same value is kept. ``index`` holds the samples' indices.
+        """
+        where = bad.int().argmax(1)
+        sample = where if index is None else index[where]
+        known = torch.full_like(sample, index is not None)
+        note = torch.stack([bad.sum(1), self.batches.expand_as(sample), sample, known], dim=1)
+        rows = self.faults[first_row:][: len(bad)]
+        rows.copy_(torch.where(rows[:, :1] > 0, rows, note))
+
+    def first_fault_(self, *, everywhere: bool) -> tuple[int, Fault] | None:
+        """Row and content of the first fault noted, here or in any process; all notes are cleared."""
+        noted = (distributed.all_gather(self.faults) if everywhere else self.faults).tolist()
+        found = [(step, row % len(self.faults), row) for row, (count, step, *_) in enumerate(noted) if count]
+        if not found:
+            return None
+        self.faults.zero_()
+        _, checked, row = min(found)
+        count, step, sample, numbered = noted[row]
+        return checked, Fault([sample], count, step + len(self._pending), bool(numbered))
+
+    def _reduced(self) -> dict[str, Tensor]:
+        """The accumulators over all processes."""
+        self._sum_pending_()
+        return {name: reduce(self.get_buffer(name).clone()) for name, reduce in self.reductions.items()}
+
+    def round(self, number: int, taus: Mapping[str, float], shares: Sequence[float]) -> Round:
+        """The round so far, over all processes; nothing changes.
+
+        ``taus`` are the weights by constraint and ``shares`` the required shares, in the same order.
+        """
+        found = {name: values.tolist() for name, values in self._reduced().items()}
+        count, objective, *rest = found["sums"]
+        samples, violated, totals = int(count), rest[: len(taus)], rest[len(taus) :]
+        stats = {
+            name: ViolationStats(samples - missing, int(beyond), total, worst, share=share)
+            for name, share, beyond, total, worst, missing in zip(
+                taus, shares, violated, totals, found["worst"], found["missing"], strict=True
+            )
+        }
+        return Round(number, samples, objective / samples if samples else math.nan, taus, stats)
+
+    def gather_(self) -> None:
+        """Move all processes' accumulators to the first process, whose state is then that of the whole run."""
+        for name, reduced in self._reduced().items():
+            self.get_buffer(name).copy_(reduced)
+        self._leave_to_first_()
+
+    def _leave_to_first_(self) -> None:
+        if distributed.replica() > 0:
+            for name in self.reductions:
+                self.get_buffer(name).zero_()
+
+    def start_(self) -> None:
+        """Begin a new round."""
+        self._pending.clear()
+        for name in (*self.reductions, "begun"):
+            self.get_buffer(name).zero_()
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._pending.clear()
+        super()._load_from_state_dict(*arguments)
+        self._leave_to_first_()  # the saved accumulators are those of all processes

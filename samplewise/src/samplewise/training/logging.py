@@ -1,0 +1,100 @@
+"""What goes out while a run goes on: calls of the user's callbacks, a progress bar, and Fabric's loggers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from samplewise.audits.audit import Audit
+from samplewise.constraints import present
+from samplewise.storage import distributed
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Callback:
+    """What :func:`samplewise.fit` calls, in every process; a subclass overrides what it needs."""
+
+    def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
+        """After an audit: the model in evaluation mode, the epoch, and its audits by data set."""
+
+    def on_epoch(self, row: Mapping[str, Any]) -> None:
+        """After an epoch: its row of the history."""
+
+
+class RunLogger(Callback):
+    """Writes the numbers and distributions of a run to Fabric's loggers, from the first process, and shows a bar."""
+
+    def __init__(self, fabric: Fabric, progress: bool | None) -> None:
+        first = distributed.rank() == 0
+        self.loggers: list[Any] = list(fabric.loggers) if first else []
+        self.shown = first and (sys.stderr.isatty() if progress is None else progress)
+        self._bar: Any = None
+
+    def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
+        """The distribution of each measure, to the loggers that can show it."""
+        shows = [each.experiment.add_histogram for each in self.loggers if hasattr(each.experiment, "add_histogram")]
+        for show in shows:
+            for split, found in audits.items():
+                for name, values in found.measures.items():
+                    # Not the name of the mean: TensorBoard takes a name for one kind of data only.
+                    if len(there := present(values)):
+                        show(f"{split}/{name}/distribution", there, epoch)
+
+    def on_epoch(self, row: Mapping[str, Any]) -> None:
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+        for logger in self.loggers:
+            logger.log_metrics(numbers, step=row["epoch"])
+        if self._bar is not None:
+            names = [name.removeprefix("tau/") for name in row if name.startswith("tau/")]
+            satisfied = ", ".join(f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in names) or "-"
+            note = f"objective {row['running/objective']:.4g}, satisfied: {satisfied}"
+            self._bar.update(self._epochs, advance=1, note=note)
+
+    def start_epoch(self, steps: int | None, done: int) -> None:
+        if self._bar is not None:
+            self._bar.reset(self._steps, total=steps, completed=done)
+
+    def step(self) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._steps)
+
+    @contextlib.contextmanager
+    def logging(self) -> Iterator[None]:
+        """At its end, however it comes, the loggers write what they hold."""
+        try:
+            yield
+        except BaseException:
+            self._finalize("failed")
+            raise
+        self._finalize("success")
+
+    def _finalize(self, status: str) -> None:
+        for logger in self.loggers:
+            try:
+                logger.save()  # some only close on finalize
+                logger.finalize(status)
+            except Exception as error:  # a run, or the error that ended it, is not lost for a logger's sake
+                warnings.warn(f"{type(logger).__name__} could not write what it holds: {error!r}", stacklevel=2)
+
+    @contextlib.contextmanager
+    def bar(self, epochs: int, done: int) -> Iterator[None]:
+        """Show on standard error how far a run of ``epochs`` is, ``done`` of them complete, if that is wanted."""
+        if not self.shown:
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        note = TextColumn("{task.fields[note]}")
+        with Progress(*columns, note, console=Console(stderr=True), refresh_per_second=4) as self._bar:
+            self._epochs = self._bar.add_task("epochs", total=epochs, completed=done, note="")
+            self._steps = self._bar.add_task("steps", total=None, note="")
+            yield
