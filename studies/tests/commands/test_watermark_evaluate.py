@@ -191,7 +191,7 @@ def test_a_lattice_is_judged_by_the_files_of_the_tool(
     assert main(*options, "--keep-images") == 0
     assert "As the tool ships it" in capsys.readouterr().out
     (found,) = json.loads((tmp_path / "out/report.json").read_text())["runs"]
-    assert (found["judged"], found["written"]["held"], found["refused"]) == ("tool", 1, {})
+    assert (found["evaluated_by"], found["written"]["held"], found["refused"]) == ("tool", 1, {})
     assert found["quality"]["grey"]["psnr_min"] >= 42.0
     assert found["attacks"][0]["reading"]["error_free"]["held"] == 1  # after a flip, which only the search finds
     marked = tmp_path / "out/runs/run/marked/grey/0.png"

@@ -1,6 +1,8 @@
 import csv
 import json
 import math
+import os
+import signal
 from io import BytesIO
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from studies.mnist.for_report import read_study
 from studies.mnist.results import read_results
 from studies.mnist.rows import RowLabels, parse_row
 from studies.mnist.settings import StudySettings, open_run, read_settings, row_folder, write_settings
-from studies.mnist.study import is_complete, run_row, warm_start
+from studies.mnist.study import Job, JobFailedError, is_complete, run_jobs, run_row, warm_start
 from studies.mnist.table_one import numbers_of
 
 
@@ -250,3 +252,34 @@ def test_a_result_of_another_kind_is_named(tmp_path: Path) -> None:
     (folder / "result.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"result\.json: .* version"):
         read_results(tmp_path)
+
+
+def die_while_loading() -> tuple[ImageData, None]:
+    """As for want of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return small_data(), None
+
+
+def test_rows_that_did_not_fail_are_not_called_so_when_a_process_is_lost(tmp_path: Path) -> None:
+    settings = small_settings(small_data())
+    open_run(tmp_path / "out", settings, resume=False)
+    todo = [Job(parse_row(name), 0) for name in ("fixed:10", "fixed:100")]
+    with pytest.raises(JobFailedError, match="0 of 2"):
+        run_jobs(todo, settings, tmp_path / "out", die_while_loading, processes=2, threads=1)
+
+
+def test_one_row_is_trained_in_this_process_with_what_was_loaded(tmp_path: Path) -> None:
+    data = small_data()
+    settings = small_settings(data)
+    open_run(tmp_path, settings, resume=False)
+    seen: list[dict[Job, int]] = []
+    job, loaded = Job(parse_row("fixed:10"), 0), []
+
+    def load() -> tuple[ImageData, None]:
+        loaded.append(os.getpid())
+        return data, None
+
+    run_jobs([job], settings, tmp_path, load, processes=2, watch=seen.append)
+    assert loaded == [os.getpid()]
+    assert is_complete(tmp_path, job.row, 0)
+    assert seen[-1] == {}

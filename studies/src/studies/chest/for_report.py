@@ -13,7 +13,7 @@ PROBLEM = "Find 14 pathologies in chest X-rays"
 
 
 def read_classifier_training(folder: Path) -> Sequence[RunReport] | None:
-    """The run in a folder of ``samplewise chest classifier``, ended or not; None if the folder is of another kind."""
+    """The run in a folder of ``studies chest classifier``, ended or not; None if the folder is of another kind."""
     found = read_fit_within(folder, SETTINGS_FILE, "classifier")
     if found is None:
         return None
@@ -23,7 +23,7 @@ def read_classifier_training(folder: Path) -> Sequence[RunReport] | None:
 
 
 def _scores(path: Path) -> list[Table]:
-    """AUROC by pathology, a table for each part that was judged."""
+    """AUROC by pathology, a table for each part that was evaluated."""
     result = read_json(path, "a result of chest classifier")
     with decoding(path, "a result of chest classifier"):
         return [score_table(part, result[part]) for part in ("test", "validation")]

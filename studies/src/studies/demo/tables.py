@@ -1,4 +1,4 @@
-"""The demo from its runs to its files: the tables, and what they say, whichever way it came out."""
+"""The demo from its runs to its files: the tables, and what they say, whatever came out."""
 
 import shutil
 import statistics

@@ -16,7 +16,7 @@ from studies.output import markdown_table
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
-"""What rows are judged by, and how near one must come to the paper's to count as reproduced."""
+"""How near a row must come to the paper's to count as reproduced."""
 BLACK = ", against a black image"
 Cells = dict[str, dict[str, "Cell"]]
 """By data set and column."""
@@ -114,12 +114,12 @@ class Comparison:
         for epoch in EPOCHS:
             for split in ("train", s.held_out):
                 parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]
-        judged = [entry for entry in self.at("selected") if entry.near_paper is not None]
-        if judged:
-            far = [entry.label for entry in judged if not entry.near_paper]
+        compared = [entry for entry in self.at("selected") if entry.near_paper is not None]
+        if compared:
+            far = [entry.label for entry in compared if not entry.near_paper]
             parts.append(
                 f"Within {TOLERANCES['accuracy']} in accuracy and {TOLERANCES['satisfied']} in share satisfied of the "
-                f"paper, train and {s.held_out}: {len(judged) - len(far)} of {len(judged)} rows"
+                f"paper, train and {s.held_out}: {len(compared) - len(far)} of {len(compared)} rows"
                 + (f"; not {', '.join(far)}." if far else ".")
             )
         return "\n\n".join(parts)

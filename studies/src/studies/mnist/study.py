@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -237,14 +238,16 @@ def run_jobs(
         JobFailedError: at least one row failed, after all the others were run.
     """
     todo = [job for job in jobs if not is_complete(out, job.row, job.seed)]
+    if not todo:
+        return
     failures: dict[Job, Exception] = {}
-    if min(processes, len(todo)) > 1:
-        _side_by_side(todo, settings, out, load, processes, threads, watch, tensorboard, failures)
-    elif todo:
-        loaded = load()
-        if threads is not None:
-            torch.set_num_threads(threads)
-        with _polled(watch, todo, out, failures):
+    with _polled(watch, todo, out, failures):
+        if min(processes, len(todo)) > 1:
+            _side_by_side(todo, settings, out, load, min(processes, len(todo)), threads, tensorboard, failures)
+        else:
+            loaded = load()
+            if threads is not None:
+                torch.set_num_threads(threads)
             for job in todo:
                 try:
                     _run(loaded, settings, job, out, tensorboard)
@@ -262,17 +265,13 @@ def _side_by_side(
     load: Callable[[], Loaded],
     processes: int,
     threads: int | None,
-    watch: Watch | None,
     tensorboard: bool,
     failures: dict[Job, Exception],
 ) -> None:
     """Run the rows in processes of their own, and add those that fail to ``failures``."""
     try:
         # Rows are safe to end at any moment, so an interrupt need not wait for them.
-        with (
-            side_by_side(min(processes, len(todo)), load, threads=threads, end_at_once=True) as pool,
-            _polled(watch, todo, out, failures),
-        ):
+        with side_by_side(processes, load, threads=threads, end_at_once=True) as pool:
             # Warm starts first: two rows of one seed must not make the same one at the same time.
             for warm in [pool.submit(_warm, settings, seed, out) for seed in {job.seed: None for job in todo}]:
                 warm.result()
@@ -306,6 +305,8 @@ def _polled(watch: Watch | None, todo: Sequence[Job], out: Path, failures: dict[
     ended = threading.Event()
 
     def poll() -> None:
+        if hasattr(signal, "pthread_sigmask"):  # an interrupt is for the first thread, which may hold it back
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         while not ended.wait(POLL_SECONDS):
             watch(unfinished())
 

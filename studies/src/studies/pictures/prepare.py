@@ -146,7 +146,7 @@ def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
 def _divide(
     listing: Listing, rule: str, seed: int, names: Sequence[str], patients: Sequence[str], contents: Sequence[str]
 ) -> Split | None:
-    """The split of pictures of the listing, where there are patients enough: to judge a network none is needed."""
+    """The split of pictures of the listing, None with fewer than three patients: an evaluation needs none."""
     if rule == "patients":
         patients = merged_patients(patients, contents)
         return Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None

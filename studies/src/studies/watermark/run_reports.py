@@ -80,7 +80,7 @@ def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) 
         measured = replace(measured, trained_on=np.full(len(measured), trained))
     found = summarise(measured, floor, confidence=confidence, n_comparisons=compared)
     notes = ["Measured on 8-bit grey files that were really written and read back."]
-    if run.get("judged") == "tool":
+    if run.get("evaluated_by", run.get("judged")) == "tool":
         written = run["written"]
         notes = [
             f"Files that the tool wrote and read, for {count(written['held'])} of {count(written['samples'])} images; "

@@ -35,9 +35,10 @@ IMAGES_CSV, MARKED, WORST = "images.csv", "marked", "worst.safetensors"
 WORST_KEPT = 6  # images of each kind
 
 EXPLANATIONS = {
-    "judged": "tool: the file that embed writes and what extract reads from it, with the strength that the floors of "
-    "image and patches allow, the code that corrects errors, and the search. network: the residual as the network "
-    "gives it, as the paper evaluates one; embed scales it to the floor and codes the message, which is not this.",
+    "evaluated_by": "tool: what embed makes of the image, in a file, and what extract reads from it, with the strength "
+    "that the floors of image and patches allow, the code that corrects errors, and the registration. network: the "
+    "residual as the network gives it, as in the paper; embed scales it to the floor and codes the message, which is "
+    "not this.",
     "grey": "The image as an 8-bit grey PNG file, really written and read back: clamped, rounded, and the mean of the "
     "channels where the network gives three. PSNR has the peak 255; 120 dB stands for a file equal to its cover.",
     "rgb": "The same as an 8-bit RGB file, for networks with three channels. What differs between red, green and blue "
@@ -243,11 +244,11 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
     named(
         "As the tool ships it (embed and extract: strength up to the floors, error correction, search), of the images "
         "that it marks",
-        ((run, "") for run in runs if run["judged"] == "tool"),
+        ((run, "") for run in runs if run["evaluated_by"] == "tool"),
     )
     named(
         "By the network's own residual, as the paper evaluates it, which is not what embed makes of it",
-        ((run, "") for run in runs if run["judged"] == "network"),
+        ((run, "") for run in runs if run["evaluated_by"] == "network"),
     )
     named(
         "At least, corrected for the rounds that were compared on these images",

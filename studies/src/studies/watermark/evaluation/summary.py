@@ -67,7 +67,7 @@ def summarise(
         "floor": floor,
         "confidence": confidence,
         "compared": n_comparisons,
-        "judged": "network" if refused is None else "tool",
+        "evaluated_by": "network" if refused is None else "tool",
         "written": written,
         "refused": refused,
         "images": len(measured),

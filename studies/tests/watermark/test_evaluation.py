@@ -270,7 +270,7 @@ def test_what_the_tool_ships_is_what_is_evaluated(larger: PictureData, tmp_path:
     assert columns["grey/gaussian(0.9) bit_error"][0] == 0.5
     assert np.isnan(columns["grey/flip message"][1])
     summary = summarise(found, 38.0, refused=refused)
-    assert (summary["judged"], summary["written"]["held"], summary["written"]["samples"]) == ("tool", 2, 3)
+    assert (summary["evaluated_by"], summary["written"]["held"], summary["written"]["samples"]) == ("tool", 2, 3)
     assert summary["quality"]["grey"]["satisfied"]["held"] == 2
     assert summary["reading"]["grey"]["error_free"]["held"] == 2  # after correction, whatever was corrected
     assert summary["attacks"][1]["reading"]["error_free"]["held"] == 0
