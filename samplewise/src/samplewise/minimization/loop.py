@@ -9,16 +9,16 @@ import numpy as np
 
 from samplewise.constraints import ViolationStats
 from samplewise.errors import ConfigurationError, finite_number, whole_number
-from samplewise.minimization.inner import (
-    EXACT,
-    BottomlessError,
+from samplewise.minimization.kkt_newton import EXACT, polish
+from samplewise.minimization.program import Array, Kkt, Point, Program
+from samplewise.minimization.subproblem import (
+    Subproblem,
+    UnboundedError,
     descend,
     least_violated,
-    polish,
     restore,
     squared_violation,
 )
-from samplewise.minimization.program import Array, Kkt, Point, Program, Subproblem
 from samplewise.schedules import FeasibilityDriven, Geometric, Schedule
 
 NEARLY_FEASIBLE = 1e-2  # the scaled violation below which the end of a round is worth polishing
@@ -120,8 +120,8 @@ class LagrangianRounds(Rounds):
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where the outer loop stands."""
+class State:
+    """The state of the outer loop, a value."""
 
     at: Point
     estimate: Array
@@ -132,8 +132,8 @@ class Position:
     rounds: int = 0
     kkt: Kkt | None = None
     """Of ``at`` and ``estimate``, where a round or Newton's method ended there."""
-    fared: ViolationStats | None = None
-    """How the constraints fared in the last round."""
+    violations: ViolationStats | None = None
+    """Of the last round."""
     history: tuple[MinimizeRound, ...] = ()
     """Of the rounds whose subproblem had a minimum."""
     escapes: int = 0
@@ -154,16 +154,16 @@ class Loop:
     max_inner: int
     newton: bool
 
-    def run(self) -> tuple[Position, MinimizeStatus]:
+    def run(self) -> tuple[State, MinimizeStatus]:
         zero = np.zeros_like(self.program.c_scale)
-        now = Position(self.program.start, estimate=zero, shift=zero, tau=self.method.schedule.first)
+        now = State(self.program.start, estimate=zero, shift=zero, tau=self.method.schedule.first)
         while (status := self.terminate(now)) is None:
             now = self.step(now)
         if self.newton and status is MinimizeStatus.ITERATION_LIMIT:
             now = replace(now, at=self._feasible(now.at))
         return now, status
 
-    def terminate(self, now: Position) -> MinimizeStatus | None:
+    def terminate(self, now: State) -> MinimizeStatus | None:
         """Why the loop ends here, or None if it goes on."""
         if now.kkt is not None and now.kkt.within(self.tolerance):
             return MinimizeStatus.CONVERGED
@@ -184,14 +184,14 @@ class Loop:
         moved = abs(last.fun - before.fun) > 1e-9 * abs(last.fun) or last.violation < (1.0 - 1e-9) * before.violation
         return (before.tau, before.epsilon) == (last.tau, last.epsilon) and not moved
 
-    def step(self, now: Position) -> Position:
+    def step(self, now: State) -> State:
         """One round, and from where the next one starts: its end, beside a saddle, or a restored point."""
         epsilon = max(0.1 * self.tolerance, self.method.epsilon0 * self.method.decay**now.rounds)
         subproblem = self._penalised(now.shift, now.tau)
         now = replace(now, rounds=now.rounds + 1)
         try:
             at = descend(subproblem, now.at, epsilon, self.max_inner)
-        except BottomlessError:
+        except UnboundedError:
             return replace(now, tau=10.0 * now.tau)
         estimate = self.program.positive(now.shift + now.tau * at.c)
         kkt = self.program.kkt(at, estimate)
@@ -201,7 +201,7 @@ class Loop:
             epsilon=epsilon,
             fun=at.fun,
             violation=self.program.violation(at),
-            gradient=self.program.projected(at.x, subproblem.gradient(at)),
+            gradient=subproblem.accuracy(at),
             evaluations=self.program.evaluations,
         )
         now = replace(now, at=at, estimate=estimate, kkt=kkt, history=(*now.history, entry))
@@ -210,7 +210,7 @@ class Loop:
     def _penalised(self, multipliers: Array, tau: float) -> Subproblem:
         return Subproblem(self.program, tau, multipliers / tau, np.ones_like(multipliers))
 
-    def _polished(self, now: Position) -> Position | None:
+    def _polished(self, now: State) -> State | None:
         """Where Newton's method leads, if to the minimum this round approximates and not to some other KKT point."""
         at, scale = now.at, self.program.f_scale
         if self.program.violation(at) > NEARLY_FEASIBLE:
@@ -238,21 +238,21 @@ class Loop:
         """Where no multipliers exist, as at a cusp, the rounds end well outside: the feasible point nearby, if any."""
         if self.program.violation(at) > NEARLY_FEASIBLE:
             return at
-        found = least_violated(squared_violation(self.program), at, EXACT * self.tolerance, self.max_inner)
+        found = least_violated(at, squared_violation(self.program), EXACT * self.tolerance, self.max_inner)
         return min(at, found, key=self.program.violation)
 
-    def _tightened(self, now: Position) -> Position:
+    def _tightened(self, now: State) -> State:
         # An inequality is also judged by the multiplier it has in spite of its slack.
         c, inequality = now.at.c, self.program.inequality
         lacking = np.abs(np.where(inequality, np.minimum(-c, now.estimate / now.tau), c))
         violated = int((lacking > self.tolerance).sum())
-        fared = ViolationStats(len(c), violated, float(lacking.sum()), float(lacking.max(initial=0.0)))
+        violations = ViolationStats(len(c), violated, float(lacking.sum()), float(lacking.max(initial=0.0)))
         # A schedule that counts rounds knows nothing of the factors that closed a subproblem, so tau could fall.
-        tau = max(now.tau, self.method.schedule.following(now.tau, now.rounds, fared, now.fared))
+        tau = max(now.tau, self.method.schedule.following(now.tau, now.rounds, violations, now.violations))
         shift = np.clip(now.estimate, -self.method.largest_shift, self.method.largest_shift)
-        return replace(now, tau=tau, shift=shift, fared=fared)
+        return replace(now, tau=tau, shift=shift, violations=violations)
 
-    def _restored(self, now: Position) -> Position:
+    def _restored(self, now: State) -> State:
         """If the violation stands still while tau grows: at a feasible point, or where it cannot be lowered."""
         recent = [entry.violation for entry in now.history[sum(now.restored[-1:]) :]][-3:]
         stalled = len(recent) == 3 and all(late > STALLED * early for early, late in pairwise(recent))

@@ -183,12 +183,6 @@ class Program:
         """Largest entry of ``x - project(x - gradient)``, which is zero exactly at a stationary point."""
         return float(np.abs(x - self.project(x - gradient)).max())
 
-    def of_bounds(self, at: Point, multipliers: Array) -> tuple[Array, Array]:
-        """The multipliers of the lower and the upper bounds: the gradient that those of g and h leave."""
-        slope = at.lagrangian(multipliers)
-        lower = np.where(at.x <= self.lower, np.maximum(slope, 0.0), 0.0)
-        return lower, np.where(at.x >= self.upper, np.maximum(-slope, 0.0), 0.0)
-
     def kkt(self, at: Point, multipliers: Array) -> Kkt:
         """The residuals with multipliers of the scaled g and h."""
         f_size, *c_sizes = self.sizes(at)
@@ -202,41 +196,13 @@ class Program:
 
     def own_units(self, at: Point, multipliers: Array) -> Multipliers:
         """The multipliers of the scaled functions as those of the user's, in the shapes that these return."""
-        lower, upper = (torch.from_numpy(side / self.f_scale) for side in self.of_bounds(at, multipliers))
+        slope = at.lagrangian(multipliers) / self.f_scale  # which the bounds must balance
+        sides = np.where(at.x <= self.lower, slope, 0.0), np.where(at.x >= self.upper, -slope, 0.0)
+        lower, upper = (torch.from_numpy(np.maximum(side, 0.0)) for side in sides)
         flat = torch.from_numpy(multipliers * self.c_scale / self.f_scale)
         parts = tuple(part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True))
         m, shape = self._inequalities, self._x0.shape
         return Multipliers(parts[:m], parts[m:], lower.view(shape), upper.view(shape))
-
-
-@dataclass(frozen=True)
-class Subproblem:
-    """``of_f f + tau/2 sum (weights c + shift)_+^2``, without the cut at zero for equalities.
-
-    With weights of one and no shift it is ``P_tau`` of Definition 4, with multipliers / tau as the shift the augmented
-    Lagrangian up to a constant, and without f the squared violation.
-    """
-
-    program: Program
-    tau: float
-    shift: Array
-    weights: Array
-    of_f: float = 1.0
-
-    def residuals(self, at: Point) -> Array:
-        """``weights c + shift``, of which a constraint of the subproblem counts the positive part."""
-        return self.weights * at.c + self.shift
-
-    def multipliers(self, at: Point) -> Array:
-        """With which the gradient of ``of_f f + multipliers . c`` is that of the subproblem."""
-        return self.tau * self.weights * self.program.positive(self.residuals(at))
-
-    def value(self, at: Point) -> float:
-        squares = np.square(self.program.positive(self.residuals(at))).sum()
-        return self.of_f * float(at.objective.detach()) + 0.5 * self.tau * float(squares)
-
-    def gradient(self, at: Point) -> Array:
-        return at.lagrangian(self.multipliers(at), self.of_f)
 
 
 def _array(tensor: Tensor) -> Array:
