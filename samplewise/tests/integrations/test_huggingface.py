@@ -75,10 +75,10 @@ def test_the_last_checkpoint_is_found_and_one_without_the_method_refused(tmp_pat
     last = make_trainer(args)
     last.train(resume_from_checkpoint=True)
     assert same_state(last.method, first.method)
-    with pytest.raises(CheckpointError, match="of another method"):
+    with pytest.raises(CheckpointError, match="another"):
         make_trainer(args, "unconstrained").train(resume_from_checkpoint=True)
     (tmp_path / "checkpoint-10" / "method.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"checkpoint-10 has no method.safetensors, the state of the method"):
+    with pytest.raises(CheckpointError, match=r"method\.safetensors"):
         make_trainer(args).train(resume_from_checkpoint=True)
 
 
@@ -162,9 +162,9 @@ def make_own(folder: Path, measure: Any) -> Any:
 
 def test_a_measure_that_was_broadcast_is_refused(tmp_path: Path) -> None:
     trainer = make_own(tmp_path, lambda inputs, prediction: (prediction - inputs["labels"]).abs())  # (B, 1) - (B,)
-    with pytest.raises(MeasureError, match=r"got \(B, B\) with B = 40"):
+    with pytest.raises(MeasureError, match="40"):
         trainer.train()
-    with pytest.raises(MeasureError, match=r"got \(B, B\) with B = 20"):
+    with pytest.raises(MeasureError, match="20"):
         trainer.evaluate()
 
 
@@ -176,7 +176,7 @@ def test_as_many_values_as_samples_are_no_slip(tmp_path: Path) -> None:
 
 def test_measures_of_one_and_of_several_values_in_one_evaluation_are_refused(tmp_path: Path) -> None:
     trainer = make_own(tmp_path, lambda inputs, prediction: prediction if len(prediction) == 20 else prediction[:, 0])
-    with pytest.raises(MeasureError, match=r"got {'size': 2} dimensions and then {'size': 1}"):
+    with pytest.raises(MeasureError, match="dimensions"):
         trainer.evaluate()
     assert trainer.evaluate(Dictionaries(20, 1))["eval_size"] == pytest.approx(trainer.audits["eval"].means["size"])
     trainer.evaluate(Dictionaries(11, 1))  # another evaluation may have another shape
@@ -240,9 +240,9 @@ def test_a_transformer_under_a_bound_on_every_loss(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"steps_per_round": 0}, "expected steps_per_round as a whole number >= 1"),
-        ({"method": sw.Unconstrained()}, "are not the problem's"),
-        ({"compute_loss_func": print}, "compute_loss_func is given, but the problem and the method say the loss"),
+        ({"steps_per_round": 0}, "steps_per_round"),
+        ({"method": sw.Unconstrained()}, "problem"),
+        ({"compute_loss_func": print}, "compute_loss_func"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -252,5 +252,5 @@ def test_what_is_wrong_is_said_at_once(options: dict[str, Any], complaint: str, 
 
 @pytest.mark.parametrize("option", [{"eval_do_concat_batches": False}, {"batch_eval_metrics": True}])
 def test_arguments_that_would_be_ignored_are_refused(option: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=f"{next(iter(option))} is given"):
+    with pytest.raises(ConfigurationError, match=next(iter(option))):
         make_trainer(arguments(tmp_path, **option))

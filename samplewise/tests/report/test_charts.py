@@ -6,7 +6,7 @@ import pytest
 from report_runs import made_up
 
 import samplewise
-from samplewise.report.charts import Look, curve_charts, run_charts
+from samplewise.report.charts import SeriesStyles, curve_charts, run_charts
 from samplewise.report.style import PALETTE
 
 RUNS = [made_up("a"), made_up("b", epochs=3000)]
@@ -36,9 +36,9 @@ def test_no_other_module_names_a_colour() -> None:
 
 @pytest.mark.parametrize("runs", [RUNS[:1], RUNS])
 def test_plotly_accepts_every_chart(runs: list[object]) -> None:
-    look = Look(RUNS[: len(runs)])
-    charts = curve_charts(RUNS[: len(runs)], look)
-    charts += [chart for kind in run_charts(RUNS[0], 0, look).values() for chart in kind]
+    styles = SeriesStyles(RUNS[: len(runs)])
+    charts = curve_charts(RUNS[: len(runs)], styles)
+    charts += [chart for kind in run_charts(RUNS[0], 0, styles).values() for chart in kind]
     assert len({chart.id for chart in charts}) == len(charts) == 6 + len(runs) - 1
     for chart in charts:
         figure = go.Figure(data=chart.figure["data"], layout=chart.figure["layout"])  # refuses what it does not know
@@ -46,7 +46,7 @@ def test_plotly_accepts_every_chart(runs: list[object]) -> None:
 
 
 def test_one_run_is_coloured_by_data_set_and_several_by_run() -> None:
-    one, several = Look(RUNS[:1]), Look(RUNS)
+    one, several = SeriesStyles(RUNS[:1]), SeriesStyles(RUNS)
     assert one.colour(0, "train") != one.colour(0, "test")
     assert several.colour(0, "train") == several.colour(0, "test") != several.colour(1, "test")
     assert one.splits == ["train", "test", "while training"]
@@ -55,14 +55,14 @@ def test_one_run_is_coloured_by_data_set_and_several_by_run() -> None:
 
 def test_long_runs_are_thinned_and_keep_their_ends() -> None:
     runs = [made_up(str(i), epochs=3000) for i in range(8)]
-    charts = curve_charts(runs, Look(runs))
+    charts = curve_charts(runs, SeriesStyles(runs))
     traces = [trace for chart in charts for trace in chart.figure["data"] if len(trace["x"]) > 1]
     assert sum(len(trace["x"]) for trace in traces) <= 60_000
     assert all((trace["x"][0], trace["x"][-1]) == (1, 3000) for trace in traces)
 
 
 def test_a_distribution_says_what_lies_beyond_its_scale() -> None:
-    (chart,) = run_charts(RUNS[0], 0, Look(RUNS[:1]))["distributions"]
+    (chart,) = run_charts(RUNS[0], 0, SeriesStyles(RUNS[:1]))["distributions"]
     assert "error <= 0.5" in chart.caption
     assert "test 0 below and 2 above" in chart.caption
     low, high = chart.figure["layout"]["xaxis"]["range"]

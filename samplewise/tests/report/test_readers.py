@@ -249,12 +249,12 @@ def test_a_file_that_cannot_be_read_is_named(
 
 
 def test_a_folder_that_is_no_run_is_refused(fitted: tuple[Path, sw.Solution], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(DataError, match="nowhere"):
         read_reports([tmp_path / "nowhere"])
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="no run"):
         read_reports([tmp_path])
     (tmp_path / "run.json").write_bytes((fitted[0] / "run.json").read_bytes())
-    with pytest.raises(DataError, match="not ended an epoch"):
+    with pytest.raises(DataError, match="epoch"):
         read_reports([tmp_path])
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from samplewise.report.run import Multipliers, distribution, long_tail
+from samplewise.report.run import Multipliers, distribution, ranked_multipliers
 
 FINITE = st.floats(-1e6, 1e6, width=32)
 
@@ -37,7 +37,7 @@ def test_several_values_of_a_sample_count_each_and_what_is_not_finite_does_not()
 
 @given(values=arrays.arrays(np.float64, st.integers(1, 1000), elements=st.floats(0, 1e6)))
 def test_a_long_tail_keeps_its_ends_and_falls(values: NDArray[np.float64]) -> None:
-    tail = long_tail("value", values)
+    tail = ranked_multipliers("value", values)
     ordered = np.sort(values[values > 0])[::-1]
     assert (tail.total, tail.positive) == (len(values), len(ordered))
     assert list(tail.values) == [ordered[rank - 1] for rank in tail.ranks]
@@ -47,5 +47,5 @@ def test_a_long_tail_keeps_its_ends_and_falls(values: NDArray[np.float64]) -> No
 
 
 def test_multipliers_go_from_the_largest_down() -> None:
-    tail = long_tail("value", np.array([[0.0, 3.0], [12.0, 6.0], [0.0, 0.0]]))
+    tail = ranked_multipliers("value", np.array([[0.0, 3.0], [12.0, 6.0], [0.0, 0.0]]))
     assert tail == Multipliers("value", 6, 3, (1, 2, 3), (12.0, 6.0, 3.0))

@@ -92,7 +92,7 @@ def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, Judg
     assert (len(lowest.pictures), len(wrong.pictures)) == (6, 6)
     page = make_page([run])
     assert "Lowest PSNR on all" in page
-    assert "How it went" not in page  # there are no curves
+    assert "Training curves" not in page  # there are no curves
 
 
 @pytest.mark.parametrize(

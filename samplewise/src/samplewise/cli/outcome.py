@@ -29,8 +29,8 @@ EXTRAS = {
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 
-class _Harmless:
-    """A stream on which nothing that is printed, such as a file's name, moves the cursor or turns the text round."""
+class _PrintableStream:
+    """A stream that escapes control characters, so that no file's name moves the cursor or reverses the text."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -97,7 +97,7 @@ def run(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files and messages may be more than it can show
     try:
-        with redirect_stdout(cast(TextIO, _Harmless(sys.stdout))):
+        with redirect_stdout(cast(TextIO, _PrintableStream(sys.stdout))):
             result = app(args=arguments, prog_name=program, standalone_mode=False)
         code = result if isinstance(result, int) else 0
         sys.stdout.flush()

@@ -38,7 +38,7 @@ def _read(folder: Path) -> Sequence[RunReport]:
 
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; give the folder of a run")
-    # Each knows a kind of run, or gives None. Other packages add theirs as entry points; they may hold what fit wrote.
+    # Each reads one kind of run, or gives None. Those of other packages come first: their runs may hold a run of fit.
     for reader in (*_readers(), read_fit):
         if (runs := reader(folder)) is not None:
             return runs
@@ -51,7 +51,7 @@ def _readers() -> Iterator[Callable[[Path], Sequence[RunReport] | None]]:
         try:
             yield entry.load()
         except ImportError as error:
-            note(f"runs of {entry.name} are not looked for: {error}")
+            note(f"cannot read runs of {entry.name}: {error}")
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
@@ -76,7 +76,7 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page; the run's name if not given.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make one self-contained HTML page: what was asked, what holds, how it went, which samples fail."""
+    """Make one self-contained HTML page: the verdict, requirements, training curves, and the worst samples."""
     begin(f"report: reading {', '.join(map(str, runs))}")
     from samplewise.report.page import write_page
     from samplewise.report.words import comparison, verdict

@@ -13,7 +13,7 @@ from samplewise.report.words import count, objective
 
 BUDGET = 60_000  # points of all curves together, about 1 MB
 SHARE = {"tickformat": ".3~%", "autorangeoptions": {"clipmin": -0.05, "clipmax": 1.05}}
-"""An axis of shares, which shows none above all, even where all are the same."""
+"""An axis of fractions, whose range stays about 0 to 1 even where all values are the same."""
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
 
@@ -30,8 +30,8 @@ class Chart:
     """In pixels, where what is shown decides it."""
 
 
-class Look:
-    """Which colour, dash and symbol stand for which run and data set: by run, or by data set if there is one run."""
+class SeriesStyles:
+    """The colour, dash and symbol of each run and data set; with one run, colours tell its data sets apart."""
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
         curves = [curve for run in runs for curve in run.curves]
@@ -75,13 +75,13 @@ def _trace(name: str, x: Iterable[Any], y: Iterable[Any], hover: str, **more: An
     return trace | more
 
 
-def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
+def curve_charts(runs: Sequence[RunReport], styles: SeriesStyles) -> list[Chart]:
     """One chart for each title of a curve, all runs in it; of several runs also the trade-off."""
     titles = dict.fromkeys(curve.title for run in runs for curve in run.curves)
     points = max(20, BUDGET // max(sum(len(run.curves) for run in runs), 1))
-    selected = None if look.several else runs[0].selected_epoch
+    selected = None if styles.several else runs[0].selected_epoch
     shapes = [] if selected is None else [_rule(selected, "dot")]
-    charts = [_trade_off(runs, look)] if look.several else []
+    charts = [_trade_off(runs, styles)] if styles.several else []
     for number, title in enumerate(sorted(titles, key=_order)):
         scale: dict[str, Any] = {}  # where it is empty, the reader chooses it
         if title.startswith("Share"):
@@ -92,19 +92,19 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
         for place, run in enumerate(runs):
             for curve in (curve for curve in run.curves if curve.title == title):
                 keep = _spread(len(curve.epochs), points)
-                shade = look.colour(place, curve.split)
+                shade = styles.colour(place, curve.split)
                 traces.append(
                     _trace(
-                        look.name(run, curve.split),
+                        styles.name(run, curve.split),
                         (int(curve.epochs[i]) for i in keep),
                         # No tau is no point of a logarithmic axis.
                         (_short(curve.values[i] or None if "type" in scale else curve.values[i]) for i in keep),
                         f"epoch %{{x}}: %{{y:{'.2%' if scale is SHARE else '.5g'}}}",
                         mode="lines" if len(keep) > 1 else "markers",
-                        line={"color": shade, "dash": look.dash(curve.split), "width": 2},
+                        line={"color": shade, "dash": styles.dash(curve.split), "width": 2},
                         marker={"color": shade, "size": 8},
                         meta={"run": place, "split": printable(curve.split)},
-                        visible=curve.split not in look.hidden,
+                        visible=curve.split not in styles.hidden,
                     )
                 )
         layout = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "shapes": shapes}
@@ -118,17 +118,17 @@ def _order(title: str) -> tuple[int, str]:
     return next((place for place, start in enumerate(ORDER) if title.startswith(start)), len(ORDER)), title
 
 
-def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
+def _trade_off(runs: Sequence[RunReport], styles: SeriesStyles) -> Chart:
     """Objective against share satisfied, one point for each run and data set."""
     traces = [
         _trace(
-            look.name(run, split.name),
+            styles.name(run, split.name),
             [_short(split.objective)],
             [_short(split.satisfied)],
             f"{_verbatim(run.objective)} %{{x:.5g}}<br>satisfied %{{y:.2%}}",
             mode="markers",
             cliponaxis=False,
-            marker={"color": look.colour(place, split.name), "symbol": look.symbol(split.name), "size": 12},
+            marker={"color": styles.colour(place, split.name), "symbol": styles.symbol(split.name), "size": 12},
             meta={"run": place, "split": printable(split.name)},
         )
         for place, run in enumerate(runs)
@@ -138,25 +138,27 @@ def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
         "xaxis": {"title": {"text": f"mean {_verbatim(objective(runs))}"}},
         "yaxis": {"title": {"text": "share satisfied"}, **SHARE},
     }
-    marks = "; ".join(f"{SYMBOLS[look.symbol(name)]}: {name}" for name in look.audited)
+    marks = "; ".join(f"{SYMBOLS[styles.symbol(name)]}: {name}" for name in styles.audited)
     caption = f"The selected model of each run ({marks}). Better is up and to the left."
     return Chart("trade-off", "Trade-off", caption, {"data": traces, "layout": layout})
 
 
-def run_charts(run: RunReport, place: int, look: Look) -> dict[str, list[Chart]]:
-    """The charts of one run alone: how measures are spread, bars, the long tails of multipliers."""
+def run_charts(run: RunReport, place: int, styles: SeriesStyles) -> dict[str, list[Chart]]:
+    """The charts of one run: distributions of measures, bars, ranked multipliers."""
     bounded = {requirement.measure for requirement in run.requirements}
     # A measure of two values is told by its mean.
     spreads = sorted((each for each in run.distributions if _values(each) > 2), key=lambda s: s.measure not in bounded)
     tails = [each for each in run.multipliers if each.ranks]
     return {
-        "distributions": [_distribution(run, each, f"run-{place}-spread-{n}", look) for n, each in enumerate(spreads)],
+        "distributions": [
+            _distribution(run, each, f"run-{place}-spread-{n}", styles) for n, each in enumerate(spreads)
+        ],
         "bars": [_bars(each, f"run-{place}-bars-{n}") for n, each in enumerate(run.bars)],
         "multipliers": [_multipliers(each, f"run-{place}-tail-{n}") for n, each in enumerate(tails)],
     }
 
 
-def _distribution(run: RunReport, spread: Distribution, identity: str, look: Look) -> Chart:
+def _distribution(run: RunReport, spread: Distribution, identity: str, styles: SeriesStyles) -> Chart:
     edges = spread.edges
     bounds = [
         (requirement, side, bound)
@@ -172,7 +174,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         total = sum(counts) + below + above
         if not total:
             continue
-        shade = look.split_colour(split)
+        shade = styles.split_colour(split)
         traces.append(
             _trace(
                 split,
@@ -196,7 +198,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         area = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": {"width": 0}}
         shapes.append({**area, **ends, "fillcolor": f"{BEYOND}17"})
     layout = {
-        "showlegend": look.several,
+        "showlegend": styles.several,
         "xaxis": {"title": {"text": _verbatim(spread.measure)}, "range": [low, high]},
         "yaxis": {"title": {"text": "share of the samples"}, "tickformat": ".3~%", "rangemode": "tozero"},
         "shapes": shapes,

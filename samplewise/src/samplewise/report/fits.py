@@ -27,7 +27,7 @@ from samplewise.report.run import (
     Requirement,
     RunReport,
     distribution,
-    long_tail,
+    ranked_multipliers,
 )
 from samplewise.storage.disk import write_json
 from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json
@@ -38,20 +38,22 @@ CERTIFICATE = "certificate.json"
 FORMAT = "samplewise-audit-2"
 MULTIPLIERS = "multipliers"
 FACTS = {
-    "residual": "the largest of the three",
-    "free": "multipliers chosen for the least residual",
+    "residual": "residual, the largest of the three",
+    "free": "multipliers that were fitted",
     "settled": "whether these are the best",
-    "gradient_size": "mean length of the samples' gradients, which stationarity is relative to",
-    "objective_size": "what f changes by with a tenth of the weights, which complementarity is relative to",
-    "noise": "standard error of the mean gradient, relative as stationarity is",
-    "samples_needed": "samples that would tell it from noise",
+    "gradient_size": "scale of stationarity: mean length of the samples' gradients",
+    "objective_size": "scale of complementarity: change of f with a tenth of the weights",
+    "noise": "standard error of the mean gradient, on the scale of stationarity",
+    "samples_needed": "samples needed to tell stationarity from noise",
 }
-"""What a certificate's numbers are called where their names alone do not say it."""
+"""Labels of a certificate's numbers whose names alone do not explain them."""
 
 
 def keep_certificate(folder: Path | str, certificate: Certificate) -> None:
     """Put a certificate into the folder of the run it belongs to, where a report finds it."""
-    tails = {name: asdict(long_tail(name, values.cpu().numpy())) for name, values in certificate.multipliers.items()}
+    tails = {
+        name: asdict(ranked_multipliers(name, values.cpu().numpy())) for name, values in certificate.multipliers.items()
+    }
     write_json(Path(folder) / CERTIFICATE, {**certificate.to_dict(), "multipliers": tails})
 
 
@@ -134,7 +136,7 @@ def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any
 
 
 def read_certificate(folder: Path) -> Certified | None:
-    """The certificate that :func:`keep_certificate` put there, if it did."""
+    """The certificate in a run's folder, if there is one; see :func:`keep_certificate`."""
     path = folder / CERTIFICATE
     if not path.exists():
         return None
@@ -143,11 +145,14 @@ def read_certificate(folder: Path) -> Certified | None:
         nested = {"constraints", "licq", "curvature", "sentence", "multipliers"}
         facts = {FACTS.get(name, name): value for name, value in stored.items() if name not in nested}
         facts |= {f"constraint {name}": part for name, part in stored["constraints"].items()}
-        return Certified(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"], "curvature": stored["curvature"]})
+        facts["E-LICQ"] = stored["licq"]
+        if stored["curvature"] is not None:  # which is measured only where it is asked for
+            facts["curvature"] = stored["curvature"]
+        return Certified(str(stored["sentence"]), facts)
 
 
 def read_promise(folder: Path) -> Proved | None:
-    """What came of the promise that the run was asked for, if it was and has ended."""
+    """The outcome of the run's promise, if it had one and has ended."""
     path = folder / PROMISE
     if not path.exists():
         return None
@@ -178,7 +183,7 @@ def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
     if not (folder / VALUES).exists():
         return ()
     found = _read_values(folder / VALUES, MULTIPLIERS)
-    return tuple(long_tail(name, values) for name, values in found.items())
+    return tuple(ranked_multipliers(name, values) for name, values in found.items())
 
 
 def _distributions(
@@ -211,7 +216,7 @@ def _method(described: Mapping[str, Any]) -> str:
 
 
 def _compared(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> float:
-    """How many models a data set was to choose from: as planned when it was audited, or more in a run that went on."""
+    """How many models were compared on a data set: as planned when it was audited, or more in a run that went on."""
     planned = part.get("compared", 1)
     if planned is None or name in (kept["trained_on"], "train"):  # a part of the training data is not unseen either
         return math.inf

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
-from samplewise.report.charts import Look, curve_charts, run_charts
+from samplewise.report.charts import SeriesStyles, curve_charts, run_charts
 from samplewise.report.run import Audited, Gallery, RunReport
 from samplewise.storage import disk
 from samplewise.storage.provenance import provenance
@@ -44,18 +44,18 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
     if not runs:
         raise DataError("expected at least one run to report on")
     environment = _environment()
-    look = Look(runs)
+    styles = SeriesStyles(runs)
     each = _pictures_each(runs)
-    views = [_view(place, run, look, each) for place, run in enumerate(runs)]
-    curves = curve_charts(runs, look)
+    views = [_view(place, run, styles, each) for place, run in enumerate(runs)]
+    curves = curve_charts(runs, styles)
     of_runs = [chart for view in views for kind in view["charts"].values() for chart in kind]
     made = provenance()
     return environment.get_template("page.html").render(
         title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
         views=views,
         curves=curves,
-        swatches=_swatches(runs, look),
-        columns=_columns(runs, look),
+        swatches=_swatches(runs, styles),
+        columns=_columns(runs, styles),
         comparison=words.comparison(runs),
         asked=runs[0] if words.same_problem(runs) else None,
         charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
@@ -64,14 +64,14 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
     )
 
 
-def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, Any]:
+def _view(place: int, run: RunReport, styles: SeriesStyles, pictures: int) -> dict[str, Any]:
     """A run as the template shows it."""
     made = {name: value for name, value in run.provenance.items() if name != "command"}
     return {
         "run": run,
         "verdict": words.verdict(run),
         "holds": _holds(run),
-        "charts": run_charts(run, place, look),
+        "charts": run_charts(run, place, styles),
         "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
         "settings": words.flat(run.settings),
         "promise": words.facts(run.promise.facts) if run.promise else (),
@@ -87,26 +87,26 @@ def _holds(run: RunReport) -> bool:
     return bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values())
 
 
-def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
+def _swatches(runs: Sequence[RunReport], styles: SeriesStyles) -> dict[str, list[dict[str, Any]]]:
     """The legend: what can be shown and hidden, with its colour and its dash."""
-    places = range(len(runs)) if look.several else range(0)
+    places = range(len(runs)) if styles.several else range(0)
     return {
-        "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": look.colour(i, "")} for i in places],
+        "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": styles.colour(i, "")} for i in places],
         "Data": [
             {
                 "kind": "split",
                 "key": split,
                 "name": split,
-                "dash": look.dash(split),
-                "colour": "" if look.several else look.colour(0, split),
-                "hidden": split in look.hidden,
+                "dash": styles.dash(split),
+                "colour": "" if styles.several else styles.colour(0, split),
+                "hidden": split in styles.hidden,
             }
-            for split in look.splits
+            for split in styles.splits
         ],
     }
 
 
-def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
+def _columns(runs: Sequence[RunReport], styles: SeriesStyles) -> dict[str, Any]:
     """What a table of several runs compares: data sets, the measures without a bound that all runs have, and at which
     confidence, if that is the same for all.
     """
@@ -116,7 +116,7 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
     one = confidences.pop() if len(confidences) == 1 else None
     return {
-        "splits": look.audited,
+        "splits": styles.audited,
         "means": sorted(common - bounded),
         "objective": words.objective(runs),
         "confidence": one,
@@ -175,7 +175,7 @@ def _environment() -> Environment:
         loader=PackageLoader("samplewise.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_harmless,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -185,6 +185,6 @@ def _environment() -> Environment:
     return environment
 
 
-def _harmless(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     """Texts as :func:`samplewise.errors.printable` has them; our own style, script and charts are marked as safe."""
     return printable(value) if type(value) is str else value

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from samplewise.audits.binomial import violation_rate_upper
 
 TRAINING = "while training"
-"""Stands in the place of a data set for what was seen while the weights moved."""
+"""In the place of a data set's name: statistics taken while the weights moved."""
 Numbers = tuple[float | None, ...]
 BINS = 80  # of a distribution at most, from one tail to the other
-TAIL = 0.005  # share of the values at each end that is counted but not resolved
+TAIL = 0.005  # fraction of the values at each end that is counted but not resolved
 FEW = 100  # values up to which all are resolved
 POINTS = 200  # of a sorted curve
 
@@ -47,7 +47,7 @@ class Finding:
     share: float = 1.0
     """Of the samples that was asked for."""
     allowed: int = 0
-    """How many samples may violate the constraint: the worst of them are given up."""
+    """How many samples may violate the constraint."""
 
     def __post_init__(self) -> None:
         if self.costs and len(self.costs) != len(self.violators):
@@ -73,8 +73,8 @@ class Audited:
     """Of every measure."""
     confidence: float = 0.95
     compared: float = 1
-    """How many models it was to choose from, if it chose: the bound is corrected for so many. ``math.inf`` if it was
-    trained on: then its share says nothing of others."""
+    """How many models were compared on it, if one was chosen by it: the bound is corrected for so many. ``math.inf`` if
+    it was trained on: then its share says nothing about other samples."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not 0.0 <= self.satisfied <= 1.0:
@@ -192,7 +192,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Certified:
-    """How near the end point is to a KKT point."""
+    """A certificate: how near the model is to a KKT point."""
 
     sentence: str
     facts: Mapping[str, Any]
@@ -200,7 +200,7 @@ class Certified:
 
 @dataclass(frozen=True)
 class Proved:
-    """What came of a promised share of unseen samples."""
+    """The outcome of a promised share of unseen samples."""
 
     kept: bool
     sentence: str
@@ -242,8 +242,8 @@ class RunReport:
 
     @property
     def unseen(self) -> Audited | None:
-        """What an exact bound speaks of: the first data set that was neither trained on nor chose the model or, where
-        there is none, the one that chose it.
+        """The data set that the exact bound is computed on: the first that was used neither to train nor to select the
+        model, else the one that selected it.
         """
         return min(
             (split for split in self.splits if not split.trained_on), key=lambda each: each.compared, default=None
@@ -276,7 +276,7 @@ def _edges(values: list[NDArray[np.float64]], bounds: list[float]) -> NDArray[np
     return edges
 
 
-def long_tail(constraint: str, multipliers: NDArray[Any]) -> Multipliers:
+def ranked_multipliers(constraint: str, multipliers: NDArray[Any]) -> Multipliers:
     """Multipliers from the largest down, at ranks that lie evenly on a logarithmic axis; zeros only counted."""
     ordered = np.sort(multipliers.astype(np.float64), axis=None)[::-1]
     positive = int((ordered > 0).sum())

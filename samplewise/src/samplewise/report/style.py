@@ -1,4 +1,4 @@
-"""What everything that is drawn looks like: colours, dashes and symbols, and on paper curves, bounds and legends."""
+"""The style of all figures: colours, dashes and symbols; with matplotlib also curves, bounds and legends."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ PALETTE = (
 """Each keeps a contrast of 3 to paper, to the light and to the dark page; the first ones stay apart for colour-blind
 readers. Lines and points that may be printed without colour also differ in dash or symbol."""
 BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
-"""Of bounds, of what belongs to no series, and on paper of what stands in the background, and of the grid."""
+"""Colours of bounds, of what belongs to no series, of the background, and of the grid."""
 BEYOND = PALETTE[6]
-"""Of the side of a bound where a requirement is missed."""
+"""Colour of the side of a bound where a requirement is violated."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = {
     "circle-open": "rings",
@@ -49,13 +49,13 @@ SYMBOLS = {
     "cross": "crosses",
     "star": "stars",
 }
-"""By plotly's name, what a reader calls them."""
+"""Plotly's names, and what a caption calls them."""
 SERIES_MARKERS = ("o", "D", "s", "^", "P", "*")
 """The same as matplotlib names them."""
 
 
 def colour(number: int) -> str:
-    """Of one series after the other."""
+    """The colour of series ``number``."""
     return PALETTE[number % len(PALETTE)]
 
 
@@ -124,7 +124,7 @@ def curve(
     line: Line = "-",
     label: str | None = None,
 ) -> None:
-    """Draw a number over the epochs, between those that have one; a single one is a point."""
+    """Draw values over the epochs, without those that are None; a single one is a point."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
     if points:
         marker = "." if len(points) == 1 else None

@@ -9,17 +9,17 @@ from samplewise.report.run import Audited, Finding, RunReport
 
 
 def share(value: float) -> str:
-    """A share in percent, with as many digits as keep it apart from none and all."""
+    """A fraction in percent, with enough digits that only 0 and 1 read 0% and 100%."""
     return percentage(value)
 
 
 def at_least(value: float) -> str:
-    """A share that is a lower bound: never rounded up."""
+    """A lower bound in percent: never rounded up."""
     return percentage(value, math.floor)
 
 
 def percent(value: float) -> str:
-    """A share that was chosen, with the digits that it was given.
+    """A fraction that somebody chose, in percent with the digits they gave.
 
     Example:
         >>> percent(0.95), percent(0.999)
@@ -75,14 +75,14 @@ def verdict(run: RunReport) -> str:
 
 
 def corrected(split: Audited) -> str:
-    """What an exact bound on a data set that chose the model is corrected for; nothing of another."""
+    """What the exact bound on a data set that selected the model is corrected for; empty for another data set."""
     return f" (corrected: best of {split.compared:,.10g} epochs on these data)" if split.compared > 1 else ""
 
 
 def comparison(runs: Sequence[RunReport]) -> str:
     """Which of several runs meets the bounds most often, on each data set, in one sentence."""
     if not same_problem(runs):
-        return "The runs were asked different things, so their shares do not compare: see each of them."
+        return "The runs have different requirements, so their results do not compare: see each of them."
     names = dict.fromkeys(split.name for run in runs for split in run.splits)
     said = []
     for name in names:
@@ -94,18 +94,18 @@ def comparison(runs: Sequence[RunReport]) -> str:
 
 
 def objective(runs: Sequence[RunReport]) -> str:
-    """What the objective of all runs is, if it is the same."""
+    """The name of the runs' objective, where they share one."""
     kinds = {run.objective for run in runs}
     return kinds.pop() if len(kinds) == 1 else "objective"
 
 
 def same_problem(runs: Sequence[RunReport]) -> bool:
-    """Whether all runs were asked the same."""
+    """Whether all runs have the same objective and requirements."""
     return len({(run.problem, *((each.name, each.formula) for each in run.requirements)) for run in runs}) == 1
 
 
 def _asked(constraints: Mapping[str, Finding]) -> str:
-    """The shares that were asked for, if not every sample of each constraint."""
+    """The shares that the constraints ask for, where that is not every sample."""
     asked = {name: percent(part.share) for name, part in constraints.items() if part.share < 1}
     one = len(constraints) == 1
     return f" ({', '.join(each if one else f'{name} {each}' for name, each in asked.items())} asked)" if asked else ""
