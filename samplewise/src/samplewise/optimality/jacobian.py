@@ -1,5 +1,6 @@
 """The gradients of all constraints at all samples, as a matrix that is never formed."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -61,7 +62,7 @@ class Jacobian:
     device: torch.device
     batch_size: int
     widths: Mapping[str, int] = field(default_factory=dict)
-    """How many values a sample has at most for each constraint, where that is known."""
+    """How many values a sample has at most for each constraint; see :meth:`over`."""
     cached: Sequence[tuple[Tensor, Any]] | None = None
     """Batches with their sample numbers, where they are kept; products are over these samples only."""
 
@@ -91,14 +92,18 @@ class Jacobian:
         """The values that each constraint's multipliers belong to: g, or of an equality the signed value."""
         return {each.name: each.priced(each.of(measures)) for each in self.problem.constraints}
 
-    def values(self, measures: Mapping[str, Tensor]) -> Tensor:
-        """All of these, ``(B, M)``: zero, and without a gradient, where a sample has no value."""
+    def matrix(self, measures: Mapping[str, Tensor]) -> Tensor:
+        """All of these, ``(B, M)``: NaN where a sample has no value."""
         found = {}
         for name, part in self.parts(measures).items():
-            rows = at_bound(part).reshape(len(part), -1)
+            rows = part.reshape(len(part), -1)
             # A batch may be narrower than the widest of all.
-            found[name] = functional.pad(rows, (0, self.widths.get(name, rows.shape[1]) - rows.shape[1]))
+            found[name] = functional.pad(rows, (0, self.widths[name] - rows.shape[1]), value=math.nan)
         return side_by_side(found)
+
+    def values(self, measures: Mapping[str, Tensor]) -> Tensor:
+        """The same with zero, which has no gradient, where a sample has no value."""
+        return at_bound(self.matrix(measures))
 
     def combined(self, multipliers: Tensor) -> Tensor:
         """The sum of all gradients times their ``multipliers`` ``(N, M)``, a vector ``(n,)``."""

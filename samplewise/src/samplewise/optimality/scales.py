@@ -54,10 +54,10 @@ def measure_scales(
     they like.
     """
     steps, index = _steps(jacobian.weights), order[:PROBED]
-    here, there, changed = _mean_gradients(jacobian, steps, index)
+    here, there, f, g = _mean_gradients(jacobian, steps, index)
     length, error = _lengths(jacobian, steps, order[:GRADIENTS])
     sizes = torch.cat([step.flatten() for step in steps]).double().cpu()
-    moved = changed[""] - columns[""][index].double()
+    moved = f - columns[""][index].double()
     moved = moved[moved.isfinite()]  # weights so far from those that were trained may overflow
     # Whichever way each weight goes, so that no chance in the signs makes it small.
     first = float((here * sizes).norm())
@@ -66,12 +66,12 @@ def measure_scales(
         objective = min(float(moved.abs().mean()), NOISY * max(first, abs(float(moved.mean()))))
     turned = float((there - here).norm())
     whole = max(float(here.norm()), turned) if math.isfinite(turned) else math.inf
-    constraints = {}
-    for each in jacobian.problem.constraints:
+    constraints, widths = {}, list(jacobian.widths.values())
+    before = jacobian.matrix(columns).double()
+    for each, own, after in zip(jacobian.problem.constraints, before.split(widths, 1), g.split(widths, 1), strict=True):
         kept = ~left_out[each.name]
-        g, own = each.priced(each.of(columns)), kept[index]
-        change = _change_near(each, g[index][own].double(), changed[each.name][own])
-        constraints[each.name] = change or _median(g[kept].double().abs())
+        change = _change_near(each, own[index][kept[index]], after[kept[index]])
+        constraints[each.name] = change or _median(own[kept].abs())
     gradient = min(length, max(NOISY * whole, ROUNDING * length))
     return Scales(objective, gradient, error / math.sqrt(len(order)), constraints)
 
@@ -103,11 +103,11 @@ def _moved(weights: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator[None]
 
 def _mean_gradients(
     jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The objective's mean gradient here and where the weights are changed, ``(n,)``; all values there."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The objective's mean gradient here and where the weights are changed, ``(n,)``; f and g of the samples there."""
     weights = jacobian.weights
     here, there = (torch.zeros(jacobian.parameters, dtype=torch.float64) for _ in range(2))
-    found: dict[str, list[Tensor]] = {}
+    found: list[tuple[Tensor, Tensor]] = []
 
     def evaluate(batch: Any, total: Tensor) -> Evaluation:
         with torch.enable_grad():
@@ -119,10 +119,14 @@ def _mean_gradients(
         evaluate(batch, here)
         with _moved(weights, steps):
             evaluation = evaluate(batch, there)
-            for name, value in {"": evaluation.objective, **jacobian.parts(evaluation.measures)}.items():
-                # A copy: a measure may be a view of the weights.
-                found.setdefault(name, []).append(value.detach().to("cpu", torch.float64, copy=True))
-    return here, there, {name: _stacked(parts) for name, parts in found.items()}
+            # Copies: a measure may be a view of the weights.
+            f, g = (
+                each.detach().to("cpu", torch.float64, copy=True)
+                for each in (evaluation.objective, jacobian.matrix(evaluation.measures))
+            )
+            found.append((f, g))
+    fs, gs = zip(*found, strict=True)
+    return here, there, torch.cat(fs), torch.cat(gs)
 
 
 def _lengths(jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor) -> tuple[float, float]:
@@ -159,8 +163,6 @@ def _lengths(jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor) -> tupl
 
 def _change_near(constraint: Constraint, before: Tensor, after: Tensor) -> float:
     """The median change of g over the values that are beyond their bound or within reach of it; of all if none is."""
-    width = min(before[0].numel(), after[0].numel()) if len(before) else 0
-    before, after = (values.reshape(len(values), -1)[:, :width].flatten() for values in (before, after))
     change = (after - before).abs()  # NaN where there is no value
     # Within reach: by as much as a change of all of each weight would move it. What never binds does not count.
     near = before.isfinite() if constraint.equality else before >= -change / CHANGE
@@ -171,11 +173,3 @@ def _median(values: Tensor) -> float:
     """The lower one, of the values that are finite and not zero; 0 if there is none."""
     values = values[values.isfinite() & (values != 0)]
     return float(values.median()) if len(values) else 0.0
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Batches of values below each other, with NaN where a batch is narrower than the widest."""
-    if parts[0].ndim == 1:
-        return torch.cat(list(parts))
-    width = max(part.shape[1] for part in parts)
-    return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1]), value=math.nan) for part in parts])
