@@ -27,7 +27,7 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.storage.disk import write_json, write_text
-from samplewise.storage.provenance import provenance
+from samplewise.storage.origins import provenance
 from studies.mnist.digit_network import DigitNetwork
 
 __all__ = ["DigitNetwork"]  # for the others to import; all the rest is defined here

@@ -24,7 +24,7 @@ from front_parts.tasks import Parts, Task, fashion, mnist, regression, watermark
 from floormark.processes import side_by_side
 from samplewise.errors import NotFiniteError
 from samplewise.storage.disk import write_json
-from samplewise.storage.provenance import provenance
+from samplewise.storage.origins import provenance
 
 
 @dataclass(frozen=True)

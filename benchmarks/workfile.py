@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from samplewise.storage.provenance import commit
+from samplewise.storage.origins import commit
 
 Task = TypeVar("Task")
 Record = dict[str, Any]

@@ -104,15 +104,15 @@ def test_after_a_round_its_own_tau_prices_not_the_next_ones() -> None:
     objective, measures = pull(model, (torch.zeros(5),))
     method(objective, **measures)
     summary = method.step()
-    assert (summary.taus["size"], method.tau, method.prices) == (10.0, 100.0, {"size": 10.0})
+    assert (summary.taus["size"], method.tau, method.trained_taus) == (10.0, 100.0, {"size": 10.0})
     again = SequentialPenalty(problem.constraints, penalty=Quadratic(), schedule=Geometric(10.0, growth=10.0))
     again.load_state_dict(method.state_dict())
-    assert again.prices == {"size": 10.0}
+    assert again.trained_taus == {"size": 10.0}
     with pytest.warns(UserWarning, match="without a sample"):
         method.step()  # which trains nothing
-    assert method.prices == {"size": 10.0}
+    assert method.trained_taus == {"size": 10.0}
     method(objective, **measures)
-    assert method.prices == {"size": 1000.0}
+    assert method.trained_taus == {"size": 1000.0}
 
 
 @pytest.mark.parametrize("many", [100, 512, 2000])

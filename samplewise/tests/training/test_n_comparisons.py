@@ -32,7 +32,7 @@ def run(folder: Path | None = None, epochs: int = 4, share: float = 1.0, **optio
 
 
 def compared(solution: sw.Solution) -> dict[str, float]:
-    return {name: found.compared for name, found in solution.audits.items()}
+    return {name: found.n_comparisons for name, found in solution.audits.items()}
 
 
 def test_the_data_that_select_are_corrected_for_every_epoch_and_the_others_not() -> None:
@@ -41,7 +41,7 @@ def test_the_data_that_select_are_corrected_for_every_epoch_and_the_others_not()
     row = solution.history.rows[solution.selected.epoch - 1]
     for split, samples, models in (("validation", 60, 6), ("test", 50, 1)):
         violated = round((1 - row[f"{split}/satisfied"]) * samples)
-        expected = violation_rate_upper(violated, samples, 0.95, together=models)
+        expected = violation_rate_upper(violated, samples, 0.95, n_comparisons=models)
         assert row[f"{split}/violation_rate_upper"] == row[f"{split}/reconstruction/violation_rate_upper"] == expected
     assert not {"train/violation_rate_upper", "own/reconstruction/violation_rate_upper"} & set(solution.history.columns)
 
@@ -53,7 +53,7 @@ def test_data_that_hold_training_samples_bound_nothing_however_they_are_wrapped(
     assert compared(solution) == {"validation": 4, "all": math.inf, "some": math.inf, "other": 1}
     assert "not used in training" not in str(solution.audits["all"])
     (report,) = read_reports([tmp_path])
-    assert [split.compared for split in report.splits] == [4, math.inf, math.inf, 1]
+    assert [split.n_comparisons for split in report.splits] == [4, math.inf, math.inf, 1]
 
 
 def test_epochs_count_that_are_audited() -> None:
@@ -73,7 +73,7 @@ def test_a_run_that_stops_early_is_corrected_for_the_epochs_it_could_have_had() 
 def test_a_run_that_goes_on_or_was_complete_counts_all_its_audits(tmp_path: Path) -> None:
     assert compared(run(tmp_path, 4, validation=sw.Validation(every=3)))["validation"] == 2
     kept = json.loads((tmp_path / "audit.json").read_text())["splits"]
-    assert [part["compared"] for part in kept.values()] == [2, None, None, 1]
+    assert [part["n_comparisons"] for part in kept.values()] == [2, None, None, 1]
     assert compared(run(tmp_path, 6, validation=sw.Validation(every=3)))["validation"] == 3, "epochs 3, 4 and 6"
     assert compared(run(tmp_path, 6, validation=sw.Validation(every=3)))["validation"] == 3
     with pytest.warns(UserWarning, match="holds a run of 6 epochs, more than the 2 asked for"):
@@ -81,6 +81,6 @@ def test_a_run_that_goes_on_or_was_complete_counts_all_its_audits(tmp_path: Path
             "and 2, as it is asked for now"
         )
     (report,) = read_reports([tmp_path])
-    assert [split.compared for split in report.splits] == [3, math.inf, math.inf, 1]
+    assert [split.n_comparisons for split in report.splits] == [3, math.inf, math.inf, 1]
     assert report.unseen is not None
     assert report.unseen.name == "test"

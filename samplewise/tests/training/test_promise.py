@@ -99,7 +99,7 @@ def test_too_few_samples_for_all_bounds_at_once_promise_nothing_instead() -> Non
 def test_a_run_proves_the_model_that_it_returns_with_what_it_was_trained_under() -> None:
     seen: list[tuple[dict[str, float], dict[str, float]]] = []
     method = make_method("sequential")
-    _, solution = run(method=method, callbacks=[OnAudit(lambda *_: seen.append((method.margins, method.prices)))])
+    _, solution = run(method=method, callbacks=[OnAudit(lambda *_: seen.append((method.margins, method.trained_taus)))])
     found, again = promised(solution), sw.audit(make_problem(), solution.model, PROVE)
     assert found.audit.violated == again.violated
     assert found.share_at_least == pytest.approx(1 - again.violation_rate_upper)
@@ -155,7 +155,7 @@ def test_prove_on_is_not_evaluated_before_the_end_and_decides_nothing() -> None:
     assert same_weights(solution.model, other.model)
     assert solution.selected == other.selected
     assert solution.selected.split == "tune_on"
-    assert solution.audits["tune_on"].compared == math.inf, "what steers says nothing of others"
+    assert solution.audits["tune_on"].n_comparisons == math.inf, "what steers says nothing of others"
 
 
 # What steers.
@@ -538,7 +538,7 @@ def test_a_method_that_was_steered_already_goes_on_in_its_run(tmp_path: Path) ->
 def test_every_method_that_enforces_can_be_steered(kind: str) -> None:
     method = make_method(kind)
     _, solution = run(method=method, epochs=3)
-    assert bool(method.from_outside)
+    assert bool(method.coefficients.steered)
     assert promised(solution).taus["reconstruction"] > 0
 
 

@@ -45,7 +45,7 @@ def env(as_json: JsonFlag = False) -> None:
     begin("env: asking PyTorch for its versions and devices")
     import torch
 
-    from samplewise.storage.provenance import commit, provenance
+    from samplewise.storage.origins import commit, provenance
 
     found = provenance()
     accelerators = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

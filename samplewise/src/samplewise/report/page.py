@@ -15,7 +15,7 @@ from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
 from samplewise.report.run import Audited, Gallery, RunReport
 from samplewise.storage import disk
-from samplewise.storage.provenance import provenance
+from samplewise.storage.origins import provenance
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,7 +13,7 @@ from samplewise.storage.disk import (
     write_tensors,
     write_text,
 )
-from samplewise.storage.provenance import provenance, versions
+from samplewise.storage.origins import provenance, versions
 from samplewise.storage.records import (
     SettingsFile,
     decoding,

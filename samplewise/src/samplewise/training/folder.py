@@ -29,7 +29,7 @@ from samplewise.storage.disk import (
     write_json,
     write_tensors,
 )
-from samplewise.storage.provenance import provenance
+from samplewise.storage.origins import provenance
 from samplewise.storage.sharding import reshard_like, weights_in_one
 from samplewise.training.promise import Promised
 from samplewise.training.selection import Selection

@@ -19,7 +19,7 @@ from samplewise.methods import FixedPenalty, Method
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, check_whole, source_of
 from samplewise.stopping import GradientRule
-from samplewise.storage.provenance import described
+from samplewise.storage.origins import described
 from samplewise.training.batching import Stream, stream_loader
 from samplewise.training.logging import Callback
 from samplewise.training.overlap import Keys, keys, refuse_overlap, shared

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from samplewise.storage import provenance as original
+from samplewise.storage import origins as original
 
 SOURCE = Path(original.__file__)
 PRINTS = """import importlib.util, json, sys
