@@ -175,7 +175,7 @@ def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> 
         assert (shown["confidence"], shown["kept"]) == ("95%", "yes" if outcome.kept else "no")
         assert shown["margin of reconstruction"] == f"{outcome.margins['reconstruction']:.5g}"
         assert shown["tau of reconstruction"] == f"{outcome.taus['reconstruction']:.5g}"
-        instead = None if outcome.instead is None else str(outcome.instead["reconstruction"])
+        instead = None if outcome.achievable_bounds is None else str(outcome.achievable_bounds["reconstruction"])
         assert shown.get("could be promised instead") == instead
         assert (instead is None) == outcome.kept
         assert {curve.title for curve in run.curves} >= {"τ", "Margin"}
