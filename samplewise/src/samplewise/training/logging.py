@@ -6,7 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-@runtime_checkable
-class Callback(Protocol):
+class Callback:
     """What :func:`samplewise.fit` calls, in every process; a subclass overrides what it needs."""
 
     def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
