@@ -19,8 +19,8 @@ from samplewise.training.folder import RunFolder
 from small import make_data, make_method, make_model, make_problem
 
 
-def share_out(model: nn.Module, mesh: DeviceMesh) -> Any:
-    """Each linear layer of the network, and what is left of it, as torch's FSDP shares them out.
+def shard(model: nn.Module, mesh: DeviceMesh) -> Any:
+    """Each linear layer of the network, and what is left of it, as torch's FSDP shards them.
 
     Where processes share a replica, they split the encoder's layers by torch's tensor parallelism first.
     """
@@ -74,7 +74,7 @@ def train(
             "data_parallel_size": devices // tensor_parallel,
             "tensor_parallel_size": tensor_parallel,
         }
-        strategy = ModelParallelStrategy(share_out, **sizes)
+        strategy = ModelParallelStrategy(shard, **sizes)
     fabric = Fabric(accelerator="cpu", devices=devices, strategy=strategy)
     fabric.launch()
     problem, data = make_problem(), make_data()

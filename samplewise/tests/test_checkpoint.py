@@ -74,7 +74,7 @@ def test_tensors_of_whatever_names_come_back(tmp_path_factory: pytest.TempPathFa
 
 
 def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"optimizer/hook: expected tensors and plain values, got function"):
+    with pytest.raises(CheckpointError, match="optimizer/hook"):
         save_state(tmp_path / "a.safetensors", {"optimizer": {"hook": lambda: None}})
     assert not list(tmp_path.iterdir())
 
@@ -133,7 +133,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
-    with pytest.raises(CheckpointError, match="not a checkpoint of this library"):
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
         load_state(tmp_path / "a.safetensors")
 
 

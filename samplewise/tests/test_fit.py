@@ -370,7 +370,7 @@ def test_a_fabric_of_ones_own_sets_devices_and_precision() -> None:
 def test_precisions_that_turn_the_weights_into_something_else_are_refused(precision: Any) -> None:
     from lightning_fabric import Fabric
 
-    with pytest.raises(ConfigurationError, match=f"32-true, bf16-mixed or 16-mixed, .* got {precision}"):
+    with pytest.raises(ConfigurationError, match=f"got {precision}"):
         run(fabric=Fabric(accelerator="cpu", devices=1, precision=precision))
 
 
@@ -403,7 +403,7 @@ def test_a_call_past_the_model_is_refused_where_it_would_change_the_result(part:
         return sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=1, batch_size=4, fabric=fabric)
 
     train(None)  # one process in full precision has nothing to lose
-    with pytest.raises(ConfigurationError, match=r"call the model itself, model\(x\)"):
+    with pytest.raises(ConfigurationError, match=r"model\(x\)"):
         train(Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
 
 
@@ -455,7 +455,7 @@ def test_the_usual_slip_of_broadcasting_is_said_and_no_measure_of_two_values_is_
     problem = sw.Problem(broadcast, make_problem().constraints)
     model = make_model()
     options: dict[str, Any] = {"optimizer": torch.optim.Adam(model.parameters()), "epochs": 1, "batch_size": 50}
-    with pytest.raises(MeasureError, match=r"'reconstruction' of shape \(B,\), got \(B, B\).*squeeze\(1\)"):
+    with pytest.raises(MeasureError, match=r"'reconstruction' .*squeeze"):
         sw.fit(problem, model, make_data(), method=make_method("sequential"), **options)
 
     def two(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -59,7 +59,7 @@ def test_nothing_is_written_before_it_is_sure_that_no_other_run_is_at_work(tmp_p
         with alone(folder, "run"):
             before = snapshot(folder)
             for options in ({"seed": 1}, {"epochs": 3}, {"batch_size": 20, "method": make_method("sequential")}):
-                with pytest.raises(CheckpointError, match="another process is working on this run"):
+                with pytest.raises(CheckpointError, match="another process"):
                     run(folder, **options)
             assert snapshot(folder) == before
     assert [path.name for path in new.iterdir()] == [".lock"]
@@ -93,10 +93,10 @@ def test_a_resumed_run_asks_for_no_room_for_what_lies_there_already(
     # Two checkpoints stay, and a third is there while it is written.
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10 * one, 8 * one, 2 * one))
     run(tmp_path / "begun", epochs=3)
-    with pytest.raises(OutputError, match=r"MB free, but checkpoints will need"):
+    with pytest.raises(OutputError, match="MB free"):
         run(tmp_path / "new")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10 * one, 10 * one - 100, 100))
-    with pytest.raises(OutputError, match=r"MB free, but checkpoints will need"):
+    with pytest.raises(OutputError, match="MB free"):
         run(tmp_path / "begun", epochs=4)
 
 
@@ -107,7 +107,7 @@ def test_a_damaged_history_beside_a_good_checkpoint_costs_its_rows_only(tmp_path
         folder = tmp_path / "damaged"
         shutil.copytree(tmp_path / "good", folder)
         (folder / "history.jsonl").write_text(damage, errors="surrogateescape")
-        with pytest.warns(UserWarning, match="going on without the rows of the 3 epochs before"):
+        with pytest.warns(UserWarning, match="3 epochs"):
             model, solution = run(folder, epochs=4)
         assert same_weights(model, whole)
         assert solution.history.column("epoch") == [4]
@@ -120,7 +120,7 @@ def test_a_description_of_a_wrong_kind_is_refused(tmp_path: Path, text: str) -> 
     run(tmp_path)
     (tmp_path / "run.json").write_text(text)
     before = snapshot(tmp_path)
-    with pytest.raises(CheckpointError, match=r"run\.json cannot be read as the description of a run"):
+    with pytest.raises(CheckpointError, match=r"run\.json"):
         run(tmp_path, epochs=3)
     assert snapshot(tmp_path) == before
 
@@ -198,7 +198,7 @@ def test_a_run_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
         rows.rename(kept)
         rows.symlink_to("/dev/full")
 
-    with pytest.raises(OutputError, match=r"the disk is full\. Free some space and resume"):
+    with pytest.raises(OutputError, match="disk is full"):
         run(tmp_path / "full", epochs=4, auxiliary=Meddling(10, fill))
     kept.replace(rows)
     model, solution = run(tmp_path / "full", epochs=4, auxiliary=Meddling(-1, fill))
@@ -213,7 +213,7 @@ def test_a_folder_that_vanished_is_said_and_goes_on_where_it_is_found_again(
 ) -> None:
     folder, elsewhere = tmp_path / "run", tmp_path / "moved"
     options: dict[str, Any] = {} if audited else {"audit_on": None}
-    with pytest.raises(OutputError, match=r"its folder is gone\. Was it moved or removed\?"):
+    with pytest.raises(OutputError, match="folder is gone"):
         run(folder, epochs=4, auxiliary=Meddling(after, lambda: folder.rename(elsewhere)), **options)
     whole, _ = run(tmp_path / "whole", epochs=4, auxiliary=Meddling(-1, lambda: None), **options)
     model, _ = run(elsewhere, epochs=4, auxiliary=Meddling(-1, lambda: None), **options)

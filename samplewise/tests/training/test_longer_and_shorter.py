@@ -41,9 +41,7 @@ def test_a_rate_that_rises_again_beyond_the_epochs_it_was_made_for_is_said(tmp_p
         return CosineAnnealingLR(optimizer, 3 * steps)
 
     run(tmp_path, 3, cosine, by)
-    with pytest.warns(
-        UserWarning, match="rises again: CosineAnnealingLR was made for the 3 epochs .* goes on to 5.*begin a new run"
-    ):
+    with pytest.warns(UserWarning, match="CosineAnnealingLR .* 3 epochs"):
         solution = run(tmp_path, 5, cosine, by)
     rates = solution.history.column("lr")
     assert rates[4] > rates[3] if by == "epoch" else rates[3] > rates[2], "the warning is right"
@@ -86,12 +84,12 @@ def test_a_schedule_that_ends_before_the_run_does_is_said(tmp_path: Path, folder
 
     if folder == "continued":
         run(tmp_path, 2, one_cycle, "step")
-    with pytest.raises(ConfigurationError, match=r"scheduler cannot go on: .*Make it for all 4 epochs"):
+    with pytest.raises(ConfigurationError, match="4 epochs"):
         run(tmp_path, 4, one_cycle, "step")
 
 
 def test_fewer_epochs_than_were_run_is_said(tmp_path: Path) -> None:
     first = run(tmp_path, 3)
-    with pytest.warns(UserWarning, match="holds a run of 3 epochs, more than the 2 asked for: it is returned as it"):
+    with pytest.warns(UserWarning, match="3 epochs, more than the 2"):
         again = run(tmp_path, 2)
     assert again.history.rows == first.history.rows

@@ -1,4 +1,4 @@
-"""Weights that are shared out over processes (torch's fully_shard): the run of one process, to rounding."""
+"""Weights that are sharded over processes (torch's fully_shard): the run of one process, to rounding."""
 
 import random
 import signal
@@ -71,8 +71,8 @@ def test_the_fsdp_that_was_never_run_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_an_average_of_a_model_that_is_shared_out_already_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="PyTorch makes none once its weights are shared out"):
+def test_an_average_of_a_model_that_is_sharded_already_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="average="):
         shared_out(2, tmp_path, average=0.9, optimizer_last=True)
 
 
@@ -186,5 +186,5 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_weights(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_what_differentiates_samples_is_refused_under_tensor_parallelism(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="Load the weights into a model of one process"):
+    with pytest.raises(AssertionError, match="of one process"):
         shared_out(2, tmp_path, epochs=1, tensor_parallel=2, certified=True)

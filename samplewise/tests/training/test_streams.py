@@ -239,11 +239,11 @@ class Once(Rows):
 
 @pytest.mark.parametrize(("stream", "number"), [(Rows(0), 1), (Once(), 2)])
 def test_a_pass_without_a_sample_is_said(stream: Rows, number: int) -> None:
-    with pytest.raises(DataError, match=f"the stream {type(stream).__name__} gave no step in pass {number}"):
+    with pytest.raises(DataError, match=f"{type(stream).__name__} .* pass {number}"):
         run(stream)
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    with pytest.raises(ConfigurationError, match="expected one process for a stream, got 2"):
+    with pytest.raises(ConfigurationError, match="one process"):
         run(Rows())
