@@ -150,9 +150,9 @@ def test_what_cannot_be_right_is_said() -> None:
 def test_arguments_of_another_kind_are_said() -> None:
     problem, data = sw.Problem(lambda model, batch: (batch[0], {"x": batch[0]}), [sw.AtMost("x", 1.0)]), [torch.ones(1)]
     with pytest.raises(ConfigurationError, match="Problem, got str"):
-        sw.audit("problem", nn.Identity(), data)
+        sw.audit("problem", nn.Identity(), data)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="Module, got str"):
-        sw.audit(problem, "model", data)
+        sw.audit(problem, "model", data)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'data'"):
         sw.audit(problem, nn.Identity(), "data")
 

@@ -3,8 +3,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from samplewise.audits.selection import selection_loss
 
+from samplewise.audits import selection_loss
 from samplewise.errors import CheckpointError, ConfigurationError
 from samplewise.training.selection import Selection, Validation
 from samplewise.training.state import BestSoFar, RunState, Status, terminate

@@ -99,8 +99,8 @@ class Comparison:
         """The table as Markdown."""
         s = self.settings
         shared = "".join(f", {option}" for option in self.shared)
-        compared = any(cell.paper is not None for entry in self.rows for cell in entry.cells["train"].values())
-        brackets = " In brackets: the paper's number and the difference to it." if compared else ""
+        published = any(cell.paper is not None for entry in self.rows for cell in entry.cells["train"].values())
+        brackets = " In brackets: the paper's number and the difference to it." if published else ""
         parts = [
             f"# {s.data}: CE subject to MSE ≤ {s.theta:g} for every sample",
             f"{s.epochs} epochs after {s.warm_epochs} of classification only, batch {s.batch_size}, code of {s.code} "
