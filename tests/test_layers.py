@@ -15,10 +15,10 @@ LAYERS: dict[str, list[set[str]]] = {
     "samplewise": [
         {"errors"},
         {"storage"},
-        {"measures", "masks"},
-        {"constraints", "bounds", "penalties", "schedules"},
+        {"measures"},
+        {"constraints", "penalties", "schedules"},
         {"problem", "samples", "methods"},
-        {"audits", "optimality", "stopping", "forecast"},
+        {"audits", "optimality", "stopping"},
         {"history", "training", "minimization"},
         {"report"},
         {"cli"},

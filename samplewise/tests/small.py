@@ -80,3 +80,13 @@ def of_last_step(folder: Path) -> dict[str, Tensor]:
 
 def same_weights(first: nn.Module, second: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def taus_after(method: sw.Method, *rounds: list[float]) -> list[float]:
+    """The tau after each of the rounds, in which the samples had these values."""
+    taus = []
+    for x in rounds:
+        method(torch.zeros(4), x=torch.tensor(x))
+        method.step()
+        taus.append(method.tau)
+    return taus

@@ -58,7 +58,7 @@ def test_finite_number_takes_any_real_number_as_float(value: float) -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_finite_number_refuses_the_rest(value: object) -> None:
-    with pytest.raises(ConfigurationError, match="expected a finite number for bound, got"):
+    with pytest.raises(ConfigurationError, match="bound"):
         finite_number(value, "bound")
 
 
@@ -69,5 +69,5 @@ def test_whole_number_takes_what_is_large_enough(value: int) -> None:
 
 @pytest.mark.parametrize("value", [2, -1, 3.0, "3", None, True])
 def test_whole_number_refuses_the_rest(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"expected rounds as a whole number >= 3, got"):
+    with pytest.raises(ConfigurationError, match=r"rounds .* >= 3"):
         whole_number(value, "rounds", 3)

@@ -124,7 +124,7 @@ def test_ssim_of_identical_images_is_one_for_a_batch_of_one_too() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 3, 10, 32), (2, 32, 32)])
 def test_ssim_says_what_images_it_needs(shape: tuple[int, ...]) -> None:
-    with pytest.raises(MeasureError, match=r"expected images of shape \(B, C, H, W\).* at least 11, got"):
+    with pytest.raises(MeasureError, match="at least 11"):
         ssim(*pair(shape))
 
 
@@ -152,26 +152,26 @@ def test_bit_error_reads_a_logit_of_zero_as_zero() -> None:
 @pytest.mark.parametrize("measure", [mse, mae, max_difference, psnr, bit_error])
 @pytest.mark.parametrize("other", [(4, 1), (1, 3), (4, 3, 1), (3,), ()])
 def test_refuses_shapes_that_would_broadcast(measure: Measure, other: tuple[int, ...]) -> None:
-    with pytest.raises(MeasureError, match=r"expected two tensors of one shape.*got \(4, 3\) and .*reshape"):
+    with pytest.raises(MeasureError, match="reshape"):
         measure(torch.zeros(4, 3), torch.zeros(other))
 
 
 @pytest.mark.parametrize("measure", [mse, mae, max_difference, bit_error])
 def test_refuses_scalars_and_samples_without_values(measure: Measure) -> None:
-    with pytest.raises(MeasureError, match="expected two tensors of one shape"):
+    with pytest.raises(MeasureError, match="one shape"):
         measure(torch.zeros(()), torch.zeros(()))
-    with pytest.raises(MeasureError, match="at least one value in each sample"):
+    with pytest.raises(MeasureError, match="at least one value"):
         measure(torch.zeros(2, 0), torch.zeros(2, 0))
 
 
 @pytest.mark.parametrize("measure", [mse, mae, max_difference, psnr])
 def test_refuses_integers_whose_difference_wraps_around(measure: Measure) -> None:
     a = torch.tensor([[1, 2]], dtype=torch.uint8)
-    with pytest.raises(MeasureError, match=r"floating point type, got torch.uint8.*\.float\(\)"):
+    with pytest.raises(MeasureError, match="uint8"):
         measure(a, a)
 
 
 @pytest.mark.parametrize(("peak", "ceiling"), [(0.0, 120.0), (math.inf, 120.0), (1.0, 0.0), (1.0, 400.0)])
 def test_psnr_refuses_what_has_no_finite_value(peak: float, ceiling: float) -> None:
-    with pytest.raises(MeasureError, match="expected a finite peak > 0 and 0 < ceiling <= 300"):
+    with pytest.raises(MeasureError, match="ceiling"):
         psnr(*pair((2, 4)), peak=peak, ceiling=ceiling)

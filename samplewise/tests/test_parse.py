@@ -40,20 +40,20 @@ def test_what_is_right_already_is_not_copied() -> None:
 def test_measures_without_a_bound_may_be_of_any_type_but_not_of_any_shape() -> None:
     found = parse(torch.zeros(2), {"right": torch.tensor([True, False]), "count": torch.ones(2, 3).int()}, [])
     assert found.measures["right"].dtype is torch.bool
-    with pytest.raises(MeasureError, match=r"'right' of shape \(2,\) or \(2, m\)"):
+    with pytest.raises(MeasureError, match="'right'"):
         parse(torch.zeros(2), {"right": torch.zeros(3)}, [])
     with pytest.raises(MeasureError, match="cannot be called 'index'"):
         parse(torch.zeros(2), {"index": torch.zeros(2)}, [])
-    with pytest.raises(MissingMeasureError, match=r"needs the measure 'x', which was not given \(given: none\)"):
+    with pytest.raises(MissingMeasureError, match="'x'"):
         parse(torch.zeros(2), {}, BOUNDED)
 
 
 def test_values_that_are_not_finite_are_named_but_not_those_of_padding() -> None:
     bad = torch.tensor([0.0, torch.inf, torch.nan])
     index, weight = torch.tensor([7, 8, 9]), torch.tensor([1.0, 1.0, 0.0])
-    with pytest.raises(NotFiniteError, match=r"x <= 1\) is not finite for 1 sample at step 5 \(sample index: 8\)"):
+    with pytest.raises(NotFiniteError, match=r"x <= 1.* step 5 .*index: 8"):
         parse(torch.zeros(3), {"x": bad}, BOUNDED, index, weight).check_finite(BOUNDED, step=5)
-    with pytest.raises(NotFiniteError, match=r"for 2 samples \(position in the batch: 1, 2\)"):
+    with pytest.raises(NotFiniteError, match="position in the batch: 1, 2"):
         parse(torch.zeros(3), {"x": bad}, BOUNDED).check_finite(BOUNDED)
     padding = torch.tensor([1.0, 0.0, 0.0])
     parse(torch.zeros(3), {"x": bad, "free": bad}, BOUNDED, index, padding).check_finite(BOUNDED)
@@ -65,7 +65,7 @@ def of(*shape: int) -> Evaluation:
 
 
 def test_a_square_measure_is_doubted_only_where_one_sample_alone_has_one_value() -> None:
-    with pytest.raises(MeasureError, match=r"'x' of shape \(B,\), got \(B, B\) with B = 4"):
+    with pytest.raises(MeasureError, match="B = 4"):
         refuse_broadcast(of(4, 4), lambda: of(1, 1))
     refuse_broadcast(of(4, 4), lambda: of(1, 4))
     for shape in ((4,), (4, 3), (4, 1), (1, 1), (1, 4)):

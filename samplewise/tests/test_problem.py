@@ -66,14 +66,14 @@ def test_says_what_evaluate_should_have_returned(result: Any, message: str) -> N
 
 def test_says_which_measure_is_missing() -> None:
     problem = sw.Problem(lambda model, batch: (torch.zeros(5), {"sise": torch.zeros(5)}), BOUNDED)
-    with pytest.raises(MissingMeasureError, match=r"needs the measure 'size'.*Did you mean 'sise'"):
+    with pytest.raises(MissingMeasureError, match="Did you mean 'sise'"):
         problem.evaluate(MODEL, BATCH)
 
 
 def test_refuses_what_is_no_function_or_no_constraint() -> None:
-    with pytest.raises(ConfigurationError, match=r"expected evaluate as a function of \(model, batch\), got str"):
+    with pytest.raises(ConfigurationError, match="got str"):
         sw.Problem("evaluate", BOUNDED)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="expected a list of constraints"):
+    with pytest.raises(ConfigurationError, match="list of constraints"):
         sw.Problem(evaluate, BOUNDED[0])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="the bounds contradict"):
         sw.Problem(evaluate, [*BOUNDED, sw.AtLeast("size", 2.0, name="low")])
@@ -89,7 +89,7 @@ def test_constraints_other_than_the_problems_are_refused() -> None:
     problem = sw.Problem(evaluate, BOUNDED)
     problem.check_method_over(problem.constraints)
     wider = (sw.AtMost("size", 1.0, margin=0.1),)  # which prints the same, so the message shows all of it
-    with pytest.raises(ConfigurationError, match=r"margin=0\.1.* are not the problem's .*: build the method with"):
+    with pytest.raises(ConfigurationError, match=r"margin=0\.1"):
         problem.check_method_over(wider)
 
 

@@ -264,5 +264,5 @@ def test_a_value_that_is_there_must_be_finite_in_an_audit() -> None:
 
     values, mask = torch.zeros(4, 2), torch.ones(4, 2, dtype=torch.bool)
     values[2, 1], values[3, 1], mask[3, 1] = torch.nan, torch.nan, False
-    with pytest.raises(NotFiniteError, match=r"for 1 sample \(sample index: 2\)"):
+    with pytest.raises(NotFiniteError, match="sample index: 2"):
         sw.audit(sw.Problem(evaluate, [sw.AtMost("x", 1.0)]), nn.Identity(), TensorDataset(values, mask))

@@ -178,7 +178,7 @@ class ByLength(BatchSampler):
     ],
 )
 def test_a_loader_that_batches_by_itself_is_refused_by_its_name(loader: DataLoader[Any], found: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"got one with {found}: .* batch_size=\.\.\. and, .* sampler=\.\.\."):
+    with pytest.raises(ConfigurationError, match=found):
         source_of(loader)
 
 
@@ -191,7 +191,7 @@ def test_a_plain_batch_sampler_says_what_a_batch_size_and_a_sampler_say() -> Non
 def test_a_loader_that_shares_out_by_itself_is_refused() -> None:
     data = TensorDataset(torch.arange(4.0))
     sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
-    with pytest.raises(ConfigurationError, match="got one with a DistributedSampler"):
+    with pytest.raises(ConfigurationError, match="DistributedSampler"):
         source_of(DataLoader(data, batch_size=2, sampler=sampler))
 
 
@@ -380,7 +380,7 @@ def test_lists_and_duck_typed_objects_are_data_sets(samples: Any, loaded: bool) 
     ],
 )
 def test_a_slip_for_a_data_set_is_refused_with_what_to_do(slip: Any) -> None:
-    with pytest.raises(DataError, match=r"expected a Dataset, a list of samples .*TensorDataset\(x, y\)"):
+    with pytest.raises(DataError, match="TensorDataset"):
         source_of(slip)
 
 
@@ -437,9 +437,9 @@ def test_a_batch_has_at_least_one_sample() -> None:
 
 def test_a_sampler_is_refused_with_the_advice_of_the_caller() -> None:
     feed = source_of(DataLoader(TensorDataset(numbers), sampler=WeightedRandomSampler([1.0] * 6, 6)))
-    with pytest.raises(ConfigurationError, match=r"WeightedRandomSampler: .*Subset"):
+    with pytest.raises(ConfigurationError, match="Subset"):
         check_whole(feed)
-    with pytest.raises(ConfigurationError, match="WeightedRandomSampler: give audit_on="):
+    with pytest.raises(ConfigurationError, match="audit_on="):
         check_whole(feed, "give audit_on={'train': dataset}")
 
 

@@ -96,19 +96,19 @@ def test_tau_never_falls(violations: list[float]) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Constant(0.0), "expected 0 < tau0 .* got 0.0.*Unconstrained"),
-        (lambda: Constant(-1.0), "expected 0 < tau0"),
-        (lambda: Constant(math.nan), "expected a finite number for tau0, got nan"),
-        (lambda: Constant(math.inf), "expected a finite number for tau0, got inf"),
-        (lambda: Constant("1"), "expected tau0 as a number or 'auto', got '1'"),  # type: ignore[arg-type]
-        (lambda: Geometric(1.0, growth=0.99), "expected growth >= 1, got 0.99"),
-        (lambda: Geometric(1.0, growth=math.inf), "expected a finite number for growth"),
-        (lambda: Geometric(1.0, every=0), "expected every as a whole number >= 1, got 0"),
-        (lambda: Geometric(1.0, every=1.5), "expected every as a whole number"),  # type: ignore[arg-type]
-        (lambda: Geometric(5.0, maximum=1.0), "expected maximum >= tau0 = 5.0, got 1.0"),
-        (lambda: Geometric(5.0, maximum=math.nan), "expected maximum >= tau0"),
-        (lambda: FeasibilityDriven(1.0, factor=0.0), "expected 0 < factor <= 1, got 0.0"),
-        (lambda: FeasibilityDriven(1.0, growth=0.5), "expected growth >= 1"),
+        (lambda: Constant(0.0), "Unconstrained"),
+        (lambda: Constant(-1.0), "0 < tau0"),
+        (lambda: Constant(math.nan), "tau0, got nan"),
+        (lambda: Constant(math.inf), "tau0, got inf"),
+        (lambda: Constant("1"), "'auto'"),  # type: ignore[arg-type]
+        (lambda: Geometric(1.0, growth=0.99), "growth >= 1"),
+        (lambda: Geometric(1.0, growth=math.inf), "growth"),
+        (lambda: Geometric(1.0, every=0), "every .* >= 1"),
+        (lambda: Geometric(1.0, every=1.5), "every"),  # type: ignore[arg-type]
+        (lambda: Geometric(5.0, maximum=1.0), "maximum >= tau0"),
+        (lambda: Geometric(5.0, maximum=math.nan), "maximum >= tau0"),
+        (lambda: FeasibilityDriven(1.0, factor=0.0), "factor"),
+        (lambda: FeasibilityDriven(1.0, growth=0.5), "growth >= 1"),
     ],
 )
 def test_refuses_what_cannot_be_right(make: Callable[[], Schedule], message: str) -> None:

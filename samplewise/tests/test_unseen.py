@@ -127,7 +127,7 @@ def test_one_constraint_of_one_model_is_not_corrected() -> None:
 def test_samples_that_were_trained_on_say_nothing() -> None:
     found = audited(np.arange(100) < 0, n_comparisons=math.inf)
     assert found.violation_rate_upper == found["x0"].violation_rate_upper == 1.0
-    with pytest.raises(ConfigurationError, match="trained on and promise nothing of others"):
+    with pytest.raises(ConfigurationError, match="trained on"):
         found.suggest(0.5)
 
 
@@ -203,7 +203,7 @@ def test_too_few_samples_are_told_how_many_it_takes() -> None:
     with pytest.raises(ConfigurationError, match="it takes 99, or"):
         few.suggest(0.97)
     for share in (0, 1, 1.5):
-        with pytest.raises(ConfigurationError, match=f"expected a share between 0 and 1, such as 0.95, got {share}"):
+        with pytest.raises(ConfigurationError, match=f"got {share}"):
             few.suggest(share)
     with pytest.raises(ConfigurationError, match="finite"):
         few.suggest(math.nan)

@@ -118,7 +118,7 @@ def ssim(image: Tensor, reference: Tensor, *, peak: float = 1.0) -> Tensor:
 
 
 def bit_error(logits: Tensor, bits: Tensor) -> Tensor:
-    """Share of wrong bits in each message, ``(B, L)`` twice to ``(B,)``; a logit above zero reads as 1.
+    """Fraction of wrong bits in each message, ``(B, L)`` twice to ``(B,)``; a logit above zero reads as 1.
 
     ``bits`` are zeros and ones of any type.
 

@@ -265,11 +265,11 @@ def measure_of(constraint: Constraint) -> str:
 
 def not_finite(what: str, fault: Fault) -> NotFiniteError:
     """The error for values that are not finite."""
-    advice = "" if fault.step is None else " and at the step size; weights after this step are not to be trusted"
+    advice = "" if fault.step is None else " and the step size; weights after this step are not to be trusted"
     return NotFiniteError(
         f"expected finite values, but {what} is not finite for {fault.count} sample{'s' if fault.count > 1 else ''}"
         f"{fault.when} ({'sample index' if fault.numbered else 'position in the batch'}: {fault}). "
-        f"Look at these samples{advice}"
+        f"Check these samples{advice}"
     )
 
 

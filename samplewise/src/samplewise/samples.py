@@ -239,7 +239,7 @@ def _check_samples(data: Any, *, bare: bool) -> None:
         raise DataError(
             f"expected a map-style Dataset, whose samples have numbers, or a DataLoader of one, got {found}: "
             "constraints are kept by sample, so each needs a number that stays. A stream (IterableDataset) can be "
-            "trained on, by fit, but not judged"
+            "trained on by fit, and audited by sw.audit"
         )
     if not hasattr(data, "__len__") or len(data) == 0:
         raise DataError(f"the data set {found} is empty or has no length: expected at least one sample")
@@ -254,7 +254,7 @@ def _from_loader(loader: DataLoader[Any]) -> Feed:
         raise ConfigurationError(
             "expected a DataLoader of all samples with a batch_size, got one with "
             f"{'a DistributedSampler' if isinstance(sampler, DistributedSampler) else found}: batches are made and "
-            "shared out between processes here. Give the DataLoader batch_size=... and, for an order of your own, "
+            "divided between processes here. Give the DataLoader batch_size=... and, for an order of your own, "
             "sampler=...; or give the data set itself and batch_size=..."
         )
     source = _source(loader)
@@ -280,7 +280,7 @@ def _source(loader: DataLoader[Any]) -> Source:
 
 
 def check_whole(feed: Feed, advice: str = "to audit a part, give torch.utils.data.Subset(dataset, indices)") -> None:
-    """Refuse a sampler of the user's own where every sample is to be judged: it would be passed over in silence."""
+    """Refuse a sampler of the user's own where every sample is evaluated: it would be ignored in silence."""
     if feed.sampler is not None:
         raise ConfigurationError(
             f"expected data whose every sample counts, got a DataLoader with a {type(feed.sampler).__name__}: {advice}"
@@ -296,7 +296,7 @@ def cut(index: Tensor, batch_size: int) -> list[Tensor]:
 
 
 def batch_size_of(feed: Feed, batch_size: int | None) -> int:
-    """The batch size to judge by: what is asked for, else what a given DataLoader says, else 256."""
+    """The batch size of an evaluation: what is asked for, else that of a given DataLoader, else 256."""
     return batch_size if batch_size is not None else feed.batch_size or 256
 
 

@@ -97,7 +97,7 @@ def test_a_step_finds_it_too_and_without_index_names_the_position(backend: Count
     compiled(torch.zeros(8), x=x)
     x[5, 0] = -torch.inf
     compiled(torch.zeros(8), x=x)
-    with pytest.raises(NotFiniteError, match=r"'x' .* for 1 sample at step 1 \(position in the batch: 5\)"):
+    with pytest.raises(NotFiniteError, match=r"'x' .* step 1 .*batch: 5"):
         method.step()
 
 
@@ -107,7 +107,7 @@ def test_the_step_counts_on_after_calls_that_were_not_compiled(backend: Counted)
         method(torch.zeros(2), x=torch.zeros(2))
     compiled = torch.compile(method, backend=backend, fullgraph=True)
     compiled(torch.full((2,), torch.nan), x=torch.zeros(2))
-    with pytest.raises(NotFiniteError, match="the objective is not finite for 2 samples at step 4"):
+    with pytest.raises(NotFiniteError, match=r"objective .* step 4"):
         method.check()
 
 

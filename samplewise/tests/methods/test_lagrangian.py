@@ -182,7 +182,7 @@ def test_the_number_of_values_may_not_change() -> None:
     objective, x, index = batch(10, width=3)
     found = method()
     found(objective, x=x, index=index)
-    with pytest.raises(MeasureError, match=r"had values of shape \(3,\) for each sample before and has \(2,\) now"):
+    with pytest.raises(MeasureError, match=r"\(3,\) .* \(2,\) now"):
         found(objective, x=x[:, :2], index=index)
 
 
@@ -211,7 +211,7 @@ def test_multipliers_set_by_hand_are_not_wiped() -> None:
     objective, x, index = batch(10, width=3)
     found = method()
     found.tables["x"].fill_(1.0)
-    with pytest.raises(MeasureError, match=r"had values of shape \(\) for each sample before and has \(3,\) now"):
+    with pytest.raises(MeasureError, match=r"\(\) .* \(3,\) now"):
         found(objective, x=x, index=index)
     assert bool((found.tables["x"] == 1.0).all())
 
@@ -221,14 +221,14 @@ def test_multipliers_after_a_restart_are_not_wiped() -> None:
     found, resumed = method(), method()
     found(objective, x=x, index=index)
     resumed.load_state_dict(found.state_dict())
-    with pytest.raises(MeasureError, match="expected the same in every batch"):
+    with pytest.raises(MeasureError, match="every batch"):
         resumed(objective, x=batch(10, width=3)[1], index=index)
     assert torch.equal(resumed.tables["x"], found.tables["x"])
 
 
 def test_samples_must_be_the_length_of_the_data() -> None:
     method().check_samples(SAMPLES)
-    with pytest.raises(ConfigurationError, match=rf"samples={SAMPLES} samples, .*, got 7: build .* with samples=7"):
+    with pytest.raises(ConfigurationError, match="samples=7"):
         method().check_samples(7)
     sw.SequentialPenalty(BOUNDED, schedule=sw.Constant(1.0)).check_samples(7)
 

@@ -186,7 +186,7 @@ def test_each_process_holds_its_part_and_the_first_tells_the_whole(reports: list
         assert "method.gathered() in every process" in found["alone"]
         torch.testing.assert_close(found["multipliers"], alone.multipliers("x", x, torch.arange(SAMPLES)))
         torch.testing.assert_close(found["costs"], alone.costs("x", x))
-        with pytest.raises(CheckpointError, match=r"gather_\(\) before the first one's state"):
+        with pytest.raises(CheckpointError, match=r"gather_\(\)"):
             make(NAMES[-1]).load_state_dict(found["before"])
     resumed = make(NAMES[-1])
     resumed.load_state_dict(first["after"])

@@ -170,7 +170,7 @@ def test_one_tau_for_all_or_one_for_each() -> None:
     assert (same.tau, same.taus) == (4.0, {"x": 4.0, "y": 4.0})
     apart = sw.FixedPenalty(constraints, {"x": 1.0, "y": 2.0})
     assert apart.taus == {"x": 1.0, "y": 2.0}
-    with pytest.raises(ConfigurationError, match=r"different weights.*read method\.taus"):
+    with pytest.raises(ConfigurationError, match=r"method\.taus"):
         _ = apart.tau
     assert sw.Unconstrained().tau == 0.0
 
@@ -187,7 +187,7 @@ def test_rounds_are_frozen_values_in_plain_numbers() -> None:
 
 def test_an_unknown_constraint_of_a_round_gets_the_near_name() -> None:
     found = sw.SequentialPenalty([sw.AtMost("error", 0.01)], schedule=sw.Constant(1.0)).summary()
-    with pytest.raises(KeyError, match=r"no constraint is called 'eror', only \['error'\]\. Did you mean 'error'\?"):
+    with pytest.raises(KeyError, match="Did you mean 'error'"):
         found["eror"]
 
 

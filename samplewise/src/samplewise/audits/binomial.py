@@ -1,4 +1,4 @@
-"""What a count on some samples says of those that were not seen: exact bounds, for several of them at once."""
+"""Exact binomial bounds for unseen samples from a count on some, corrected for several comparisons."""
 
 import math
 from bisect import bisect_right
@@ -38,7 +38,7 @@ def comparisons_in_series(audits: int) -> int:
 
 
 def must_hold(samples: int, share: float, confidence: float, n_comparisons: float = 1) -> int:
-    """Of how many samples a bound must hold, so that it holds for ``share`` of fresh ones with that confidence.
+    """On how many of ``samples`` a bound must hold, so that it holds for ``share`` of fresh ones with that confidence.
 
     It is the least number that leaves a :func:`violation_rate_upper` of at most ``1 - share``: the smallest k with
     ``P(Binomial(samples, share) <= k - 1) >= confidence``.
@@ -83,7 +83,7 @@ def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
 
 
 def percentage(value: float, rounded: Callable[[float], int] = round, digits: int = 1) -> str:
-    """A rate in percent, with as many digits as keep it apart from none and all; a dash where there is no number.
+    """A rate in percent, with enough digits to differ from 0 and 100 %; a dash for NaN.
 
     A bound stays true if an upper one is ``rounded`` by ``math.ceil`` and a lower one by ``math.floor``.
 
@@ -114,7 +114,7 @@ def check(confidence: float, n_comparisons: float) -> None:
 
 
 def check_share(share: float, instead: str = "") -> None:
-    """Refuse a share of unseen samples that nobody can promise; of all of them say what there is ``instead``."""
+    """Refuse a share of unseen samples that cannot be promised; a share of 1 with the advice ``instead``."""
     if 0 < finite_number(share, "share") < 1:
         return
     found = f"expected a share between 0 and 1, such as 0.95, got {share}"

@@ -58,6 +58,7 @@ class Method(FullPrecision, ABC):
         schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
         self.coefficients = Coefficients(self.constraints, schedules)
         self.statistics = RoundStatistics(len(self.constraints), len(self._fault_errors()))
+        self._parts = self.coefficients, self.statistics  # the same at hand: nn.Module is slow to find its parts
         self._warned: set[str] = set()  # constraints of which a warning said that their tau is at its maximum
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
         # Such as an error of at most 0.01 that training is to bring to -0.01: checked in the first batch.
@@ -159,7 +160,7 @@ class Method(FullPrecision, ABC):
 
     def loss(self, evaluation: Evaluation) -> Tensor:
         """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
-        objective, weight, coefficients = evaluation.objective, evaluation.sample_weight, self.coefficients
+        objective, weight, (coefficients, _) = evaluation.objective, evaluation.sample_weight, self._parts
         if not objective.is_cpu and objective.device != coefficients.taus.device:
             device, own = str(objective.device), coefficients.taus.device
             raise MeasureError(f"the objective is on {device}, the method on {own}: call method.to({device!r})")
@@ -169,7 +170,7 @@ class Method(FullPrecision, ABC):
             self._check_margins(evaluation)
         margins: Sequence[float] | Tensor | None = None
         if coefficients.is_steered:
-            margins = coefficients.margins.tolist() if host else coefficients.margins
+            margins = coefficients.margin_values if host else coefficients.margins
         excesses = self._excesses(evaluation, margins)
         rows = self.locate(evaluation.index, present) if self.stateful else None
         if counts:
@@ -179,7 +180,7 @@ class Method(FullPrecision, ABC):
         total = objective
         if self.enforces:
             # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
-            taus: Sequence[float] | Tensor = coefficients.taus.tolist() if host else coefficients.taus
+            taus: Sequence[float] | Tensor = coefficients.tau_values if host else coefficients.taus
             if coefficients.estimating and not counts:
                 taus = self._taus_before_training()
             for i, (constraint, excess) in enumerate(zip(self.constraints, excesses, strict=True)):
@@ -222,7 +223,7 @@ class Method(FullPrecision, ABC):
         values = torch.stack(columns)  # a copy: the caller may change the objective before it is summed
         if present is not None:
             values = values.where(present, 0.0)
-        statistics = self.statistics
+        _, statistics = self._parts
         if not host:
             statistics.note_(0, ~values.isfinite(), evaluation.index)
             statistics.add_(values, present)

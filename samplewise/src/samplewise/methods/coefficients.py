@@ -37,12 +37,14 @@ class Coefficients(FullPrecision):
         self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
         self.initial = InitialTau(len(taus))
         self.auto = [i for i, schedule in enumerate(schedules) if schedule.tau0 == AUTO]
-        # Two facts of the state that every step asks for; read from the tensors whenever these change.
+        # What every step asks for, as plain values: read from the tensors whenever these change.
         self.is_steered, self.estimating = False, bool(self.auto)
+        self.tau_values, self.margin_values = self.taus.tolist(), self.margins.tolist()
         # The function, not the bound method: a copy of this module refreshes itself.
         self.register_load_state_dict_post_hook(Coefficients._refresh_)  # type: ignore[no-untyped-call]
 
     def _refresh_(self, *_: object) -> None:
+        self.tau_values, self.margin_values = self.taus.tolist(), self.margins.tolist()
         self.is_steered = bool(self.steered)
         complete = self.initial.complete(int(self.rounds))
         self.estimating = bool(self.auto) and not self.is_steered and not complete

@@ -29,7 +29,7 @@ OUTSIDE, REPEATED = -2, -1  # faults of a sample index, the last two of the chec
 
 
 class AugmentedLagrangian(Method):
-    """Multipliers that learn each sample's price, beside a quadratic penalty (Birgin and Martinez, 2014, section 4).
+    """A multiplier for each sample and constraint, beside a quadratic penalty (Birgin and Martinez, 2014, section 4).
 
     The loss is the mean over the batch of ``f_j + sum_i (max(0, lambda_ij + tau g_ij)^2 - lambda_ij^2) / (2 tau)``.
     Whenever a sample is seen, its multiplier moves to ``max(0, lambda_ij + multiplier_step * g_ij)``; the others are
@@ -128,10 +128,9 @@ class AugmentedLagrangian(Method):
 
     def locate(self, index: Tensor | None, present: Tensor | None) -> Tensor:
         """Rows of this process's batch; in training those of all processes' batches."""
-        rows = self._rows(index, present)
         if not self.counts:
-            return rows
-        rows = distributed.all_gather(rows)
+            return self._rows(index, present)
+        rows = distributed.all_gather(self._rows(index, present))
         if on_host(rows):
             numbers = rows.tolist()
             if len(set(numbers)) < len(numbers):
@@ -190,7 +189,11 @@ class AugmentedLagrangian(Method):
             shifted = torch.relu(shifted)
         if counts:
             step = STEP * tau if self.multiplier_step is None else self.multiplier_step
-            moved = (known + step * g.detach()).clamp(-self.maximum if equality else 0.0, self.maximum)
+            moved = (g.detach() * step).add_(known)
+            if not equality:
+                moved.relu_()
+            if self.maximum < math.inf:
+                moved.clamp_(-self.maximum, self.maximum)
             if present is not None:
                 moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
             store.move_(rows, moved)
