@@ -135,7 +135,8 @@ class StoredImage:
         Rounded and clipped; padding stays, and a pixel that would become padding keeps its value.
         """
         whole = np.rint(values)
-        rounded = np.clip(whole, self.lowest, self.lowest + self.peak, out=whole).astype(self.pixels.dtype)
+        np.clip(whole, self.lowest, self.lowest + self.peak, out=whole)
+        rounded: Pixels = whole.astype(self.pixels.dtype)
         if self.padding_range is None:
             return rounded
         return np.where(self.padding(self.pixels) | self.padding(rounded), self.pixels, rounded)
