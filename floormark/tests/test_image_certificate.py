@@ -94,7 +94,7 @@ def damaged(**changes: Any) -> dict[str, Any]:
         ("[]", "cannot be read as a certificate of a marked image: expected an object, got list"),
         ('{"floor": 40.0, "floor": 30.0}', "an entry is there twice"),
         ('{"format": NaN}', "NaN is not strict JSON"),
-        (damaged(format="other"), "is not a certificate"),
+        (damaged(format="other"), "expected a certificate"),
         (damaged(florr=1), "unknown entry 'florr'. Did you mean 'floor'"),
         (damaged(floor="missing"), "entries floor, got none"),
         (damaged(floor="40"), "expected floor to be a finite float, got '40'"),
@@ -148,7 +148,7 @@ def test_a_certificate_that_lacks_an_entry_is_refused(entry: str, tmp_path: Path
     values = damaged()
     (values if entry in values else values["fidelity"]).pop(entry)
     (tmp_path / "a.json").write_text(json.dumps(values))
-    with pytest.raises(DataError, match="is not a certificate" if entry == "format" else "expected"):
+    with pytest.raises(DataError, match="expected a certificate" if entry == "format" else "expected"):
         ImageCertificate.read(tmp_path / "a.json")
 
 

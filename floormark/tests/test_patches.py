@@ -139,8 +139,11 @@ def test_floors_are_exact_where_an_image_is_bright_and_calm(bits: int, dtype: ty
 @given(sides, sides, st.sampled_from([1, 3]), st.integers(0, 99))
 def test_sums_and_sizes_of_patches_are_those_of_loops(height: int, width: int, channels: int, seed: int) -> None:
     shape = (height, width) if channels == 1 else (height, width, channels)
-    difference = np.random.default_rng(seed).integers(-65535, 65536, shape, dtype=np.int32)
-    sums, sizes = patch_squares(difference), patch_sizes(shape)
+    kind = (np.uint8, np.uint16)[seed % 2]
+    random = np.random.default_rng(seed)
+    before, after = (random.integers(0, np.iinfo(kind).max, shape, kind, endpoint=True) for _ in range(2))
+    difference = after.astype(np.int64) - before
+    sums, sizes = patch_squares(before, after), patch_sizes(shape)
     for at, part in squares(difference.astype(np.float64), 32):
         assert sums[at] == sum(int(value) ** 2 for value in part.flat)
         assert sizes[at] == part.size

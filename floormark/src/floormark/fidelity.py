@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from floormark.certificate import Fidelity as Fidelity  # what is measured here
 from floormark.display_range import patch_sizes, patch_squares
@@ -34,8 +35,8 @@ def fidelity(
     largest, changed, kept, untouched = 0, 0, 0, True
     patches = []
     for rows in bands(pixels, unit=PATCH_SIDE):
-        difference = np.abs(marked[rows].astype(np.int32) - pixels[rows])
-        patches.append(patch_squares(difference))
+        difference = np.abs(np.subtract(marked[rows], pixels[rows], dtype=np.int32))
+        patches.append(patch_squares(pixels[rows], marked[rows]))
         largest = max(largest, int(difference.max()))
         touched = difference > 0 if difference.ndim == 2 else difference.max(axis=2) > 0
         changed += int(touched.sum())
@@ -85,30 +86,33 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     window = torch.exp(-((torch.arange(size, dtype=torch.float64) - size // 2) / SSIM_SIGMA).square() / 2)
     window /= window.sum()
     # The borders are mirrored, in bands: of a large image a second copy of each would be much.
-    down, across = (np.pad(np.arange(length), size // 2, mode="reflect") for length in marked.shape[:2])
+    reach = size // 2
+    down = np.pad(np.arange(len(marked)), reach, mode="reflect")
     images = [np.atleast_3d(image) for image in (original.pixels, marked)]
     total = 0.0
     for rows in bands(
         np.broadcast_to(images[0][:1], (len(down), *images[0].shape[1:])), SSIM_BAND_VALUES, overlap=size - 1
     ):
-        first, second = (
-            torch.from_numpy((image[down[rows]][:, across] - float(original.lowest)) / peak) for image in images
-        )
-        both, difference = first + second, first - second
+        first, second = (torch.from_numpy(image[down[rows]].astype(np.float64)) for image in images)
+        both, difference = (first + second).sub_(2.0 * original.lowest), first - second
         moments = torch.stack([both, difference, both * both, difference * difference])
-        for dimension in (1, 2):
-            length = moments.shape[dimension] - size + 1
-            smooth = moments.narrow(dimension, 0, length) * window[0]
-            for place in range(1, size):
-                smooth.add_(moments.narrow(dimension, place, length), alpha=float(window[place]))
-            moments = smooth
-        mean, error, square, error_square = moments
-        low, high = 2 * 0.01**2, 2 * 0.03**2  # as everybody takes them; twice, as all is of a sum
-        alike = torch.ones_like(mean)
-        for ours, lost, constant in (
-            (mean * mean, error * error, low),
-            (square - mean * mean, error_square - error * error, high),
-        ):
-            alike *= (ours - lost + constant) / (ours + lost + constant)
+        moments = _filtered(moments, window, 1)
+        left, right = moments[:, :, 1 : reach + 1].flip(2), moments[:, :, -reach - 1 : -1].flip(2)
+        mean, error, square, error_square = _filtered(torch.cat([left, moments, right], 2), window, 2)
+        # The constants as everybody takes them, for values up to the peak; twice, as all is of a sum.
+        low, high = 2 * (0.01 * peak) ** 2, 2 * (0.03 * peak) ** 2
+        mean, error = mean.square_(), error.square_()
+        square, error_square = square.sub_(mean), error_square.sub_(error)
+        alike = (mean - error + low).div_(mean + error + low)
+        alike.mul_((square - error_square + high).div_(square + error_square + high))
         total += float(alike.mean()) * len(mean)
     return total / len(marked)
+
+
+def _filtered(values: Tensor, window: Tensor, dimension: int) -> Tensor:
+    """Values weighted by a window along one dimension, where it lies inside."""
+    length = values.shape[dimension] - len(window) + 1
+    found = values.narrow(dimension, 0, length) * window[0]
+    for place in range(1, len(window)):
+        found.add_(values.narrow(dimension, place, length), alpha=float(window[place]))
+    return found

@@ -171,7 +171,7 @@ class _Addition:
                 np.clip(change, -self.max_difference, self.max_difference, out=change)
             band = self.image.with_pixels(self.image.pixels[rows])
             pixels = band.nearest(band.pixels + (change if band.pixels.ndim == 2 else change[..., None]))
-            found.append(patch_squares(pixels.astype(np.int32) - band.pixels))
+            found.append(patch_squares(band.pixels, pixels))
             if into is not None:
                 into[rows] = pixels
         return np.concatenate(found)

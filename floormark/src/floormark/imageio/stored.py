@@ -134,7 +134,11 @@ class StoredImage:
 
         Rounded and clipped; padding stays, and a pixel that would become padding keeps its value.
         """
-        rounded = np.clip(np.rint(values), self.lowest, self.lowest + self.peak).astype(self.pixels.dtype)
+        whole = np.rint(values)
+        np.clip(whole, self.lowest, self.lowest + self.peak, out=whole)
+        rounded: Pixels = whole.astype(self.pixels.dtype)
+        if self.padding_range is None:
+            return rounded
         return np.where(self.padding(self.pixels) | self.padding(rounded), self.pixels, rounded)
 
 
