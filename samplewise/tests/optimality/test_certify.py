@@ -194,7 +194,7 @@ def test_no_more_than_a_batch_is_evaluated_at_once_and_few_loaders_are_started(
 
 @pytest.mark.parametrize("curvature", [False, True])
 def test_no_gradient_is_computed_twice_and_no_curvature_unless_it_is_asked_for(curvature: bool) -> None:
-    count = 24
+    count = 16  # as many as gradients are computed at once
     data = TensorDataset(torch.eye(count, count + 1).double())
     evaluated = 0
 
@@ -209,4 +209,4 @@ def test_no_gradient_is_computed_twice_and_no_curvature_unless_it_is_asked_for(c
     assert found.licq.checked == found.free == count
     # All once; twice for the scales of values, twice for those of gradients; and once for the rows of the Jacobian,
     # which the search, E-LICQ and the curvature share.
-    assert (evaluated > 6 * count) if curvature else (evaluated == 6 * count), evaluated / count
+    assert (evaluated > 6 * count) if curvature else (evaluated == 6 * count)

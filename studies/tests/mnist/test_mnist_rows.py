@@ -34,7 +34,7 @@ def test_a_row_of_the_paper_is_trained_as_in_the_paper() -> None:
     method = make_method(row, BOUND, samples=10)
     assert isinstance(method, SequentialPenalty)
     assert method.penalty == Linear()
-    assert method.schedules == [Geometric(100.0, growth=1.01, maximum=1e4)]
+    assert method.coefficients.schedules == (Geometric(100.0, growth=1.01, maximum=1e4),)
 
 
 def test_each_kind_is_its_method() -> None:

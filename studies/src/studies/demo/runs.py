@@ -132,7 +132,8 @@ def compare(seed: int, *, epochs: int, weights: Sequence[float], note: Callable[
 def _train(parts: Parts, seed: int, epochs: int, weight: float | None) -> Trained:
     torch.manual_seed(seed)
     model = DigitNetwork(pixels=parts[TRAIN].tensors[0].shape[1], hidden=HIDDEN, code=CODE)
-    problem = study_problem(THETA)
+    # A fixed weight is selected by the share that the promise aims at.
+    problem = study_problem(THETA, share=1.0 if weight is None else AIM)
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
     method: Method
     if weight is None:
@@ -140,7 +141,7 @@ def _train(parts: Parts, seed: int, epochs: int, weight: float | None) -> Traine
         asked: dict[str, Any] = {"promise": Promise(SHARE, parts[TUNE], parts[PROVE], CONFIDENCE)}
     else:
         method = FixedPenalty(problem.constraints, weight=weight)
-        asked = {"audit_on": {TUNE: parts[TUNE]}, "target": AIM}  # which select the epoch as the promise does
+        asked = {"audit_on": {TUNE: parts[TUNE]}}
     solution = fit(
         problem,
         model,
@@ -157,7 +158,9 @@ def _train(parts: Parts, seed: int, epochs: int, weight: float | None) -> Traine
     )
     n_comparisons = {TRAIN: math.inf, TUNE: WARM_EPOCHS + epochs}
     audits = {
-        name: audit(problem, solution.model, part, confidence=CONFIDENCE, n_comparisons=n_comparisons.get(name, 1))
+        name: audit(
+            study_problem(THETA), solution.model, part, confidence=CONFIDENCE, n_comparisons=n_comparisons.get(name, 1)
+        )
         for name, part in parts.items()
     }
     return Trained(weight, solution, audits)

@@ -114,12 +114,12 @@ class Comparison:
         for epoch in EPOCHS:
             for split in ("train", s.held_out):
                 parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]
-        published = [entry for entry in self.at("selected") if entry.near_paper is not None]
-        if published:
-            far = [entry.label for entry in published if not entry.near_paper]
+        in_paper = [entry for entry in self.at("selected") if entry.near_paper is not None]
+        if in_paper:
+            far = [entry.label for entry in in_paper if not entry.near_paper]
             parts.append(
                 f"Within {TOLERANCES['accuracy']} in accuracy and {TOLERANCES['satisfied']} in share satisfied of the "
-                f"paper, train and {s.held_out}: {len(published) - len(far)} of {len(published)} rows"
+                f"paper, train and {s.held_out}: {len(in_paper) - len(far)} of {len(in_paper)} rows"
                 + (f"; not {', '.join(far)}." if far else ".")
             )
         return "\n\n".join(parts)
