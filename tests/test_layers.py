@@ -36,7 +36,7 @@ LAYERS: dict[str, list[set[str]]] = {
         {"cli"},
     ],
     "studies": [
-        {"data", "options", "output", "pictures", "theory"},
+        {"data", "options", "pictures", "theory"},
         {"progress"},
         {"watermark"},
         {"chest", "mnist"},

@@ -76,11 +76,6 @@ class Network(nn.Module, ABC):
         """What to build the same network from."""
         return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
 
-    @property
-    def least_cells(self) -> int:
-        """How many squares of :attr:`cell` an image must have to hold a message; as many as one of its own size."""
-        return (self.size // self.cell) ** 2
-
     def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
         """Hide messages, send the images through a channel; the images that ship, and what is read of what arrives.
 
@@ -166,10 +161,6 @@ class Lattice(Network):
             block(2 * width, 2 * width),
             nn.Conv2d(2 * width, SLOTS, 1),
         )
-
-    @property
-    def least_cells(self) -> int:
-        return CELLS_ACROSS**2  # a tile
 
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""

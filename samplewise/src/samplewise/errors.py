@@ -71,14 +71,6 @@ class ProcessesError(SamplewiseError, RuntimeError):
     """Processes that should work together and do not."""
 
 
-class ProcessLostError(SamplewiseError, ChildProcessError):
-    """A process that worked for this one was ended from outside."""
-
-
-class RefusedError(SamplewiseError, RuntimeError):
-    """An image that cannot carry the message at the quality asked for; nothing was written."""
-
-
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest of ``choices``, or an empty string."""
     near = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)

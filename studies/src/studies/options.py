@@ -118,3 +118,16 @@ def keep_recipe(folder: Path, settings: Any, exclude: Collection[str]) -> None:
     from samplewise.storage import toml_of, write_text
 
     write_text(folder / RECIPE_TOML, toml_of(settings, exclude=exclude))
+
+
+def open_output(out: Path, names: Collection[str]) -> Path:
+    """Make ``out`` ready: a new or empty folder, or one of an earlier evaluation, which holds nothing but ``names``."""
+    from samplewise.storage import ensure_writable
+
+    if out.is_dir():
+        foreign = sorted(path.name for path in out.iterdir() if path.name not in names and path.name[0] != ".")
+        if foreign:
+            raise ConfigurationError(f"{out}: holds {foreign[0]}, which is not of an evaluation; choose another folder")
+    elif out.exists():
+        raise ConfigurationError(f"{out}: is a file; choose a folder")
+    return ensure_writable(out)

@@ -1,37 +1,13 @@
 """The command ``samplewise`` and its subcommands; those of a few lines are here."""
 
-from importlib import metadata
-from typing import Annotated
-
-import typer
-
 from samplewise.cli import report
-from samplewise.cli.outcome import JsonFlag, begin, emit
+from samplewise.cli.outcome import JsonFlag, begin, command_app, emit
 
-app = typer.Typer(
-    name="samplewise",
-    help="Train PyTorch models under requirements that must hold for every sample.",
-    epilog="Example: samplewise report runs/one",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich reads :100: as an emoji
+app = command_app(
+    "samplewise",
+    "Train PyTorch models under requirements that must hold for every sample.",
+    "samplewise report runs/one",
 )
-
-
-@app.callback()
-def common(
-    context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, for bug reports.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
-    """Options of every command; ``--debug`` is read where errors are reported."""
-    if version:
-        print(f"samplewise {metadata.version('samplewise')}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-
 
 app.command(
     epilog="\b\nExample: samplewise report runs/one --out report.html\n"

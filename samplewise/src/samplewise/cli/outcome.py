@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from importlib import metadata
 from typing import Annotated, Any, TextIO, cast
 
 import typer
@@ -72,6 +73,34 @@ def emit(result: Any, text: str, closing: str = "", *, as_json: bool) -> None:
     print(text)
     if closing:
         note(closing)
+
+
+def command_app(program: str, help: str, example: str) -> typer.Typer:
+    """The command line ``program``, still without commands; alone it shows its help."""
+    app = typer.Typer(
+        name=program,
+        help=help,
+        epilog=f"Example: {example}",
+        invoke_without_command=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich reads :100: as an emoji
+    )
+
+    @app.callback()
+    def common(
+        context: typer.Context,
+        debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, for reports.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    ) -> None:
+        """Options of every command; ``--debug`` is read where errors are reported."""
+        if version:
+            print(f"{program} {metadata.version(program)}")
+            raise typer.Exit
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    return app
 
 
 def run(

@@ -38,16 +38,16 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"  # noqa: RUF001 - a dash, not a minus
 
 
-def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    r"""A table in Markdown whose columns line up.
+def markdown_table(rows: Iterable[Sequence[object]]) -> str:
+    r"""A table in Markdown whose columns line up; the first row is its head.
 
     Example:
-        >>> print(markdown_table(["run", "PSNR"], [["c|40", 41.2]]))
+        >>> print(markdown_table([["run", "PSNR"], ["c|40", 41.2]]))
         | run   | PSNR |
         |-------|------|
         | c\|40 | 41.2 |
     """
-    cells = [[str(each).replace("|", "\\|") for each in row] for row in (header, *rows)]
+    cells = [[str(each).replace("|", "\\|") for each in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")

@@ -181,9 +181,9 @@ def classifier(
 
 
 def _result_text(result: dict[str, Any]) -> str:
+    from samplewise.report import markdown_table
     from studies.chest.auroc import FEWEST
     from studies.chest.for_report import score_table
-    from studies.output import markdown_table
 
     table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
     return "\n".join(
@@ -227,7 +227,7 @@ def impact(
     from studies.chest.densenet import fingerprint_of, probabilities
     from studies.chest.impact import diagnose_marked, diagnosed_once, evaluate_originals, evaluate_run
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
-    from studies.output import open_output
+    from studies.options import open_output
     from studies.pictures import Store
     from studies.watermark.evaluation.output import warn_of_seen
     from studies.watermark.training import read_trained

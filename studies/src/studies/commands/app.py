@@ -1,40 +1,17 @@
 """The subcommands: a new study is its folder, with a ``command`` module in it, and a line here."""
 
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from samplewise.cli import begin, emit, note
+from samplewise.cli import begin, command_app, emit, note
 from studies.chest import command as chest
 from studies.commands import watermark
 from studies.mnist import command as mnist
 from studies.options import JsonFlag
 
-app = typer.Typer(
-    name="studies",
-    help="The studies of samplewise: the paper's and ours.",
-    epilog="Example: studies demo",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich reads :100: as an emoji
-)
-
-
-@app.callback()
-def common(
-    context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, for bug reports.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
-    """Options of every command; ``--debug`` is read where errors are reported."""
-    if version:
-        print(f"studies {metadata.version('studies')}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+app = command_app("studies", "The studies of samplewise: the paper's and ours.", "studies demo")
 
 
 @app.command(epilog="Example: studies demo --out demo")

@@ -235,7 +235,7 @@ def evaluate(
     Bounds for unseen images are from those that were not trained on, by their pixels and patients.
     """
     begin(f"watermark evaluate: opening {data} and {len(runs)} runs")
-    from studies.output import open_output
+    from studies.options import open_output
     from studies.pictures import PictureData, Store
     from studies.watermark.evaluation import measure, measure_shipped, output, summarise
     from studies.watermark.figures import write_figures

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from samplewise.errors import CheckpointError
+from samplewise.report import markdown_table
 from samplewise.storage import ensure_writable, provenance, write_json, write_text
 from studies.demo.page import REPORT, draw, write_report
 from studies.demo.runs import (
@@ -33,7 +34,6 @@ from studies.demo.runs import (
     Trained,
     compare,
 )
-from studies.output import markdown_table
 
 DEMO_FILE = "demo.json"
 PARTS_SHOWN = (TRAIN, TUNE, UNSEEN)

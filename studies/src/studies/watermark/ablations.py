@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from floormark.network import CELL
 from samplewise.measures import mse
+from samplewise.report import markdown_table
 from samplewise.samples import mix
 from samplewise.storage import provenance, write_json, write_text
-from studies.output import markdown_table
 from studies.pictures import Store
 from studies.watermark.evaluation import measure
 from studies.watermark.networks.swift import STRENGTH, Swift

@@ -12,8 +12,8 @@ import torch
 from floormark import Watermarker
 from samplewise.cli import note
 from samplewise.problem import evaluation_mode
+from samplewise.report import markdown_table
 from samplewise.storage import provenance, save_state, write_csv, write_json, write_text
-from studies.output import markdown_table
 from studies.pictures import PictureData, Store
 from studies.pictures.store import SPLIT
 from studies.watermark.conversion import as_pixels
