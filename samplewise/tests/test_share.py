@@ -26,7 +26,7 @@ from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
 from samplewise.report.words import verdict
-from samplewise.training.selection import Selection
+from samplewise.training.state import Selection
 from small import taus_after
 
 SHARED = sw.AtMost("x", 1.0, share=0.75)

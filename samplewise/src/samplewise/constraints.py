@@ -127,14 +127,12 @@ class Constraint:
 
     def g(self, measure: Tensor) -> Tensor:
         """The constraint function used in training, of the measure's shape: with the margin, in units of scale."""
-        return self.tightened(self.excess(measure))
+        return self.tightened(self.excess(measure), self.margin)
 
-    def tightened(self, excess: Tensor, margin: float | Tensor | None = None) -> Tensor:
-        """``g`` from the excess over the true bound, with ``margin`` in place of the constraint's own if given."""
-        if margin is not None:
+    def tightened(self, excess: Tensor, margin: float | Tensor) -> Tensor:
+        """``g`` from the excess over the true bound and a margin."""
+        if isinstance(margin, Tensor) or margin:
             excess = excess + margin
-        elif self.margin:
-            excess = excess + self.margin
         return excess if self.scale == 1.0 else excess / self.scale
 
     def left_out(self, excess: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,7 +19,6 @@ from torch.utils.data.distributed import DistributedSampler
 from torch.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.storage import distributed
 
 
 class Numbered(Protocol):
@@ -209,20 +209,24 @@ def source_of(data: Data | Feed) -> Feed:
     return Feed(_source(DataLoader(data)))  # type: ignore[arg-type]  # PyTorch says Dataset, and takes more
 
 
-def stream_loader(data: Any, batch_size: int | None = None) -> DataLoader[Any] | None:
-    """A DataLoader of every sample of a stream (IterableDataset), or None if the samples of ``data`` have numbers."""
-    if isinstance(data, IterableDataset):
-        data = DataLoader(data, batch_size=batch_size or 256)
-    if not isinstance(data, DataLoader) or not isinstance(data.dataset, IterableDataset):
-        return None
-    size = batch_size or data.batch_size
-    if size is None or distributed.world_size() > 1:
-        raise ConfigurationError(
-            f"expected a stream as a DataLoader with a batch_size, in one process, got batch_size={size} in "
-            f"{distributed.world_size()}: give batch_size=..., and under several processes a data set whose samples "
-            "have numbers"
-        )
-    return loader_like(data, data.dataset, batch_size=size, persistent_workers=False)
+def stream_loader(data: Any) -> DataLoader[Any] | None:
+    """The DataLoader of a stream (IterableDataset), or None if the samples of ``data`` have numbers."""
+    if isinstance(data, DataLoader):
+        return data if isinstance(data.dataset, IterableDataset) else None
+    return DataLoader(data) if isinstance(data, IterableDataset) else None
+
+
+def seeded_batches(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
+    """The batches of one pass over a stream; what is random in them depends on ``seed`` alone."""
+    loader.generator.manual_seed(seed)  # of which the workers' own seeds are drawn
+    with seeded(seed):
+        reading = iter(loader)
+    for number in count():
+        with seeded(mix(seed, number)):
+            batch = next(reading, reading)
+        if batch is reading:
+            return
+        yield batch
 
 
 def _check_samples(data: Any, *, bare: bool) -> None:

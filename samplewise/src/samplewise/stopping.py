@@ -65,42 +65,27 @@ class GradientEstimate:
     """What some batches say of ``||grad P_tau||``; at a kink, of the subgradient of least norm."""
 
     squared: float
-    """Unbiased estimate of ``||grad P_tau||^2``; where that is zero the estimate is as often below zero as above."""
+    """Unbiased estimate of ``||grad P_tau||^2``, so it may be negative."""
     error: float
     """Standard error of ``squared``, infinite with fewer than four batches."""
-    noise: float
-    """Variance of one batch's gradient, summed over the weights: ``E||grad P_batch - grad P||^2``."""
-    batches: int
 
     @property
     def norm(self) -> float:
         """The root of ``squared``, zero where that is negative."""
         return math.sqrt(max(0.0, self.squared))
 
-    @property
-    def growth(self) -> float | None:
-        """The rho of Definition 5 for batches, ``1 + noise / squared``; None where a gradient is nothing but noise.
-
-        If ``||grad P_tau||`` is zero, ``squared`` scatters by ``error / sqrt(batches - 1)``: ``error`` is that of the
-        pairs that share no batch, ``squared`` the mean over all.
-        """
-        heard = self.squared > 2 * self.error / math.sqrt(self.batches - 1)
-        return 1 + self.noise / self.squared if heard else None
-
 
 def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, method: Method) -> GradientEstimate:
     """Unbiased estimate of ``||grad P_tau||^2`` from independent batches, in eval mode.
 
-    The squared norm of a mean of gradients is too large by the noise over the number of batches. The mean of the inner
-    products of different batches' gradients is not: ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``. It takes
-    the memory of three gradients.
+    The estimate is the mean of the inner products of different batches' gradients,
+    ``(||sum_a v_a||^2 - sum_a ||v_a||^2) / (A (A - 1))``: the squared norm of their mean would be too large by noise.
 
     A linear penalty has no gradient where a bound is met, and that is where its minimum lies. There the estimate is of
     the subgradient of least norm (:func:`least_norm`), which takes up to 1 + 16 m gradients for each batch, with m
     constraints; networks of more than ``ROOM`` weights are judged by the slope of one side.
 
-    ``batches`` are at least two pairs of a batch and its sample numbers, of one size and drawn independently, as
-    :func:`independent_batches` gives them. The model's training flags and the method's state are left as they were.
+    ``batches`` are two or more pairs of a batch and its sample numbers, as from :func:`independent_batches`.
     """
     with eval_mode(model, method):  # in which a method keeps no statistics and moves no multipliers
         weights = list(trainable(model).values())
@@ -129,7 +114,7 @@ def _estimate(gradients: Iterable[Tensor]) -> GradientEstimate:
         raise ConfigurationError(f"expected at least two batches, whose noise is independent, got {count}")
     squared = (float(total @ total) - squares) / (count * (count - 1))
     error = statistics.stdev(products) / math.sqrt(len(products)) if len(products) > 1 else math.inf
-    return GradientEstimate(squared, error, squares / count - squared, count)
+    return GradientEstimate(squared, error)
 
 
 @dataclass(frozen=True)
@@ -170,7 +155,7 @@ def _subgradients(
             if len(rows):
                 kinks.append(rows * (tau * int(at_kink.sum()) / len(rows) / len(index)))
                 lower.append(torch.full((len(rows),), -float(constraint.equality)))
-                loss = loss - method.term(i, g, tau, None).flatten()[at_kink].sum() / len(index)
+                loss = loss - tau * method.cost(i, g).flatten()[at_kink].sum() / len(index)
         gradient = gradient_of(loss, weights)
     none = gradient.new_zeros(0, len(gradient))
     return Subgradients(gradient.cpu(), torch.cat([none, *kinks]).cpu(), torch.cat([torch.zeros(0), *lower]))

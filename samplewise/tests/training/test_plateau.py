@@ -72,9 +72,9 @@ def test_a_resumed_run_ends_as_one_that_went_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"audit_on": None}, r"stepped after each of them: give audit_on=\{\.\.\.\}"),
-        ({"by": "step"}, "without 'step'"),
-        ({"mode": "max"}, "mode='min'.*the lower the selection loss the better"),
+        ({"audit_on": None}, "audit_on"),
+        ({"by": "step"}, "no 'step'"),
+        ({"mode": "max"}, "mode='min'"),
     ],
 )
 def test_what_it_cannot_follow_is_said_at_once(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:

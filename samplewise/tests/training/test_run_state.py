@@ -6,8 +6,7 @@ import pytest
 
 from samplewise.audits import selection_loss
 from samplewise.errors import CheckpointError, ConfigurationError
-from samplewise.training.selection import Selection, Validation
-from samplewise.training.state import BestSoFar, RunState, Status, terminate
+from samplewise.training.state import BestSoFar, RunState, Selection, Status, Validation
 
 
 def candidate(epoch: int, satisfied: float, objective: float, violation: float = 0.0) -> Selection:
@@ -107,7 +106,7 @@ def test_why_a_run_ends(
 ) -> None:
     selected = None if best is None else BestSoFar(candidate(best, satisfied, 1.0), None)
     state = RunState(planned=10, epoch=epoch, reached=reached, best=selected)
-    found = terminate(state, Validation(stop=stop, patience=patience), epochs=10, warmup=2)
+    found = state.terminate(Validation(stop=stop, patience=patience), epochs=10, warmup=2)
     assert found is expected
 
 

@@ -212,7 +212,7 @@ def test_the_report_of_a_run_says_that_it_was_a_stream(tmp_path: Path) -> None:
         ({"audit_on": None}, "audit_on is missing"),
         ({"explain_infeasibility": True}, "explain_infeasibility"),
         ({"audit_on": {"test": Rows()}}, "IterableDataset"),
-        ({"round_rule": GradientRule(0.1)}, "round_rule draws batches of its own"),
+        ({"round_rule": GradientRule(0.1)}, "round_rule"),
         ({"accumulate": 3}, "batch_size=32 is no multiple of accumulate=3"),
         ({"batch_size": None}, "batch_size is missing"),
         ({"data": DataLoader(Rows(), batch_size=None), "batch_size": 32}, "a DataLoader with a batch_size"),

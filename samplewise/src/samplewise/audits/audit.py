@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from samplewise.audits.binomial import check, must_hold, percentage
 from samplewise.audits.binomial import violation_rate_upper as violation_rate_upper
-from samplewise.audits.columns import check_given, evaluate_all, for_each_batch
+from samplewise.audits.columns import check_given, evaluate_all, for_each_batch, source_to_audit
 from samplewise.audits.streaming import QUANTILES, ConstraintTotals, Totals, TotalsAccumulator
 from samplewise.constraints import Constraint, ViolationStats, present
 from samplewise.errors import ConfigurationError, constraint_named, finite_number, whole_number
 from samplewise.problem import ByContent, Problem
-from samplewise.samples import Data, Feed, source_of, stream_loader
+from samplewise.samples import Data, Feed
 
 INFEASIBLE = 1e20
 """The selection loss of a model that misses its target is at least this, of one that meets it at most half of it."""
@@ -363,8 +363,7 @@ def audit(
     check(confidence, n_comparisons)
     whole_number(worst, "worst", 1)
     device = check_given(problem, model, device)
-    stream = stream_loader(data, batch_size)
-    source: Feed | DataLoader[Any] = source_of(data) if stream is None else stream
+    source = source_to_audit(data, batch_size)
     if keep_values:
         columns = evaluate_all(problem, model, source, batch_size, device)
         return Audit(columns.pop(""), columns, problem.constraints, confidence, n_comparisons)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 from typing import Any
 
 import torch
@@ -11,7 +10,17 @@ from torch.utils.data import DataLoader
 
 from samplewise.errors import ConfigurationError, DataError, MeasureError
 from samplewise.problem import Evaluation, Problem, evaluation_mode, refuse_broadcast
-from samplewise.samples import Feed, batch_size_of, in_order, loader_like, mix, seeded, to_device
+from samplewise.samples import (
+    Feed,
+    batch_size_of,
+    in_order,
+    loader_like,
+    mix,
+    seeded_batches,
+    source_of,
+    stream_loader,
+    to_device,
+)
 from samplewise.storage import distributed
 from samplewise.storage.sharding import has_shards
 
@@ -27,6 +36,20 @@ def check_given(problem: Problem, model: nn.Module, device: torch.device | None)
                 f"expected {what}, got {type(given).__name__}: the arguments are problem, model, data, in this order"
             )
     return device or next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def source_to_audit(data: Any, batch_size: int | None) -> Feed | DataLoader[Any]:
+    """The samples of ``data`` by number or, of a stream, a loader of every sample, in batches of 256 if not given."""
+    loader = stream_loader(data)
+    if loader is None:
+        return source_of(data)
+    size = batch_size or (loader.batch_size if loader is data else 256)
+    if size is None or distributed.world_size() > 1:
+        raise ConfigurationError(
+            f"expected a stream as a DataLoader with a batch_size, in one process, got batch_size={size} in "
+            f"{distributed.world_size()}: give batch_size=..., or a data set whose samples have numbers"
+        )
+    return loader_like(loader, loader.dataset, batch_size=size, persistent_workers=False)
 
 
 def evaluate_all(
@@ -85,8 +108,7 @@ def for_each_batch(
     calls = seen = 0
     with evaluation_mode(model):
         alone = first() if together else None
-        batches = _stream_batches(data) if isinstance(data, DataLoader) else _own_batches(data, batch_size)
-        for batch, index, counts in batches:
+        for batch, index, counts in _own_batches(data, batch_size):
             with torch.set_grad_enabled(differentiable):
                 on_device = None if index is None else index.to(device)
                 evaluation = problem.evaluate(model, to_device(batch, device), on_device)
@@ -109,8 +131,11 @@ def for_each_batch(
         return length
 
 
-def _own_batches(feed: Feed, batch_size: int | None) -> Iterator[tuple[Any, Tensor | None, bool]]:
-    """The batches of this process's part with their samples' index, and whether they count."""
+def _own_batches(feed: Feed | DataLoader[Any], batch_size: int | None) -> Iterator[tuple[Any, Tensor | None, bool]]:
+    """The batches of this process's part with their samples' index, None of a stream, and whether they count."""
+    if isinstance(feed, DataLoader):
+        yield from ((batch, None, True) for batch in seeded_batches(feed, mix("audit")))
+        return
     size, own = batch_size_of(feed, batch_size), distributed.part_of(feed.source.length)
     rows = own or range(1)
     # By stretches of whole batches, so that the indices of all samples are never held at once.
@@ -119,17 +144,6 @@ def _own_batches(feed: Feed, batch_size: int | None) -> Iterator[tuple[Any, Tens
         some = range(start, min(start + stretch, rows.stop))
         for batch, index in in_order(feed, batch_size=size, rows=some):
             yield batch, index, bool(own)
-
-
-def _stream_batches(loader: DataLoader[Any]) -> Iterator[tuple[Any, Tensor | None, bool]]:
-    """The batches of one pass; what is random in the stream depends on nothing, and leaves nothing behind."""
-    reading = iter(loader)
-    for number in count():
-        with seeded(mix("audit", number)):
-            batch = next(reading, reading)
-        if batch is reading:
-            return
-        yield batch, None, True
 
 
 def _column(name: str, parts: Sequence[Tensor], mine: range, length: int, device: torch.device) -> Tensor:

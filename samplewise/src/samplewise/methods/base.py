@@ -4,9 +4,8 @@ import contextlib
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +15,7 @@ from samplewise.constraints import Constraint, at_bound, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, constraint_named
 from samplewise.methods.coefficients import Coefficients
 from samplewise.methods.statistics import FullPrecision, Round, RoundStatistics
-from samplewise.problem import Evaluation, Fault, Measures, broadcast, measure_of, not_finite, on_host, parse
+from samplewise.problem import Evaluation, Fault, broadcast, measure_of, not_finite, on_host, parse
 from samplewise.schedules import AUTO, Schedule, for_each
 
 CHECK_EVERY = 100
@@ -28,10 +27,7 @@ class Method(FullPrecision, ABC):
 
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
     any batch size. In training mode, where gradients are enabled, the call also updates the round's statistics;
-    :meth:`step` ends the round.
-
-    A method is composed of ``coefficients``, tau of each constraint with its schedule, and ``statistics`` of the round.
-    ``.half()`` or ``.to(dtype)`` of a method, or of a module that holds it, leave the method's state as it is.
+    :meth:`step` ends the round. ``.half()`` and ``.to(dtype)`` leave the method's state as it is.
 
     Args:
         constraints: the requirements.
@@ -43,7 +39,9 @@ class Method(FullPrecision, ABC):
     stateful: ClassVar[bool] = False
     """Whether there is a state for each sample, so that a call needs the samples' indices."""
     signed: ClassVar[bool] = False
-    """Whether :meth:`term` gets the signed residual of an equality, not its absolute value."""
+    """Whether :meth:`add_term` gets the signed residual of an equality, not its absolute value."""
+    index_checks: ClassVar[int] = 0
+    """How many properties of the sample indices are checked beside the values."""
     kink: bool = False
     """Whether the slope of the loss jumps at a bound, so that multipliers between 0 and tau are right there."""
 
@@ -57,8 +55,8 @@ class Method(FullPrecision, ABC):
             )
         schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
         self.coefficients = Coefficients(self.constraints, schedules)
-        self.statistics = RoundStatistics(len(self.constraints), len(self._fault_errors()))
-        self._parts = self.coefficients, self.statistics  # the same at hand: nn.Module is slow to find its parts
+        self.statistics = RoundStatistics(len(self.constraints), 1 + len(self.constraints) + self.index_checks)
+        vars(self).update(self._modules)  # where they are found at once: nn.Module is slow to find its parts
         self._warned: set[str] = set()  # constraints of which a warning said that their tau is at its maximum
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
         # Such as an error of at most 0.01 that training is to bring to -0.01: checked in the first batch.
@@ -68,17 +66,17 @@ class Method(FullPrecision, ABC):
     # What a kind of method defines.
 
     @abstractmethod
-    def term(
-        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    def cost(self, i: int, g: Tensor) -> Tensor:
+        """What constraint i adds to the loss at tau = 1, for each entry of ``g``."""
+
+    def add_term(
+        self, total: Tensor, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None
     ) -> Tensor:
-        """What constraint i adds to the loss, for each entry of ``g``.
+        """``total`` ``(B,)`` with what constraint i adds to the loss.
 
         ``rows`` is what :meth:`locate` returned; ``present`` masks the samples ``(B,)``, if any are padding.
         """
-
-    def cost(self, i: int, g: Tensor) -> Tensor:
-        """What constraint i adds to the loss at tau = 1 before training: the penalty that ``tau0="auto"`` balances."""
-        return self.term(i, g, 1.0)
+        return add_scaled(total, self.cost(i, g), tau)
 
     @abstractmethod
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
@@ -128,10 +126,10 @@ class Method(FullPrecision, ABC):
         """
         # nn.Module's way to forward takes a tenth of the time of a call, so it is taken only where there are hooks.
         hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+        call = self.forward
         if hooks or self._compiled_call_impl is not None:
-            loss: Tensor = super().__call__(objective, index=index, sample_weight=sample_weight, **measures)
-            return loss
-        return self._loss_of(objective, index, sample_weight, measures)
+            call = super().__call__
+        return call(objective, index=index, sample_weight=sample_weight, **measures)
 
     def forward(
         self,
@@ -142,11 +140,6 @@ class Method(FullPrecision, ABC):
         **measures: Tensor | tuple[Tensor, Tensor],
     ) -> Tensor:
         """What a call gives, without hooks."""
-        return self._loss_of(objective, index, sample_weight, measures)
-
-    def _loss_of(
-        self, objective: Tensor, index: Tensor | None, sample_weight: Tensor | None, measures: Measures
-    ) -> Tensor:
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         for name, measure in evaluation.measures.items():
             if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
@@ -160,17 +153,16 @@ class Method(FullPrecision, ABC):
 
     def loss(self, evaluation: Evaluation) -> Tensor:
         """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
-        objective, weight, (coefficients, _) = evaluation.objective, evaluation.sample_weight, self._parts
-        if not objective.is_cpu and objective.device != coefficients.taus.device:
+        objective, weight, coefficients = evaluation.objective, evaluation.sample_weight, self.coefficients
+        host, counts = on_host(objective), self.counts
+        if not host and objective.device != coefficients.taus.device:
             device, own = str(objective.device), coefficients.taus.device
             raise MeasureError(f"the objective is on {device}, the method on {own}: call method.to({device!r})")
-        present = None if weight is None else weight > 0
-        host, counts = on_host(objective), self.counts
         if self._beyond_zero and not torch.compiler.is_compiling():
             self._check_margins(evaluation)
-        margins: Sequence[float] | Tensor | None = None
-        if coefficients.is_steered:
-            margins = coefficients.margin_values if host else coefficients.margins
+        present = None if weight is None else weight > 0
+        # Numbers where they can be read; tensors elsewhere, so that a compiled graph is not rebuilt when they change.
+        margins = coefficients.margins if coefficients.is_steered and not host else coefficients.margin_values
         excesses = self._excesses(evaluation, margins)
         rows = self.locate(evaluation.index, present) if self.stateful else None
         if counts:
@@ -179,55 +171,52 @@ class Method(FullPrecision, ABC):
                 self._estimate_tau0(objective, excesses, present)
         total = objective
         if self.enforces:
-            # As numbers where they can be read; as a tensor, so that a compiled graph is not rebuilt when tau grows.
             taus: Sequence[float] | Tensor = coefficients.tau_values if host else coefficients.taus
             if coefficients.estimating and not counts:
                 taus = self._taus_before_training()
-            for i, (constraint, excess) in enumerate(zip(self.constraints, excesses, strict=True)):
+            for i, constraint in enumerate(self.constraints):
                 if self.signed and constraint.equality:
                     g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)
                 else:
-                    g = constraint.tightened(excess, None if margins is None else margins[i])
-                term = self.term(i, g, taus[i], rows, present)
-                total = total + (term if term.ndim == 1 else term.sum(1))
+                    g = constraint.tightened(excesses[i], margins[i])
+                total = self.add_term(total, i, g, taus[i], rows, present)
         if weight is None or present is None:
             return total.mean()
         # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
         kept = torch.where(present, total, 0.0) * weight
         return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
 
-    def _excesses(self, evaluation: Evaluation, margins: Sequence[float] | Tensor | None) -> list[Tensor]:
+    def _excesses(self, evaluation: Evaluation, margins: Sequence[float] | Tensor) -> list[Tensor]:
         """The excess over each true bound, of the measures' shapes."""
-        needed = self.enforces and torch.is_grad_enabled() and evaluation.objective.requires_grad
-        found = []
+        measures, found = evaluation.measures, []
+        needed = self.enforces and evaluation.objective.requires_grad and torch.is_grad_enabled()
         for i, constraint in enumerate(self.constraints):
-            if needed and not evaluation.measures[constraint.measure].requires_grad:
+            if needed and not measures[constraint.measure].requires_grad:
                 raise MeasureError(
                     f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
                     "the constraint would not be enforced. Compute it from the model's output without detach(), "
                     "torch.no_grad() or rounding"
                 )
-            excess = constraint.excess(constraint.of(evaluation.measures))
-            # A missing value is put at the bound that training uses: there it costs nothing and has no gradient.
-            bound = -constraint.margin if margins is None else -margins[i]
-            found.append(evaluation.filled(constraint, excess, bound))
+            excess = constraint.excess(constraint.of(measures))
+            if evaluation.masks:
+                # A missing value is put at the bound that training uses: there it costs nothing and has no gradient.
+                excess = evaluation.filled(constraint, excess, -margins[i])
+            found.append(excess)
         return found
 
     def _count(self, evaluation: Evaluation, excesses: Sequence[Tensor], present: Tensor | None, host: bool) -> None:
         """Add the batch to the round's statistics, unless it holds values that are not finite."""
-        columns = [evaluation.objective.detach()]
+        statistics, objective, worst = self.statistics, evaluation.objective.detach(), []
         for excess in excesses:
             excess = excess.detach()
             # The largest of several values would hide that another one is minus infinity; 0 * inf does not.
-            columns.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
-        values = torch.stack(columns)  # a copy: the caller may change the objective before it is summed
+            worst.append(excess if excess.ndim == 1 else excess.amax(1) + (0 * excess).sum(1))
         if present is not None:
-            values = values.where(present, 0.0)
-        _, statistics = self._parts
+            objective, *worst = (each.where(present, 0.0) for each in (objective, *worst))
         if not host:
-            statistics.note_(0, ~values.isfinite(), evaluation.index)
-            statistics.add_(values, present)
-        elif not statistics.read_(values, values.shape[1] if present is None else int(present.sum())):
+            statistics.note_(0, ~torch.stack([objective, *worst]).isfinite(), evaluation.index)
+            statistics.add_(objective, worst, present)
+        elif not statistics.read_(objective, worst, len(objective) if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=statistics.calls)
         if evaluation.masks:
             for i, constraint in enumerate(self.constraints):
@@ -246,7 +235,7 @@ class Method(FullPrecision, ABC):
 
         def costs() -> Iterator[tuple[int, Tensor, Tensor]]:
             for i in self.coefficients.auto:
-                g = self.constraints[i].tightened(excesses[i])[here]
+                g = self.constraints[i].tightened(excesses[i], self.constraints[i].margin)[here]
                 cost = self.cost(i, g.abs())
                 yield i, cost if cost.ndim == 1 else cost.sum(1), (g > 0) if g.ndim == 1 else (g > 0).any(1)
 
@@ -293,19 +282,17 @@ class Method(FullPrecision, ABC):
 
     # Rounds.
 
-    def _fault_errors(self) -> list[Callable[[Fault], SamplewiseError]]:
-        """Makers of the errors for what is checked: the objective, then each constraint's measure."""
-        return [partial(not_finite, what) for what in ("the objective", *map(measure_of, self.constraints))]
+    def _fault_error(self, row: int, fault: Fault) -> SamplewiseError:
+        """The error for a fault of a checked value: the objective, then each constraint's measure."""
+        return not_finite("the objective" if row == 0 else measure_of(self.constraints[row - 1]), fault)
 
     def check(self, *, everywhere: bool = False) -> None:
         """Raise if a bad value was noted on an accelerator since the last check (waits for it).
 
         With ``everywhere`` in any process: every one must call, and all raise.
         """
-        found = self.statistics.first_fault_(everywhere=everywhere)
-        if found is not None:
-            checked, fault = found
-            raise self._fault_errors()[checked](fault)
+        if (found := self.statistics.first_fault_(everywhere=everywhere)) is not None:
+            raise self._fault_error(*found)
 
     def summary(self) -> Round:
         """The round so far, over all processes, each of which must call; nothing changes."""
@@ -399,11 +386,6 @@ class Method(FullPrecision, ABC):
         """The constraints that were not met in the last round although tau was at its maximum."""
         return self.coefficients.at_maximum()
 
-    @property
-    def estimates_tau0(self) -> bool:
-        """Whether a call in training differentiates the batch, to estimate the first tau."""
-        return self.coefficients.estimating
-
     def costs(self, name: str, measure: Tensor) -> Tensor:
         """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
 
@@ -455,3 +437,9 @@ class Method(FullPrecision, ABC):
     def extra_repr(self) -> str:
         pairs = zip(self.constraints, self.taus.values(), strict=True)
         return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)
+
+
+def add_scaled(total: Tensor, values: Tensor, factor: float | Tensor) -> Tensor:
+    """``total + factor * values``, ``(B,)``, with several values of a sample added up; one operation if on the host."""
+    values = values if values.ndim == 1 else values.sum(1)
+    return torch.add(total, values, alpha=factor) if isinstance(factor, float) else total + factor * values

@@ -3,8 +3,8 @@
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from samplewise.errors import (
     finite_number,
     whole_number,
 )
-from samplewise.methods.base import Method
+from samplewise.methods.base import Method, add_scaled
 from samplewise.methods.multipliers import MultiplierStore
 from samplewise.problem import Fault, check_index, measure_of, on_host
 from samplewise.schedules import Schedule
@@ -73,6 +73,7 @@ class AugmentedLagrangian(Method):
 
     stateful: ClassVar[bool] = True
     signed: ClassVar[bool] = True
+    index_checks: ClassVar[int] = 2  # out of range, repeated
 
     def __init__(
         self,
@@ -127,59 +128,61 @@ class AugmentedLagrangian(Method):
             )
 
     def locate(self, index: Tensor | None, present: Tensor | None) -> Tensor:
-        """Rows of this process's batch; in training those of all processes' batches."""
-        if not self.counts:
-            return self._rows(index, present)
-        rows = distributed.all_gather(self._rows(index, present))
-        if on_host(rows):
-            numbers = rows.tolist()
-            if len(set(numbers)) < len(numbers):
-                self._refuse(REPEATED, {n for n, times in Counter(numbers).items() if times > 1 and n < self.samples})
-        elif len(rows) > 1:
-            ordered = rows.sort().values
-            repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
-            self.statistics.note_(REPEATED, repeated.unsqueeze(0), ordered[1:])
-        return rows
-
-    def _rows(self, index: Tensor | None, present: Tensor | None = None) -> Tensor:
-        """The rows of the stores for the sample indices; padding gets the spare last row."""
+        """Rows of this process's batch, in training those of all processes'; the spare last one for padding."""
         if index is None:
             raise SampleIndexError(
                 "the augmented Lagrangian keeps a multiplier for each sample: give index=..., the sample's number in "
                 "the data set (fit does so by itself)"
             )
         if on_host(index):
-            numbers = (index if present is None else index[present]).tolist()
-            if numbers and (min(numbers) < 0 or max(numbers) >= self.samples):
-                self._refuse(OUTSIDE, {n for n in numbers if not 0 <= n < self.samples})
-            return index if present is None else torch.where(present, index, self.samples)
+            return self._locate_on_host(index, present)
         outside = (index < 0) | (index >= self.samples)
         wrong = outside if present is None else outside & present
         self.statistics.note_(OUTSIDE, wrong.unsqueeze(0), index)
         # The error is raised only later, and until then a wild index would end the process without a word.
-        return torch.where(outside if present is None else outside | ~present, self.samples, index)
+        rows = torch.where(outside if present is None else outside | ~present, self.samples, index)
+        if self.counts:
+            rows = distributed.all_gather(rows)
+            ordered = rows.sort().values
+            repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
+            if len(repeated):
+                self.statistics.note_(REPEATED, repeated.unsqueeze(0), ordered[1:])
+        return rows
 
-    def _refuse(self, kind: int, wrong: set[int]) -> None:
-        if wrong:
-            raise self._fault_errors()[kind](Fault(sorted(wrong), len(wrong), step=None))
+    def _locate_on_host(self, index: Tensor, present: Tensor | None) -> Tensor:
+        numbers = (index if present is None else index[present]).tolist()
+        different = set(numbers)
+        if different and (min(different) < 0 or max(different) >= self.samples):
+            self._refuse(OUTSIDE, {n for n in different if not 0 <= n < self.samples})
+        rows = index if present is None else torch.where(present, index, self.samples)
+        if self.counts:
+            if (gathered := distributed.all_gather(rows)) is not rows:
+                rows = gathered
+                numbers = [n for n in rows.tolist() if n < self.samples]
+                different = set(numbers)
+            if len(different) < len(numbers):
+                self._refuse(REPEATED, {n for n, times in Counter(numbers).items() if times > 1})
+        return rows
 
-    def _fault_errors(self) -> list[Callable[[Fault], SamplewiseError]]:
-        return [*super()._fault_errors(), self._outside, self._repeated]
+    def _refuse(self, kind: int, wrong: set[int]) -> NoReturn:
+        raise self._fault_error(kind, Fault(sorted(wrong), len(wrong), step=None))
 
-    def _outside(self, fault: Fault) -> SampleIndexError:
-        return SampleIndexError(
-            f"expected sample indices from 0 to {self.samples - 1}, got {fault}{fault.when}; samples={self.samples} "
-            "must be the length of the training set"
-        )
+    def _fault_error(self, row: int, fault: Fault) -> SamplewiseError:
+        kind = row - len(self.statistics.faults) if row > 0 else row
+        if kind == OUTSIDE:
+            return SampleIndexError(
+                f"expected sample indices from 0 to {self.samples - 1}, got {fault}{fault.when}; "
+                f"samples={self.samples} must be the length of the training set"
+            )
+        if kind == REPEATED:
+            return SampleIndexError(
+                f"expected each sample once in a batch, got the sample index {fault} twice{fault.when}: its multiplier "
+                "would follow only one of them. Sample without replacement, or give padding sample_weight 0"
+            )
+        return super()._fault_error(row, fault)
 
-    def _repeated(self, fault: Fault) -> SampleIndexError:
-        return SampleIndexError(
-            f"expected each sample once in a batch, got the sample index {fault} twice{fault.when}: its multiplier "
-            "would follow only one of them. Sample without replacement, or give padding sample_weight 0"
-        )
-
-    def term(
-        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
+    def add_term(
+        self, total: Tensor, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None
     ) -> Tensor:
         assert rows is not None  # since locate always gives them
         store, equality, counts = self._stores[i], self.constraints[i].equality, self.counts
@@ -197,7 +200,7 @@ class AugmentedLagrangian(Method):
             if present is not None:
                 moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
             store.move_(rows, moved)
-        return (shifted.square() - known.square()) * (0.5 / tau)
+        return add_scaled(total, shifted.square() - known.square(), 0.5 / tau)
 
     def cost(self, i: int, g: Tensor) -> Tensor:
         return g.square() / 2
@@ -208,6 +211,9 @@ class AugmentedLagrangian(Method):
         Of an equality ``lambda_j + tau h_j`` with its signed h, of either sign.
         """
         tau, store = constraint_named(name, self.trained_taus), self._stores[list(self.taus).index(name)]
-        rows = self._rows(None if index is None else check_index(index, g[:, 0] if g.ndim > 1 else g))
-        known = store.known(rows.to(store.values.device), g, trains=False).to(g)
+        if index is not None:
+            index = check_index(index, g[:, 0] if g.ndim > 1 else g).to(store.values.device)
+        with torch.no_grad():  # so that nothing counts
+            rows = self.locate(index, None)
+        known = store.known(rows, g, trains=False).to(g)
         return known + tau * g if self._is_equality(name) else torch.relu(known + tau * g)

@@ -47,10 +47,8 @@ class SequentialPenalty(Method):
         self.penalty = penalty or Linear()
         self.kink = self.penalty.kink
 
-    def term(
-        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
-    ) -> Tensor:
-        return tau * self.penalty.value(g)
+    def cost(self, i: int, g: Tensor) -> Tensor:
+        return self.penalty.value(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one.
@@ -88,10 +86,8 @@ class FixedPenalty(Method):
             {name: _fixed(each) for name, each in weight.items()} if isinstance(weight, Mapping) else _fixed(weight),
         )
 
-    def term(
-        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
-    ) -> Tensor:
-        return tau * g
+    def cost(self, i: int, g: Tensor) -> Tensor:
+        return g
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """The weight, the same for all samples, whatever ``g`` is; of an equality with the sign of h."""
@@ -113,9 +109,7 @@ class Unconstrained(Method):
     def __init__(self, constraints: Iterable[Constraint] = ()) -> None:
         super().__init__(constraints, Zero())
 
-    def term(
-        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None = None, present: Tensor | None = None
-    ) -> Tensor:
+    def cost(self, i: int, g: Tensor) -> Tensor:
         return torch.zeros_like(g)
 
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:

@@ -54,9 +54,9 @@ class Round(ByContent):
 class RoundStatistics(FullPrecision):
     """Sums over the samples of a round, and the first fault of each checked value.
 
-    A batch is a tensor ``(1 + constraints, B)``: the objective, and the worst excess of each constraint, zero where a
-    sample is absent. On the host, batches are collected and summed many at a time, since each operation costs more than
-    its work; elsewhere they are summed on the device at once.
+    A batch is the objective and the worst excess of each constraint, ``(B,)`` each and zero where a sample is absent.
+    On the host the excesses, which nobody else holds, are collected and summed many at a time, since each operation
+    costs more than its work. Of the objective, which the caller may change, the sum is taken at once.
     """
 
     reductions: ClassVar[Mapping[str, Callable[[Tensor], Tensor]]] = {
@@ -68,7 +68,7 @@ class RoundStatistics(FullPrecision):
 
     def __init__(self, constraints: int, checked: int) -> None:
         super().__init__()
-        self._pending: list[tuple[Tensor, int]] = []
+        self._pending: list[tuple[int, float, list[Tensor]]] = []  # samples, sum of the objective, excesses
         self.batches = nn.Buffer(torch.zeros((), dtype=torch.int64))  # of all rounds, without the pending ones
         self.begun = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether the round has a batch, in any process
         # Samples, the objective, and of each constraint the violated samples and the total violation.
@@ -90,40 +90,44 @@ class RoundStatistics(FullPrecision):
         """Whether the round has a batch."""
         return bool(self._pending) or bool(self.begun)
 
-    def read_(self, values: Tensor, samples: int) -> bool:
+    def read_(self, objective: Tensor, excesses: list[Tensor], samples: int) -> bool:
         """Count a batch on the host, with ``samples`` present, and return True; False if a value is not finite."""
+        check = total = objective.sum().item()
+        for excess in excesses:
+            check += excess.sum().item()
         # A sum that is finite has only finite terms; finite terms may still add up to infinity.
-        if not math.isfinite(values.sum().item()) and not bool(values.isfinite().all()):
-            return False
-        self._pending.append((values, samples))
+        if not math.isfinite(check):
+            if not all(bool(each.isfinite().all()) for each in (objective, *excesses)):
+                return False
+            total = objective.double().sum().item()
+        self._pending.append((samples, total, excesses))
         if len(self._pending) * (1 + samples) >= PENDING:
             self._sum_pending_()
         return True
 
-    def add_(self, values: Tensor, present: Tensor | None) -> None:
+    def add_(self, objective: Tensor, excesses: list[Tensor], present: Tensor | None) -> None:
         """Count a batch on a device without waiting for it; ``present`` masks the samples, if any are absent."""
-        samples = values.new_full((1,), values.shape[1]) if present is None else present.sum().view(1)
-        self.sums.add_(self._sums_(values.unsqueeze(0), samples)[0])
-        self.batches.add_(1)
-        self.begun.fill_(True)
+        samples = objective.new_full((), len(objective)) if present is None else present.sum()
+        totals = torch.stack([samples, objective.sum(dtype=self.sums.dtype)])
+        self._add_(totals.unsqueeze(0), excesses, 1)
 
-    def _sum_pending_(self, *_: object) -> None:
-        for _, group in groupby(self._pending, key=lambda entry: entry[0].shape[1]):
-            batches, samples = zip(*group, strict=True)
-            more = self._sums_(torch.cat(batches).view(len(batches), -1, batches[0].shape[1]), torch.tensor(samples))
-            # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
-            self.sums.copy_(torch.cat([self.sums.unsqueeze(0), more]).cumsum(0)[-1])
-        if self._pending:
-            self.batches.add_(len(self._pending))
-            self.begun.fill_(True)
-            self._pending.clear()
+    def _sum_pending_(self, *_hook: object) -> None:
+        pending, self._pending = self._pending, []
+        for _, group in groupby(pending, key=lambda entry: [len(excess) for excess in entry[2]]):
+            batches = list(group)
+            totals = torch.tensor([entry[:2] for entry in batches], dtype=self.sums.dtype)
+            self._add_(totals, [excess for *_, excesses in batches for excess in excesses], len(batches))
 
-    def _sums_(self, batches: Tensor, samples: Tensor) -> Tensor:
-        """What each of the batches ``(N, 1 + constraints, B)`` adds to ``sums``; updates ``worst``."""
-        excess = batches[:, 1:].relu_()
+    def _add_(self, totals: Tensor, excesses: list[Tensor], batches: int) -> None:
+        """Add batches of one size: samples and sum of the objective ``(N, 2)``, and each one's excesses in turn."""
+        stacked = torch.stack(excesses) if excesses else totals.new_zeros(0, 1)
+        excess = stacked.view(batches, len(self.worst), stacked.shape[1]).relu_()
         self.worst.copy_(torch.maximum(self.worst, excess.amax((0, 2))))
-        objective, violations = batches.sum(2, dtype=self.sums.dtype).split([1, len(self.worst)], 1)
-        return torch.cat([samples.unsqueeze(1), objective, (excess > 0).sum(2), violations], 1)
+        sums = torch.cat([totals, (excess > 0).sum(2), excess.sum(2, dtype=self.sums.dtype)], 1)
+        # Batch by batch, so that it does not matter when this is called: a resumed run ends with the same numbers.
+        self.sums.copy_(torch.cat([self.sums.unsqueeze(0), sums]).cumsum(0)[-1])
+        self.batches.add_(batches)
+        self.begun.fill_(True)
 
     def note_(self, first_row: int, bad: Tensor, index: Tensor | None) -> None:
         """Note ``bad`` samples, a mask ``(rows, B)``, of the checked values from ``first_row`` on, without waiting.

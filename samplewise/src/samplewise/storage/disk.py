@@ -18,8 +18,6 @@ from samplewise.storage import distributed
 
 PARTIAL = ".partial-"  # how the names of what is not yet whole begin
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
-"""Where the names begin of what a shell opened for us, such as ``<(pass show key)``."""
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
@@ -42,10 +40,8 @@ def check_regular(path: Path | str) -> None:
         raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
 
 
-def open_regular(path: Path | str, *, handed_over: bool = False) -> io.BufferedReader:
-    """Open a regular file for reading; with ``handed_over`` also a pipe that the shell opened, as secrets come by."""
-    if handed_over and str(path).startswith(HANDED_OVER):
-        return Path(path).open("rb")
+def open_regular(path: Path | str) -> io.BufferedReader:
+    """Open a regular file for reading."""
     check_regular(path)
     # Should a pipe have taken its place meanwhile, nobody waits for it either.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
@@ -55,8 +51,7 @@ def open_regular(path: Path | str, *, handed_over: bool = False) -> io.BufferedR
 def atomic(path: Path) -> Iterator[Path]:
     """Give a temporary place beside ``path``; the file or folder written there takes its name at the end, whole.
 
-    It lies in a folder of its own, since libraries put further files beside the one they write: what a kill leaves
-    behind has one name, which :func:`clear_partial` knows.
+    It lies in a folder of its own, which :func:`clear_partial` removes after a kill with all that a library put there.
     """
     make_folder(path.parent)
     try:

@@ -99,10 +99,7 @@ def all_gather(tensor: Tensor) -> Tensor:
 
 def all_parts(tensor: Tensor, length: int) -> Tensor:
     """The rows of all processes, each of which has the rows :func:`part_of` ``length``."""
-    size = -(-length // replicas())
-    padded = tensor.new_zeros(size, *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
-    return all_gather(padded)[:length]
+    return all_gather(_padded(tensor, -(-length // replicas())))[:length]
 
 
 def to_first(tensor: Tensor) -> Tensor:
@@ -110,11 +107,14 @@ def to_first(tensor: Tensor) -> Tensor:
     if replicas() == 1:
         return tensor
     counts = all_gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
-    padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
+    padded = _padded(tensor, max(counts))
     parts = [torch.empty_like(padded) for _ in counts] if replica() == 0 else None
     _exchange_(padded, lambda own: dist.gather(own, parts, group=_replicas, group_dst=0))
     return tensor if parts is None else torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def _padded(tensor: Tensor, length: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(length - len(tensor), *tensor.shape[1:])])
 
 
 def all_objects(value: Any) -> list[Any]:

@@ -131,8 +131,9 @@ def _held(value: Any, like: Any, wanted: dict[Path, dict[str, Tensor]]) -> Any:
         return [_held(each, like, wanted) for each in value]
     fits = isinstance(like, Tensor) and isinstance(value, Tensor | Part) and like.shape == value.shape
     if isinstance(value, Part):
-        with torch.no_grad():
-            room = torch.empty_like(like, dtype=value.dtype) if fits else torch.empty(value.shape, dtype=value.dtype)
+        room = (
+            torch.empty_like(like.detach(), dtype=value.dtype) if fits else torch.empty(value.shape, dtype=value.dtype)
+        )
         return wanted.setdefault(value.folder, {}).setdefault(value.name, room)
     if fits and is_sharded(like) and not is_sharded(value):
         from torch.distributed.tensor import distribute_tensor
@@ -189,7 +190,10 @@ def weights_in_one(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[Call
             making.mkdir(exist_ok=True)
         for number, (name, value) in enumerate(tensors.items()):
             # One weight at a time is gathered and put on disk; PyTorch's own way to one file takes no integers.
-            full = _gathered(value) if is_sharded(value) else value
+            full = value
+            if is_sharded(value):
+                there: Any = value.to(value.device_mesh.device_type)  # where the processes exchange
+                full = there.full_tensor()
             if distributed.rank() == 0:
                 rooms[name] = _on_disk(making / str(number), full.cpu()) if full.numel() else full.cpu()
     except OSError as error:
@@ -197,12 +201,6 @@ def weights_in_one(folder: Path, tensors: Mapping[str, Tensor]) -> Iterator[Call
     yield lambda path: write_tensors(path, rooms)
     if distributed.rank() == 0:
         shutil.rmtree(making)
-
-
-def _gathered(value: "DTensor") -> Tensor:
-    there: Any = value.to(value.device_mesh.device_type)  # where the processes exchange
-    found: Tensor = there.full_tensor()
-    return found
 
 
 def _on_disk(path: Path, tensor: Tensor) -> Tensor:

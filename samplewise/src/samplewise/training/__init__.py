@@ -5,8 +5,7 @@ from samplewise.history import History
 from samplewise.training.fit import Solution, fit
 from samplewise.training.logging import Callback
 from samplewise.training.promise import Promise, Promised
-from samplewise.training.selection import Selection, Validation
-from samplewise.training.state import Status
+from samplewise.training.state import Selection, Status, Validation
 from samplewise.training.step import single_device
 
 __all__ = ["Callback", "History", "Promise", "Promised", "Selection", "Solution", "Status", "Validation"]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.samples import Feed, cut, loader_like, mix, seeded
+from samplewise.samples import Feed, cut, loader_like, mix, seeded_batches
 from samplewise.storage import distributed
 from samplewise.training.state import RunState
 
@@ -120,13 +120,6 @@ def _read(batches: Iterator[Any], step: list[Part]) -> Iterator[MicroBatch]:
         yield MicroBatch(next(batches), part)
 
 
-def stream_loader(data: Any) -> DataLoader[Any] | None:
-    """The DataLoader of a stream, or None if the data have numbers."""
-    if isinstance(data, DataLoader):
-        return data if isinstance(data.dataset, IterableDataset) else None
-    return DataLoader(data) if isinstance(data, IterableDataset) else None
-
-
 class Stream:
     """An IterableDataset as steps of ``size`` samples; what it gives is a function of ``seed`` and of its passes.
 
@@ -182,7 +175,7 @@ def _one_pass(loader: DataLoader[Any], accumulate: int, seed: int, number: int) 
     stream, seen = loader.dataset, 0
     if hasattr(stream, "set_epoch"):
         stream.set_epoch(number)
-    batches = _batches(loader, mix(seed, "stream", number))
+    batches = seeded_batches(loader, mix(seed, "stream", number))
     while step := list(islice(batches, accumulate)):
         if loader.drop_last and len(step) < accumulate:
             break
@@ -197,19 +190,6 @@ def _one_pass(loader: DataLoader[Any], accumulate: int, seed: int, number: int) 
             f"the stream {type(stream).__name__} gave no step in pass {number + 1}: expected an iterator from its "
             "beginning whenever it is asked for one, with at least one sample"
         )
-
-
-def _batches(loader: DataLoader[Any], seed: int) -> Iterator[tuple[int, Any]]:
-    """Batches with the number of their samples; what is random in them depends on ``seed`` alone."""
-    loader.generator.manual_seed(seed)  # of which the workers' own seeds are drawn
-    with seeded(seed):
-        reading = iter(loader)
-    for number in count():
-        with seeded(mix(seed, number)):
-            batch = next(reading, None)
-        if batch is None:
-            return
-        yield batch
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ from samplewise.training.folder import open_folder
 from samplewise.training.logging import Callback, RunLogger
 from samplewise.training.loop import Training
 from samplewise.training.promise import Promise, Promised, prove
-from samplewise.training.selection import Selection, Validation
 from samplewise.training.spec import RunSpec
-from samplewise.training.state import Status
+from samplewise.training.state import Selection, Status, Validation
 from samplewise.training.step import Auxiliary, Stepper, single_device
 
 if TYPE_CHECKING:

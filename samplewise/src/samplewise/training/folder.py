@@ -32,9 +32,8 @@ from samplewise.storage.disk import (
 from samplewise.storage.origins import provenance
 from samplewise.storage.sharding import reshard_like, weights_in_one
 from samplewise.training.promise import Promised
-from samplewise.training.selection import Selection
 from samplewise.training.spec import PROVE, RunSpec
-from samplewise.training.state import BestSoFar, RunState, Snapshot
+from samplewise.training.state import BestSoFar, RunState, Selection, Snapshot
 
 IDENTITY = "run.json"
 MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"

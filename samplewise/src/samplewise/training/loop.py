@@ -24,9 +24,8 @@ from samplewise.training.batching import steps_left
 from samplewise.training.folder import RunFolder
 from samplewise.training.logging import RunLogger
 from samplewise.training.promise import spread, steer_
-from samplewise.training.selection import Selection
 from samplewise.training.spec import RunSpec
-from samplewise.training.state import BestSoFar, RunState, Snapshot, Status, terminate
+from samplewise.training.state import BestSoFar, RunState, Selection, Snapshot, Status
 from samplewise.training.step import Stepper, seed_device
 
 
@@ -55,8 +54,7 @@ class Training:
 
     def terminate(self) -> Status | None:
         """Why the run ends where it stands; None if it goes on."""
-        spec = self.spec
-        return terminate(self.state, spec.validation, epochs=spec.last_epoch, warmup=spec.warmup_epochs)
+        return self.state.terminate(self.spec.validation, epochs=self.spec.last_epoch, warmup=self.spec.warmup_epochs)
 
     def run(self) -> Status:
         """Train to the end; model and method are then those of the selected epoch."""
@@ -105,12 +103,13 @@ class Training:
         spec, rank, start = self.spec, distributed.replica(), self.state
         total, left = steps_left(spec, start)
         method = self._warmup if start.epoch < spec.warmup_epochs else spec.method
+        by_step = spec.scheduled_by == "step"
         self.logger.start_epoch(total, start.step)
         for number, step in enumerate(left, start.step + 1):
             # Dropout and the like depend on the position in the run alone, so a resumed run draws the same.
             seed_device(mix(spec.seed, "step", start.epoch, number - 1, rank), self.stepper.device)
             self.stepper.step(method, step)
-            if spec.scheduled_by == "step":
+            if by_step:
                 self._schedule()
             steps = self.state.steps + 1
             self.state = replace(self.state, step=number, steps=steps)

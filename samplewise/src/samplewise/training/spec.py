@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
 from samplewise.audits.binomial import to_aim_at
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.methods import FixedPenalty, Method
 from samplewise.problem import Problem
-from samplewise.samples import Data, Feed, check_whole, source_of
+from samplewise.samples import Data, Feed, check_whole, source_of, stream_loader
 from samplewise.stopping import GradientRule
 from samplewise.storage.origins import described
-from samplewise.training.batching import Stream, stream_loader
+from samplewise.training.batching import Stream
 from samplewise.training.logging import Callback
 from samplewise.training.overlap import Keys, keys, refuse_overlap, shared
-from samplewise.training.selection import OBJECTIVE, Validation
+from samplewise.training.state import OBJECTIVE, Validation
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from samplewise.training.promise import Promise
     from samplewise.training.step import Auxiliary
 
+PARTS = {"training", "coefficients", "statistics"}  # of a method, which do not tell it from others of its kind
 TUNE, PROVE = "tune_on", "prove_on"
 LEAST = {
     "warmup_epochs": 0,
@@ -89,21 +91,20 @@ class RunSpec:
     @cached_property
     def size(self) -> int:
         """Samples in a step."""
-        stream = stream_loader(self.train_data)
-        said = self.feed.batch_size if self.feed is not None else None
-        said = stream.batch_size if stream is not None and stream is self.train_data else said
-        if said is None and self.batch_size is None:
+        given = self.train_data.batch_size if isinstance(self.train_data, DataLoader) else None
+        if given is None and self.batch_size is None:
             raise ConfigurationError("batch_size is missing: a data set, unlike a DataLoader, does not say it")
-        if said is not None and self.batch_size not in (None, said):
-            raise ConfigurationError(f"batch_size={self.batch_size}, but the DataLoader has {said}: give one of them")
-        return said or self.batch_size or 0
+        if given is not None and self.batch_size not in (None, given):
+            raise ConfigurationError(f"batch_size={self.batch_size}, but the DataLoader has {given}: give one of them")
+        return given or self.batch_size or 0
 
     @cached_property
     def stream(self) -> Stream | None:
         """The training data as they come, if they have no numbers."""
-        loader = stream_loader(self.train_data)
-        named = {name: getattr(self, name) for name in ("size", "accumulate", "seed", "steps_per_epoch")}
-        return None if loader is None else Stream(loader, **named)
+        if (loader := stream_loader(self.train_data)) is None:
+            return None
+        size, steps = self.size, self.steps_per_epoch
+        return Stream(loader, size=size, accumulate=self.accumulate, seed=self.seed, steps_per_epoch=steps)
 
     @cached_property
     def samples(self) -> int | None:
@@ -198,7 +199,7 @@ class RunSpec:
     def identity(self) -> dict[str, Any]:
         """What makes a run this run and no other: not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
-        own = {key: value for key, value in vars(method).items() if key[0] != "_" and key != "training"}
+        own = {key: value for key, value in vars(method).items() if key[0] != "_" and key not in PARTS}
         plain = ("seed", "steps_per_epoch", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every")
         return {
             "samples": self.samples,
@@ -233,34 +234,26 @@ class RunSpec:
         if self.clip_norm is not None and not finite_number(self.clip_norm, "clip_norm") > 0:
             raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
         if self.average is not None and not 0 < finite_number(self.average, "average") < 1:
-            raise ConfigurationError(
-                f"expected 0 < average < 1, the fraction of the average that stays at each step, such as 0.999, got "
-                f"{self.average}"
-            )
+            raise ConfigurationError(f"expected 0 < average < 1, such as 0.999, got {self.average}")
 
     def _check_data(self) -> None:
         feed, size = self.feed, self.size
-        if feed is not None:
-            sampler = feed.sampler
-            drawn = feed.source.length if sampler is None else len(sampler) if isinstance(sampler, Sized) else math.inf
-            if feed.drop_last and drawn < size:
-                raise ConfigurationError(
-                    f"expected at least one batch of {size} samples, got {drawn} samples and drop_last=True: no step "
-                    "would be taken. Make the batch smaller, or leave out drop_last"
-                )
-            if self.steps_per_epoch is not None:
-                raise ConfigurationError("steps_per_epoch is for a stream: data with numbers have epochs of their own")
+        if feed is None:
+            if self.audit_on is None:
+                raise ConfigurationError("audit_on is missing: a stream cannot be audited; give other data to audit")
+            if self.round_rule is not None:
+                raise ConfigurationError("round_rule draws batches by sample number, which a stream has not")
+            assert self.stream is not None  # which says what else is wrong with it
             return
-        if self.audit_on is None:
+        sampler = feed.sampler
+        drawn = feed.source.length if sampler is None else len(sampler) if isinstance(sampler, Sized) else math.inf
+        if feed.drop_last and drawn < size:
             raise ConfigurationError(
-                "audit_on is missing: a stream cannot be audited, since its samples do not come back. Give a data set "
-                "whose samples have numbers, audit_on={'validation': data}"
+                f"expected at least one batch of {size} samples, got {drawn} samples and drop_last=True: make the "
+                "batch smaller, or leave out drop_last"
             )
-        if self.round_rule is not None:
-            raise ConfigurationError(
-                "round_rule draws batches of its own by the samples' numbers, which a stream has not: leave it out"
-            )
-        assert self.stream is not None  # which says what else is wrong with it
+        if self.steps_per_epoch is not None:
+            raise ConfigurationError("steps_per_epoch is for a stream: data with numbers have epochs of their own")
 
     def _check_training(self) -> None:
         """Refuse a method, an optimiser or a scheduler that does not go with the rest."""
@@ -276,9 +269,7 @@ class RunSpec:
             raise ConfigurationError("LBFGS evaluates the loss several times a step, fit does it once: use Adam or SGD")
         trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if trained.isdisjoint(map(id, self.model.parameters())):
-            raise ConfigurationError(
-                "the optimizer holds none of the model's parameters: make it of model.parameters()"
-            )
+            raise ConfigurationError("the optimizer holds none of the model's parameters: make it of them")
         self.problem.check_method_over(self.method.constraints)
         if self.samples is not None:
             self.method.check_samples(self.samples)
@@ -287,23 +278,18 @@ class RunSpec:
                 f"{type(self.method).__name__} keeps a state for each sample, but those of a stream have no number to "
                 "find it by: use SequentialPenalty, or give a data set whose samples have numbers"
             )
-        self._check_scheduler(scheduler)
-
-    def _check_scheduler(self, scheduler: LRScheduler | None) -> None:
         given = self.scheduler[1] if isinstance(self.scheduler, tuple) else "epoch"
         if given not in ("epoch", "step"):
             raise ConfigurationError(f"expected scheduler=(scheduler, 'step') or 'epoch', got {given!r}")
-        if scheduler is not None and scheduler.optimizer is not self.optimizer:
+        if scheduler is not None and scheduler.optimizer is not optimizer:
             raise ConfigurationError("the scheduler drives another optimizer than the one given")
-        if not isinstance(scheduler, ReduceLROnPlateau):
-            return
-        if not self.audit_every or given == "step":
-            raise ConfigurationError(
-                "ReduceLROnPlateau waits for better audits, so it is stepped after each of them: give audit_on={...}, "
-                "and the scheduler without 'step'"
-            )
-        if scheduler.mode != "min":
-            raise ConfigurationError("expected ReduceLROnPlateau(mode='min'): the lower the selection loss the better")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            if not self.audit_every or given == "step":
+                raise ConfigurationError(
+                    "ReduceLROnPlateau is stepped after audits: give audit_on={...}, and no 'step'"
+                )
+            if scheduler.mode != "min":
+                raise ConfigurationError("expected ReduceLROnPlateau(mode='min'): a lower selection loss is better")
 
     def _check_audits(self) -> None:
         audited = self.audit_on
@@ -321,40 +307,30 @@ class RunSpec:
             if not isinstance(callback, Callback):
                 raise ConfigurationError(f"expected callbacks=[...] with each a sw.Callback, got {callback!r}")
         if self.explain_infeasibility and (self.feed is None or self.promise is not None):
-            raise ConfigurationError(
-                "explain_infeasibility is about single training samples, which a stream has not and a promise does not "
-                "ask for: leave it out"
-            )
+            raise ConfigurationError("explain_infeasibility is about training samples: no stream, and no promise")
         advice = () if self.audit_every else ("give audit_on={'train': dataset}, the data to audit",)
         for split in self.splits.values():
             check_whole(split, *advice)
 
     def _check_promise(self, promise: Promise) -> None:
+        kind = type(self.method).__name__
         for wrong, message in (
-            (
-                self.validation.select == OBJECTIVE,
-                "the promise says what to reach, and selects by it: leave out Validation(select='objective')",
-            ),
+            (self.validation.select == OBJECTIVE, "a promise selects by itself: leave out select='objective'"),
             (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
             (self.feed is None, "a promise reads training samples again: give them as data with numbers, no stream"),
-            (not self.method.enforces, f"{type(self.method).__name__} enforces nothing, so nothing can be steered"),
+            (not self.method.enforces, f"{kind} enforces nothing, so nothing can be steered"),
             (
                 isinstance(self.method, FixedPenalty),
-                "a promise moves the weights of the constraints, but those of FixedPenalty are fixed: leave out "
-                "promise=, or take SequentialPenalty with schedule=Constant(weight), from which the promise starts",
+                f"a promise moves the weights, which {kind} holds fixed: take SequentialPenalty, Constant(weight)",
             ),
         ):
             if wrong:
                 raise ConfigurationError(message)
         check_whole(source_of(promise.prove_on))
         assert self.aim is not None  # which says whether there are too few samples
-        self._refuse_overlap()
-
-    def _refuse_overlap(self) -> None:
-        """Refuse samples to prove on that anything else uses, and samples to tune on that are trained on."""
+        # What proves is used for nothing else, and what tunes is not trained on.
         trained = "the training data"
         others = {name: data for name, data in (self.audit_on or {}).items() if data is not self.train_data}
         known = {name: keys(data) for name, data in {trained: self.train_data, **others}.items()}
-        refuse_overlap(
-            known | self.calibration, [(trained, TUNE), *((name, PROVE) for name in (trained, TUNE, *others))]
-        )
+        pairs = [(trained, TUNE), *((name, PROVE) for name in (trained, TUNE, *others))]
+        refuse_overlap(known | self.calibration, pairs)

@@ -141,7 +141,7 @@ class Stepper:
         # A method that takes gradients of its own, not in every process equally often, needs the model unsharded.
         alone = (
             unsharded(self.raw_model, steps=True)
-            if method.estimates_tau0 and self.sharded
+            if method.coefficients.estimating and self.sharded
             else contextlib.nullcontext()
         )
         # Processes exchange gradients only once a step, at its last micro-batch.
