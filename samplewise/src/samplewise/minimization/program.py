@@ -183,12 +183,6 @@ class Program:
         """Largest entry of ``x - project(x - gradient)``, which is zero exactly at a stationary point."""
         return float(np.abs(x - self.project(x - gradient)).max())
 
-    def of_bounds(self, at: Point, multipliers: Array) -> tuple[Array, Array]:
-        """The multipliers of the lower and the upper bounds: the gradient that those of g and h leave."""
-        slope = at.lagrangian(multipliers)
-        lower = np.where(at.x <= self.lower, np.maximum(slope, 0.0), 0.0)
-        return lower, np.where(at.x >= self.upper, np.maximum(-slope, 0.0), 0.0)
-
     def kkt(self, at: Point, multipliers: Array) -> Kkt:
         """The residuals with multipliers of the scaled g and h."""
         f_size, *c_sizes = self.sizes(at)
@@ -202,11 +196,13 @@ class Program:
 
     def own_units(self, at: Point, multipliers: Array) -> Multipliers:
         """The multipliers of the scaled functions as those of the user's, in the shapes that these return."""
-        lower, upper = (torch.from_numpy(side / self.f_scale) for side in self.of_bounds(at, multipliers))
         flat = torch.from_numpy(multipliers * self.c_scale / self.f_scale)
         parts = tuple(part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True))
-        m, shape = self._inequalities, self._x0.shape
-        return Multipliers(parts[:m], parts[m:], lower.view(shape), upper.view(shape))
+        # Of the bounds: the gradient that those of g and h leave.
+        slope, m = at.lagrangian(multipliers) / self.f_scale, self._inequalities
+        lower = np.where(at.x <= self.lower, np.maximum(slope, 0.0), 0.0)
+        upper = np.where(at.x >= self.upper, np.maximum(-slope, 0.0), 0.0)
+        return Multipliers(parts[:m], parts[m:], *(torch.from_numpy(s).view(self._x0.shape) for s in (lower, upper)))
 
 
 @dataclass(frozen=True)

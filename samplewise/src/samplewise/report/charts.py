@@ -13,7 +13,8 @@ from samplewise.report.words import count, objective
 
 BUDGET = 60_000  # points of all curves together, about 1 MB
 SHARE = {"tickformat": ".3~%", "autorangeoptions": {"clipmin": -0.05, "clipmax": 1.05}}
-"""An axis of shares, which shows none above all, even where all are the same."""
+"""An axis of fractions, which shows none above all, even where all are the same."""
+LOGARITHMIC = {"type": "log", "nticks": 6}
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
 
@@ -48,25 +49,22 @@ class Look:
 
     def colour(self, run: int, split: str) -> str:
         """Of a line among those of all runs."""
-        return colour(run if self.several else self._place(split))
-
-    def split_colour(self, split: str) -> str:
-        """Of a data set where only one run is shown."""
-        return colour(self._place(split))
+        return colour(run if self.several else self.place(split))
 
     def dash(self, split: str) -> str:
         """Of a line."""
-        return DASHES[self._place(split) % len(DASHES)]
+        return DASHES[self.place(split) % len(DASHES)]
 
     def symbol(self, split: str) -> str:
         """Of a point."""
-        return list(SYMBOLS)[self._place(split) % len(SYMBOLS)]
+        return list(SYMBOLS)[self.place(split) % len(SYMBOLS)]
 
     def name(self, run: RunReport, split: str) -> str:
         """Of a line or point among those of all runs."""
         return ", ".join(part for part in (run.name if self.several else "", split) if part) or run.name
 
-    def _place(self, split: str) -> int:
+    def place(self, split: str) -> int:
+        """Of a data set among all, from which its colour follows where only one run is shown."""
         return self.splits.index(split) if split in self.splits else 0
 
 
@@ -75,30 +73,33 @@ def _trace(name: str, x: Iterable[Any], y: Iterable[Any], hover: str, **more: An
     return trace | more
 
 
+def _axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": {"text": _verbatim(title)}, **more}
+
+
 def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
     """One chart for each title of a curve, all runs in it; of several runs also the trade-off."""
     titles = dict.fromkeys(curve.title for run in runs for curve in run.curves)
     points = max(20, BUDGET // max(sum(len(run.curves) for run in runs), 1))
     selected = None if look.several else runs[0].selected_epoch
     shapes = [] if selected is None else [_rule(selected, "dot")]
+    caption = "Dotted: the selected epoch." if shapes else ""
     charts = [_trade_off(runs, look)] if look.several else []
     for number, title in enumerate(sorted(titles, key=_order)):
-        scale: dict[str, Any] = {}  # where it is empty, the reader chooses it
-        if title.startswith("Share"):
-            scale = SHARE
-        elif title.startswith("τ"):
-            scale = {"type": "log", "nticks": 6}
+        # Where the scale is empty, the reader chooses it.
+        scale = SHARE if title.startswith("Share") else LOGARITHMIC if title.startswith("τ") else {}
         traces = []
         for place, run in enumerate(runs):
             for curve in (curve for curve in run.curves if curve.title == title):
                 keep = _spread(len(curve.epochs), points)
+                values = [curve.values[i] for i in keep]
                 shade = look.colour(place, curve.split)
                 traces.append(
                     _trace(
                         look.name(run, curve.split),
                         (int(curve.epochs[i]) for i in keep),
                         # No tau is no point of a logarithmic axis.
-                        (_short(curve.values[i] or None if "type" in scale else curve.values[i]) for i in keep),
+                        (_short(value or None if scale is LOGARITHMIC else value) for value in values),
                         f"epoch %{{x}}: %{{y:{'.2%' if scale is SHARE else '.5g'}}}",
                         mode="lines" if len(keep) > 1 else "markers",
                         line={"color": shade, "dash": look.dash(curve.split), "width": 2},
@@ -107,8 +108,7 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
                         visible=curve.split not in look.hidden,
                     )
                 )
-        layout = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "shapes": shapes}
-        caption = "Dotted: the selected epoch." if shapes else ""
+        layout = {"xaxis": _axis("epoch"), "yaxis": scale, "shapes": shapes}
         figure = {"data": traces, "layout": layout, "scalable": not scale}
         charts.append(Chart(f"curve-{number}", title, caption, figure))
     return charts
@@ -119,7 +119,7 @@ def _order(title: str) -> tuple[int, str]:
 
 
 def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
-    """Objective against share satisfied, one point for each run and data set."""
+    """Objective against fraction satisfied, one point for each run and data set."""
     traces = [
         _trace(
             look.name(run, split.name),
@@ -134,10 +134,7 @@ def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
         for place, run in enumerate(runs)
         for split in run.splits
     ]
-    layout = {
-        "xaxis": {"title": {"text": f"mean {_verbatim(objective(runs))}"}},
-        "yaxis": {"title": {"text": "share satisfied"}, **SHARE},
-    }
+    layout = {"xaxis": _axis(f"mean {objective(runs)}"), "yaxis": _axis("share satisfied", **SHARE)}
     marks = "; ".join(f"{SYMBOLS[look.symbol(name)]}: {name}" for name in look.audited)
     caption = f"The selected model of each run ({marks}). Better is up and to the left."
     return Chart("trade-off", "Trade-off", caption, {"data": traces, "layout": layout})
@@ -157,27 +154,22 @@ def run_charts(run: RunReport, place: int, look: Look) -> dict[str, list[Chart]]
 
 
 def _distribution(run: RunReport, spread: Distribution, identity: str, look: Look) -> Chart:
-    edges = spread.edges
-    bounds = [
-        (requirement, side, bound)
-        for requirement in run.requirements
-        if requirement.measure == spread.measure
-        for side, bound in (("lower", requirement.lower), ("upper", requirement.upper))
-        if bound is not None
-    ]
-    low, high = _occupied(spread, [bound for _, _, bound in bounds])
+    requirements = [each for each in run.requirements if each.measure == spread.measure]
+    lower = [each.lower for each in requirements if each.lower is not None]
+    upper = [each.upper for each in requirements if each.upper is not None]
+    low, high = _occupied(spread, [*lower, *upper])
     traces, notes = [], []
     for split, counts in spread.counts.items():
         below, above = spread.beyond[split]
         total = sum(counts) + below + above
         if not total:
             continue
-        shade = look.split_colour(split)
+        shade = colour(look.place(split))
         traces.append(
             _trace(
                 split,
                 # Steps that rise from nothing at the first edge and fall to it at the last.
-                (_short(edge) for edge in (edges[0], *edges)),
+                (_short(edge) for edge in (spread.edges[0], *spread.edges)),
                 [0, *(_short(each / total) for each in counts), 0],
                 "from %{x:.4g}: %{y:.2%} (%{customdata})",
                 mode="lines",
@@ -190,18 +182,14 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         )
         if below or above:
             notes.append(f"{split} {count(below)} below and {count(above)} above")
-    shapes = [_rule(bound, "dash") for _, _, bound in bounds]
-    for _, side, bound in bounds:
-        ends = {"x0": low, "x1": bound} if side == "lower" else {"x0": bound, "x1": high}
-        area = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": {"width": 0}}
-        shapes.append({**area, **ends, "fillcolor": f"{BEYOND}17"})
+    violated = [(low, bound) for bound in lower] + [(bound, high) for bound in upper]
     layout = {
         "showlegend": look.several,
-        "xaxis": {"title": {"text": _verbatim(spread.measure)}, "range": [low, high]},
-        "yaxis": {"title": {"text": "share of the samples"}, "tickformat": ".3~%", "rangemode": "tozero"},
-        "shapes": shapes,
+        "xaxis": _axis(spread.measure, range=[low, high]),
+        "yaxis": _axis("share of the samples", tickformat=".3~%", rangemode="tozero"),
+        "shapes": [*(_rule(bound, "dash") for bound in (*lower, *upper)), *(_area(*ends) for ends in violated)],
     }
-    said = "; ".join(dict.fromkeys(requirement.formula for requirement, _, _ in bounds))
+    said = "; ".join(dict.fromkeys(requirement.formula for requirement in requirements))
     caption = f"Dashed: the bound, {said}." if said else "No bound."
     if notes:
         caption += f" Beyond the scale: {'; '.join(notes)}."
@@ -234,10 +222,7 @@ def _multipliers(tail: Multipliers, identity: str) -> Chart:
         line={"color": colour(0), "width": 2},
         marker={"color": colour(0), "size": 4},
     )
-    layout = {
-        "xaxis": {"title": {"text": "rank"}, "type": "log", "dtick": 1},
-        "yaxis": {"title": {"text": "multiplier"}, "type": "log", "nticks": 6},
-    }
+    layout = {"xaxis": _axis("rank", type="log", dtick=1), "yaxis": _axis("multiplier", **LOGARITHMIC)}
     caption = (
         f"{count(tail.positive)} of {count(tail.total)} multipliers are positive, the largest {tail.values[0]:.4g}: "
         "what each sample's bound costs, sorted."
@@ -247,21 +232,14 @@ def _multipliers(tail: Multipliers, identity: str) -> Chart:
 
 def _bars(bars: Bars, identity: str) -> Chart:
     names = [_verbatim(each) for each in bars.names]  # the first on top
+    bar = {"type": "bar", "orientation": "h"}
     traces = [
-        _trace(
-            name,
-            map(_short, values),
-            names,
-            "%{y}: %{x:.4g}",
-            type="bar",
-            orientation="h",
-            marker={"color": colour(number)},
-        )
+        _trace(name, map(_short, values), names, "%{y}: %{x:.4g}", marker={"color": colour(number)}, **bar)
         for number, (name, values) in enumerate(bars.series.items())
     ]
     layout = {
         "showlegend": len(traces) > 1,
-        "xaxis": {"title": {"text": _verbatim(bars.unit)}, "rangemode": "tozero"},
+        "xaxis": _axis(bars.unit, rangemode="tozero"),
         "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False, "dtick": 1},
         "bargap": 0.35,
     }
@@ -270,8 +248,15 @@ def _bars(bars: Bars, identity: str) -> Chart:
 
 
 def _rule(value: float, dash: str) -> dict[str, Any]:
-    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1}
-    return {**shape, "line": {"color": INK, "width": 1.5, "dash": dash}}
+    """A vertical line."""
+    ends = {"xref": "x", "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1}
+    return {"type": "line", **ends, "line": {"color": INK, "width": 1.5, "dash": dash}}
+
+
+def _area(left: float, right: float) -> dict[str, Any]:
+    """Where a bound is violated."""
+    ends = {"xref": "x", "yref": "paper", "x0": left, "x1": right, "y0": 0, "y1": 1}
+    return {"type": "rect", **ends, "layer": "below", "line": {"width": 0}, "fillcolor": f"{BEYOND}17"}
 
 
 def _verbatim(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
-from samplewise.report.run import Audited, Gallery, RunReport
+from samplewise.report.run import Gallery, RunReport
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
 
@@ -69,8 +69,8 @@ def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, An
     made = {name: value for name, value in run.provenance.items() if name != "command"}
     return {
         "run": run,
+        "splits": {split.name: split for split in run.splits},
         "verdict": words.verdict(run),
-        "holds": _holds(run),
         "charts": run_charts(run, place, look),
         "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
         "settings": words.flat(run.settings),
@@ -78,13 +78,6 @@ def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, An
         "certificate": words.facts(run.certificate.facts) if run.certificate else (),
         "provenance": [*words.flat(made), ("folder", run.folder)],
     }
-
-
-def _holds(run: RunReport) -> bool:
-    """Whether what was asked for is there: the promised share, or every constraint on every data set."""
-    if run.promise is not None:
-        return run.promise.kept
-    return bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values())
 
 
 def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
@@ -114,17 +107,12 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     bounded = {requirement.measure for run in runs for requirement in run.requirements}
     common = set.intersection(*(set(split.means) for split in found)) if found else set()
     confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
-    one = confidences.pop() if len(confidences) == 1 else None
     return {
         "splits": look.audited,
         "means": sorted(common - bounded),
         "objective": words.objective(runs),
-        "confidence": one,
+        "confidence": confidences.pop() if len(confidences) == 1 else None,
     }
-
-
-def _split(run: RunReport, name: str) -> Audited | None:
-    return next((split for split in run.splits if split.name == name), None)
 
 
 def _gallery(gallery: Gallery, pictures: int) -> dict[str, Any]:
@@ -179,9 +167,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = (words.share, words.at_least, words.percent, words.count, words.number, words.corrected)
-    environment.filters.update({each.__name__: each for each in shown})
-    environment.globals.update(split_of=_split)
+    shown = ("share", "at_least", "percent", "count", "number", "corrected")
+    environment.filters.update({name: getattr(words, name) for name in shown})
     return environment
 
 
