@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
 from samplewise.report.run import Gallery, RunReport
+from samplewise.report.style import colour
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
 
@@ -35,7 +34,7 @@ def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = Non
 
 
 def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
-    """The page as text. It needs no network; its charts need a browser of 2024 or later.
+    """The page as text. It needs no network; only its charts need JavaScript.
 
     Args:
         runs: one or several.
@@ -60,7 +59,6 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         asked=runs[0] if words.same_problem(runs) else None,
         charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
         made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
-        plotly=_packed_plotly(),
     )
 
 
@@ -90,7 +88,7 @@ def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str,
                 "kind": "split",
                 "key": split,
                 "name": split,
-                "dash": look.dash(split),
+                "dashes": look.dashes(split),
                 "colour": "" if look.several else look.colour(0, split),
                 "hidden": split in look.hidden,
             }
@@ -145,18 +143,9 @@ def _pictures_each(runs: Sequence[RunReport]) -> int:
     return min(most, 1)
 
 
-@cache
-def _packed_plotly() -> str:
-    """plotly.js, compressed to two fifths of its size; the page unpacks it."""
-    from plotly.offline import get_plotlyjs
-
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)).decode()
-
-
 def _environment() -> Environment:
     with needed_for("a report", "report"):
-        import PIL  # noqa: F401 - only whether they are there
-        import plotly  # noqa: F401
+        import PIL  # noqa: F401 - only whether it is there
         from jinja2 import Environment, PackageLoader, StrictUndefined
     # Every text of a run is escaped: what its files hold is not trusted.
     environment = Environment(
@@ -168,7 +157,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     shown = ("share", "at_least", "percent", "count", "number", "corrected")
-    environment.filters.update({name: getattr(words, name) for name in shown})
+    environment.filters.update({name: getattr(words, name) for name in shown}, colour=colour)
     return environment
 
 

@@ -32,18 +32,10 @@ PALETTE = (
 readers. Lines and points that may be printed without colour also differ in dash or symbol."""
 BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
 """Of bounds, of what belongs to no series, and on paper of what stands in the background, and of the grid."""
-BEYOND = PALETTE[6]
-"""Of the side of a bound where a requirement is missed."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = {
-    "circle-open": "rings",
-    "diamond": "diamonds",
-    "square": "squares",
-    "triangle-up": "triangles",
-    "cross": "crosses",
-    "star": "stars",
-}
-"""By plotly's name, what a reader calls them."""
+DASHES = ("", "8 4", "3 3", "8 3 2 3", "12 4", "12 3 2 3")
+"""Of lines of a page, as SVG takes them."""
+SYMBOLS = "○◆■▲✚★"
+"""Of points of a page."""
 SERIES_MARKERS = "oDs^P*"
 """The same as matplotlib names them."""
 
