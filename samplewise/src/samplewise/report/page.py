@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
-from samplewise.report.run import Gallery, RunReport
+from samplewise.report.run import RunReport
 from samplewise.report.style import colour
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 LARGEST = 5_000_000  # bytes of a page
 PICTURES = 1_300_000  # bytes of all pictures together
-SMALL = 64  # pixels; pictures up to this width are magnified
 
 
 def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
@@ -44,15 +43,14 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         raise DataError("expected at least one run to report on")
     environment = _environment()
     look = Look(runs)
-    each = _pictures_each(runs)
-    views = [_view(place, run, look, each) for place, run in enumerate(runs)]
-    curves = curve_charts(runs, look)
-    of_runs = [chart for view in views for kind in view["charts"].values() for chart in kind]
+    curves, own = curve_charts(runs, look), [run_charts(run, place, look) for place, run in enumerate(runs)]
+    of_runs = [chart for kinds in own for charts in kinds.values() for chart in charts]
     made = provenance()
     return environment.get_template("page.html").render(
         title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
-        views=views,
+        views=[{"run": run, "charts": charts} for run, charts in zip(runs, own, strict=True)],
         curves=curves,
+        pictures=_pictures_each(runs),
         swatches=_swatches(runs, look),
         columns=_columns(runs, look),
         comparison=words.comparison(runs),
@@ -60,22 +58,6 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
         made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
     )
-
-
-def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, Any]:
-    """A run as the template shows it."""
-    made = {name: value for name, value in run.provenance.items() if name != "command"}
-    return {
-        "run": run,
-        "splits": {split.name: split for split in run.splits},
-        "verdict": words.verdict(run),
-        "charts": run_charts(run, place, look),
-        "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
-        "settings": words.flat(run.settings),
-        "promise": words.facts(run.promise.facts) if run.promise else (),
-        "certificate": words.facts(run.certificate.facts) if run.certificate else (),
-        "provenance": [*words.flat(made), ("folder", run.folder)],
-    }
 
 
 def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
@@ -113,17 +95,6 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     }
 
 
-def _gallery(gallery: Gallery, pictures: int) -> dict[str, Any]:
-    shown = gallery.pictures[:pictures]
-    return {
-        "title": gallery.title,
-        "large": any(image.shape[1] > SMALL for picture in shown for image in picture.images.values()),
-        "pictures": [
-            (picture.caption, {name: _data_uri(image) for name, image in picture.images.items()}) for picture in shown
-        ],
-    }
-
-
 def _data_uri(image: Any) -> str:
     from PIL import Image
 
@@ -156,8 +127,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = ("share", "at_least", "percent", "count", "number", "corrected")
-    environment.filters.update({name: getattr(words, name) for name in shown}, colour=colour)
+    filters = ("share", "at_least", "percent", "count", "number", "corrected", "verdict", "flat", "facts")
+    environment.filters.update({name: getattr(words, name) for name in filters}, colour=colour, data_uri=_data_uri)
     return environment
 
 

@@ -17,6 +17,7 @@ BINS = 80  # of a distribution at most, from one tail to the other
 TAIL = 0.005  # fraction of the values at each end that is counted but not resolved
 FEW = 100  # values up to which all are resolved
 POINTS = 200  # of a sorted curve
+MAGNIFIED = 64  # pixels; pictures up to this width are shown larger
 
 
 def _check_lengths(what: str, expected: int, found: Sequence[Sized]) -> None:
@@ -143,6 +144,11 @@ class Gallery:
     title: str
     pictures: tuple[Picture, ...]
 
+    @property
+    def large(self) -> bool:
+        """Whether pictures are too wide to be magnified."""
+        return any(image.shape[1] > MAGNIFIED for picture in self.pictures for image in picture.images.values())
+
 
 @dataclass(frozen=True)
 class Multipliers:
@@ -226,6 +232,10 @@ class RunReport:
     def __post_init__(self) -> None:
         if len({tuple(split.constraints) for split in self.splits}) > 1:
             raise ValueError("expected the same constraints on each data set")
+
+    def split(self, name: str) -> Audited | None:
+        """What holds on the data set ``name``, if it was audited."""
+        return next((split for split in self.splits if split.name == name), None)
 
     @property
     def unseen(self) -> Audited | None:
