@@ -45,12 +45,7 @@ class ConstrainedMixin(Base):
     loss_is_scaled_for_ga = False
 
     def __init__(
-        self,
-        *,
-        problem: Problem,
-        method: Method,
-        steps_per_round: int | None = None,
-        **arguments: Any,
+        self, *, problem: Problem, method: Method, steps_per_round: int | None = None, **arguments: Any
     ) -> None:
         if steps_per_round is not None:
             whole_number(steps_per_round, "steps_per_round", 1)

@@ -90,12 +90,7 @@ class Audits(L.Callback):
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        data: Mapping[str, Data],
-        *,
-        confidence: float = 0.95,
-        batch_size: int | None = None,
+        self, problem: Problem, data: Mapping[str, Data], *, confidence: float = 0.95, batch_size: int | None = None
     ) -> None:
         if not isinstance(data, Mapping) or not data:
             raise ConfigurationError(f"expected data sets by name, {{'val': data}}, got {data!r}")

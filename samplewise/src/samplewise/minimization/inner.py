@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from scipy import linalg, optimize, sparse
 
 from samplewise.minimization.program import Array, Point, Program, Subproblem
 
@@ -137,8 +138,6 @@ class Model:
 
     def minimum(self, weights: Array) -> Array:
         """The step of least change: Newton's method on each quadratic piece, with active bounds fixed."""
-        from scipy import linalg  # here, so that importing the library stays quick
-
         curvature = self.hessian + np.diag(weights)
         step, change = np.zeros_like(self.slope), 0.0
         for _ in range(PIECES):
@@ -166,8 +165,6 @@ class Model:
 
     def length(self, residuals: Array, gradient: Array, curvature: Array, direction: Array) -> float:
         """The step length in [0, 1] of least value along the direction, across kinks."""
-        from scipy import optimize  # here, so that importing the library stays quick
-
         bent, turns = float(direction @ curvature @ direction), self.rows @ direction
         steep = float(gradient @ direction) - self.tau * float(self.positive(residuals) @ turns)
 
@@ -181,8 +178,6 @@ class Model:
 
 def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
     """L-BFGS-B, restarted where its line search fails."""
-    from scipy import optimize  # here, so that importing the library stays quick
-
     program = search.program
 
     def merit(x: Array) -> tuple[float, Array]:
@@ -291,8 +286,6 @@ class Iterate:
 
 def solve_kkt(hessian: Array, rows: Array, right: Array) -> Array:
     """A solution of the KKT system ``[[hessian, rows^T], [rows, 0]]``, also where the rows are dependent."""
-    from scipy import linalg, sparse  # here, so that importing the library stays quick
-
     n, p = len(hessian), len(rows)
     system = np.block([[hessian, rows.T], [rows, np.zeros((p, p))]])
     if not np.isfinite(system).all():

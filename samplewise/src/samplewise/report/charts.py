@@ -84,9 +84,9 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
         for place, run in enumerate(runs):
             for curve in (curve for curve in run.curves if curve.title == title):
                 keep = _spread(len(curve.epochs), points)
-                x, y = ([values[i] for i in keep] for values in (curve.epochs, curve.values))
-                name, shade, dashes = look.name(run, curve.split), look.colour(place, curve.split), curve.split
-                lines.append(_line(name, x, y, shade, dashes=look.dashes(dashes), run=place, split=printable(dashes)))
+                x, y, split = [curve.epochs[i] for i in keep], [curve.values[i] for i in keep], curve.split
+                style = {"dashes": look.dashes(split), "run": place, "split": printable(split)}
+                lines.append(_line(look.name(run, split), x, y, look.colour(place, split), **style))
         share, tau = title.startswith("Share"), title.startswith("τ")
         axes = {"x": _axis("epoch"), "y": _axis("", percent=share, log=tau)}
         figure = {**axes, "lines": lines, "rules": rules, "scalable": not (share or tau)}
