@@ -58,14 +58,14 @@ def verdict(run: RunReport) -> str:
     """
     if not run.requirements:
         return "Nothing was required of the samples."
+    asked = f"Asked: {'; '.join(each.formula for each in run.requirements)}."
     if run.promise is not None:
-        return run.promise.sentence
+        return f"{asked} {run.promise.sentence}"
     if not run.splits:
         return "No audit has been made yet: the curves show what was seen while training."
-    asked = "; ".join(each.formula for each in run.requirements)
     bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")
     said = " and ".join(_held(split) for split in run.splits)
-    said = f"Asked: {asked}. {said[0].upper()}{said[1:]} meet {bound}"
+    said = f"{asked} {said[0].upper()}{said[1:]} meet {bound}"
     unseen = run.unseen
     if unseen is None:
         return f"{said}; no unseen data was audited, so this says nothing of other samples."
