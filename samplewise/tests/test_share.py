@@ -413,7 +413,7 @@ def test_a_run_gives_up_who_cannot_be_met_and_says_so(tmp_path: Path) -> None:
     finding = report.splits[0].constraints["error"]
     assert (finding.share, finding.allowed, finding.met) == (0.95, 5, True)
     assert finding.costs == tuple(part["costs"]["error"])
-    assert "meet the bound (95% asked)" in verdict(report)
+    assert "error <= 0.2 for 95 %" in verdict(report)
     page = make_page([report])
     for text in ("(95% asked)", "(5 allowed)", "given up", "meeting it would cost", "error &lt;= 0.2 for 95 %"):
         assert text in page, text

@@ -18,16 +18,7 @@ from certificate_cases import (
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samplewise import (
-    AtLeast,
-    AtMost,
-    Constant,
-    Equal,
-    Linear,
-    Problem,
-    Quadratic,
-    SequentialPenalty,
-)
+from samplewise import AtLeast, AtMost, Constant, Equal, Linear, Problem, Quadratic, SequentialPenalty
 from samplewise.audits.audit import audit
 from samplewise.errors import ConfigurationError
 from samplewise.optimality import certify

@@ -21,15 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from forked import two_processes
-from samplewise import (
-    AtLeast,
-    AtMost,
-    Constant,
-    Method,
-    Problem,
-    SequentialPenalty,
-    Unconstrained,
-)
+from samplewise import AtLeast, AtMost, Constant, Method, Problem, SequentialPenalty, Unconstrained
 from samplewise.errors import ConfigurationError, MeasureError, NotFiniteError
 from samplewise.optimality import certify, multipliers
 

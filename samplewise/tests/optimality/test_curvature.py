@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import null_space
 from torch import Tensor, nn
 
-from samplewise import (
-    AtMost,
-    Constraint,
-    Equal,
-    Problem,
-)
+from samplewise import AtMost, Constraint, Equal, Problem
 from samplewise.optimality import certify
 from samplewise.optimality.curvature import least_curvature
 

@@ -7,11 +7,7 @@ from certificate_cases import one_weight
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samplewise import (
-    AtMost,
-    Equal,
-    Problem,
-)
+from samplewise import AtMost, Equal, Problem
 from samplewise.optimality import feasibility, find_infeasibility
 
 

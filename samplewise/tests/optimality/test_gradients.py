@@ -6,10 +6,7 @@ import torch
 from certificate_cases import CONSTRAINTS, evaluate, network, rows_of_data, samples
 from torch import Tensor, nn
 
-from samplewise import (
-    AtMost,
-    Problem,
-)
+from samplewise import AtMost, Problem
 from samplewise.optimality import certify
 from samplewise.optimality.gradients import per_sample_gradients, suppress_but_memory, trainable
 

@@ -5,14 +5,7 @@ from certificate_cases import linear_model, rows_of_data
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from samplewise import (
-    AtLeast,
-    AtMost,
-    Constant,
-    Problem,
-    Quadratic,
-    SequentialPenalty,
-)
+from samplewise import AtLeast, AtMost, Constant, Problem, Quadratic, SequentialPenalty
 from samplewise.optimality import certify
 
 

@@ -21,16 +21,7 @@ from scipy.optimize import lsq_linear
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samplewise import (
-    AtLeast,
-    AtMost,
-    Constant,
-    Equal,
-    Geometric,
-    Problem,
-    Quadratic,
-    SequentialPenalty,
-)
+from samplewise import AtLeast, AtMost, Constant, Equal, Geometric, Problem, Quadratic, SequentialPenalty
 from samplewise.optimality import certify, multipliers
 
 

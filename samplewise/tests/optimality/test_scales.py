@@ -6,21 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from certificate_cases import (
-    FIVE,
-    one_weight,
-    pull,
-)
+from certificate_cases import FIVE, one_weight, pull
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from samplewise import (
-    AtMost,
-    FixedPenalty,
-    Problem,
-)
+from samplewise import AtMost, FixedPenalty, Problem
 from samplewise.optimality import certify
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from samplewise.report.run import (
     Audited,
-    Certified,
     Curve,
     Distribution,
     Finding,
@@ -15,6 +14,7 @@ from samplewise.report.run import (
     Picture,
     Requirement,
     RunReport,
+    Statement,
 )
 
 
@@ -53,7 +53,7 @@ def made_up(name: str = "made up", *, constraint: str = "error", epochs: int = 3
             Gallery("Largest errors on test", (Picture("sample 7: 0.7", {"original": image, "redrawn": image}),)),
         ),
         multipliers=(Multipliers(constraint, 200, 3, (1, 2, 3), (9.0, 3.0, 0.1)),),
-        certificate=Certified("Stationary to 0.01 relative, all 200 samples satisfied.", {"stationarity": 0.01}),
+        certificate=Statement("Stationary to 0.01 relative, all 200 samples satisfied.", {"stationarity": 0.01}),
         settings={"batch_size": 50, "optimizer": {"type": "Adam"}},
         provenance={"command": "python train.py", "versions": {"torch": "2.13.0"}},
     )

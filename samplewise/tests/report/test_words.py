@@ -15,11 +15,11 @@ def test_a_share_is_never_rounded_to_none_or_all(violated: int, more: int) -> No
     assert 0.0 < float(text.rstrip("%")) < 100.0
 
 
-def test_the_verdict_sets_train_and_test_side_by_side_with_the_exact_bound() -> None:
+def test_the_verdict_says_what_was_asked_and_what_holds_with_the_exact_bound() -> None:
     at_least = share(1 - violation_rate_upper(20, 200, 0.95))
     assert verdict(made_up()) == (
-        "All 200 training samples and 90.0% of the 200 samples of test meet the bound: at 95% confidence, at least "
-        f"{at_least} of all samples like those of test do."
+        "Asked: error <= 0.5. All 200 training samples and 90.0% of the 200 samples of test meet the bound: at 95% "
+        f"confidence, at least {at_least} of all samples like those of test do."
     )
 
 

@@ -18,20 +18,11 @@ from samplewise.errors import CheckpointError, ConfigurationError, DataError, Sa
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
-EXTRAS = {
-    "jinja2": "report",
-    "matplotlib": "plots",
-    "PIL": "report",
-    "plotly": "report",
-    "tensorboard": "tensorboard",
-    "torchmetrics": "images",
-}
-"""The smallest extra that brings a package."""
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 
 
 class _Harmless:
-    """A stream on which nothing that is printed, such as a file's name, moves the cursor or turns the text round."""
+    """A stream on which nothing that is printed, such as a file's name, can send control characters to a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -110,7 +101,7 @@ def run(
     program: str = "samplewise",
     bad_input: tuple[type[Exception], ...] = (ConfigurationError, DataError, CheckpointError),
     failed: tuple[type[Exception], ...] = (SamplewiseError,),
-    extras: Mapping[str, str] = EXTRAS,
+    extras: Mapping[str, str] | None = None,
 ) -> int:
     """Run a command line; every error becomes one line on standard error and an exit code.
 
@@ -120,7 +111,7 @@ def run(
         program: what it is called.
         bad_input: errors that say what is wrong with the input.
         failed: other errors that were raised on purpose, whose message is enough.
-        extras: which extra of ``program`` brings a package that may be missing.
+        extras: which extra of ``program`` brings a package, for imports that do not say it themselves.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -128,7 +119,7 @@ def run(
     try:
         with redirect_stdout(cast(TextIO, _Harmless(sys.stdout))):
             result = app(args=arguments, prog_name=program, standalone_mode=False)
-        code = result if isinstance(result, int) else 0
+        code = result if isinstance(result, int) else 0  # typer turns some interrupts into a code
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -145,7 +136,7 @@ def run(
         elif isinstance(error, bad_input + failed):
             code, message = BAD_INPUT if isinstance(error, bad_input) else FAILED, str(error)
         else:
-            code, message = FAILED, _explain(error, program, extras)
+            code, message = FAILED, _explain(error, program, extras or {})
         note(f"{program}: error: {' '.join(message.split())}")
         return code
     if code == INTERRUPTED:

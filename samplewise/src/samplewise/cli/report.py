@@ -67,10 +67,7 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...",
-            help="Folders that fit wrote with checkpoint=..., or those of a study.",
-        ),
+        typer.Argument(metavar="RUN...", help="Folders that fit wrote with checkpoint=..., or those of a study."),
     ],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Title of the page; the run's name if not given.")] = None,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from samplewise.audits import check_target
 from samplewise.audits.audit import Audit
 from samplewise.audits.binomial import comparisons_in_series
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, needed_for, whole_number
@@ -40,21 +39,13 @@ class ConstrainedMixin(Base):
         problem: what to minimise and what must hold; its ``evaluate`` gets the model and the Trainer's inputs.
         method: over the problem's constraints.
         steps_per_round: optimiser steps in a round where epochs are long or have no end; one epoch if not given.
-        target: share of the samples that must meet all constraints, as in :func:`samplewise.fit`; if not given each
-            constraint must hold for its own.
     """
 
     # The method's loss is the mean over a batch, so the Trainer has to divide by the number of batches in a step.
     loss_is_scaled_for_ga = False
 
     def __init__(
-        self,
-        *,
-        problem: Problem,
-        method: Method,
-        steps_per_round: int | None = None,
-        target: float | None = None,
-        **arguments: Any,
+        self, *, problem: Problem, method: Method, steps_per_round: int | None = None, **arguments: Any
     ) -> None:
         if steps_per_round is not None:
             whole_number(steps_per_round, "steps_per_round", 1)
@@ -74,7 +65,6 @@ class ConstrainedMixin(Base):
         # What evaluate needs, the samples' numbers among it, is not what the model's forward takes.
         self.args.remove_unused_columns = False
         self.problem = problem
-        self.target = check_target(target)
         self.method = method.to(self.args.device)
         self.audits: dict[str, Audit] = {}
         """The last audits by the prefix of their metrics, such as ``eval``."""
@@ -154,7 +144,7 @@ class ConstrainedMixin(Base):
         Evaluation(objective, measures, torch.arange(len(objective)), masks=masks).check_finite(audit.bounds)
         self.audits[metric_key_prefix] = audit
         # The Trainer looks for eval_x when it chooses the best model, and shows it as eval/x, as our history calls it.
-        row = audit_row("", audit, self.target)
+        row = audit_row("", audit)
         holds = {name.replace("/", f"{metric_key_prefix}_", 1): value for name, value in row.items()}
         predictions: Any = tuple(column.numpy() for column in (objective, *measures.values()))
         return output._replace(predictions=predictions, metrics=holds | (output.metrics or {}))
@@ -206,13 +196,13 @@ class ConstrainedTrainer(ConstrainedMixin, Trainer):
 
     An evaluation is an audit, each sample once: ``eval_satisfied`` is the share of the samples that meet all
     constraints, ``eval_NAME/worst`` and so on follow, and ``trainer.audits["eval"]`` is the audit itself.
-    ``metric_for_best_model="selection_loss"`` keeps the model that ``fit`` would: of those that meet the target the one
-    of the best objective, else the one with the fewest samples violated. Its name ends as the Trainer wants it of a
-    number that is better the lower it is. The audit's bounds are corrected for the evaluations under one name that
-    were made so far, and hold however many follow and whichever model is kept; ``train`` has none. ``eval_loss`` is the
-    mean objective: with the penalties it could not be compared between rounds, since tau grows. Predictions are the
-    objective and the measures of each sample, NaN where it has no value. ``compute_metrics`` gets them as the Trainer
-    joins batches, filled up with -100, and then how many values each sample's batch had of each measure ``(B, m)``.
+    ``metric_for_best_model="selection_loss"`` keeps the model that ``fit`` would: of those where each constraint holds
+    for its share the one of the best objective, else the one with the fewest samples violated. The audit's bounds are
+    corrected for the evaluations under one name that were made so far, and hold however many follow and whichever model
+    is kept; ``train`` has none. ``eval_loss`` is the mean objective: with the penalties it could not be compared
+    between rounds, since tau grows. Predictions are the objective and the measures of each sample, NaN where it has no
+    value. ``compute_metrics`` gets them as the Trainer joins batches, filled up with -100, and then how many values
+    each sample's batch had of each measure ``(B, m)``.
     """
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from samplewise.audits import check_target
 from samplewise.audits.audit import Audit, audit
 from samplewise.audits.binomial import comparisons_in_series
 from samplewise.errors import ConfigurationError, needed_for
@@ -72,9 +71,9 @@ class Audits(L.Callback):
 
     It works for any module, with a method or without. The names are those of :func:`samplewise.fit`'s history, such as
     ``val/satisfied`` (the share of the samples that meet all constraints) and ``val/NAME/worst``.
-    ``ModelCheckpoint(monitor="val/selection_loss")`` keeps the model that ``fit`` would: of those that meet the target
-    the one of the best objective, else the one with the fewest samples violated. The lower the number the better, so it
-    serves ``EarlyStopping`` and ``ReduceLROnPlateau`` too.
+    ``ModelCheckpoint(monitor="val/selection_loss")`` keeps the model that ``fit`` would: of those where each constraint
+    holds for its share the one of the best objective, else the one with the fewest samples violated. The lower the
+    number the better, so it serves ``EarlyStopping`` and ``ReduceLROnPlateau`` too.
 
     The model is audited as it ships and as ``fit`` audits it: in its weights' own precision, without autocast, each
     sample once; under several processes each audits a part, with the first one's running statistics.
@@ -88,18 +87,10 @@ class Audits(L.Callback):
         data: data sets by name.
         confidence: of the upper bounds on the violation rate.
         batch_size: samples in a batch, as in :func:`samplewise.audits.audit`.
-        target: share of the samples that must meet all constraints, as in :func:`samplewise.fit`; if not given each
-            constraint must hold for its own.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        data: Mapping[str, Data],
-        *,
-        confidence: float = 0.95,
-        batch_size: int | None = None,
-        target: float | None = None,
+        self, problem: Problem, data: Mapping[str, Data], *, confidence: float = 0.95, batch_size: int | None = None
     ) -> None:
         if not isinstance(data, Mapping) or not data:
             raise ConfigurationError(f"expected data sets by name, {{'val': data}}, got {data!r}")
@@ -107,7 +98,6 @@ class Audits(L.Callback):
         self.data = data
         self.confidence = confidence
         self.batch_size = batch_size
-        self.target = check_target(target)
         self.made = 0
         """How many times the data sets were audited."""
         self.latest: dict[str, Audit] = {}
@@ -138,7 +128,7 @@ class Audits(L.Callback):
         for name, data in self.data.items():
             n_comparisons = math.inf if name == "train" else comparisons_in_series(self.made)
             found = self.latest[name] = judge(data, n_comparisons=n_comparisons)
-            row = audit_row(name, found, self.target)
+            row = audit_row(name, found)
             # Lightning would keep float32, in which models that differ may look the same; MPS has nothing longer.
             dtype = torch.float32 if pl_module.device.type == "mps" else torch.float64
             values = {key: torch.tensor(value, dtype=dtype, device=pl_module.device) for key, value in row.items()}

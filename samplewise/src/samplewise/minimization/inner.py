@@ -6,18 +6,19 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from scipy import linalg, optimize, sparse
 
 from samplewise.minimization.program import Array, Point, Program, Subproblem
 
-BOTTOM = -1e15  # a subproblem below has no minimum
-FAR = 1e8  # so many times the size of its start, a point has left for infinity
+UNBOUNDED = -1e15  # a value below which a subproblem counts as unbounded
+FAR = 1e8  # a point so many times the size of the start counts as infinitely far
 DENSE = 500  # variables up to which the subproblem's Hessian is formed
 DAMPING = 1e-3  # of Newton's first step on a subproblem, relative to the curvature seen
-LEAST = 1e-12  # damping
-STUCK = 1e6  # damping at which the model says nothing about the subproblem
+LEAST = 1e-12  # smallest damping
+STUCK = 1e6  # damping at which Newton's method gives up
 FLAT = 1e-12  # relative curvature below which there is none
-PIECES = 100  # changes of the active constraints and bounds within one model
-GAIN = 1e-6  # of what a step promises: less is not worth another piece
+PIECES = 100  # changes of the active set within one model
+GAIN = 1e-6  # relative decrease of the model below which its minimisation ends
 HALVINGS = 20
 RESTARTS = 2
 MEMORY = 50
@@ -27,12 +28,11 @@ PATIENCE = 6  # Newton steps without a smaller residual before giving up
 EXACT = 1e-14  # relative to the size of the gradient: no step can do better in float64
 SHIFT = 1e-11  # on the diagonal of Newton's system, so that it can be solved where gradients depend on each other
 REFINEMENTS = 3
-LARGE = 300  # equations from which on their zeros are worth using
-SPARSE = 0.1  # the share of entries that are not zero up to which they are
+LARGE, SPARSE = 300, 0.1  # a system of more equations and at most this fraction of nonzeros is solved as a sparse one
 
 
-class BottomlessError(Exception):
-    """The subproblem falls without bound or is not finite at its start."""
+class UnboundedError(Exception):
+    """The subproblem is unbounded below, or not finite at its start."""
 
 
 def descend(subproblem: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
@@ -53,25 +53,25 @@ def descend(subproblem: Subproblem, at: Point, epsilon: float, max_inner: int) -
 
 
 class Search:
-    """Evaluates a subproblem, and sees when it falls without bound or is not finite at too many points."""
+    """Evaluates a subproblem; raises where it is unbounded below or not finite at too many points."""
 
     def __init__(self, subproblem: Subproblem, start: Point) -> None:
         self.subproblem, self.program = subproblem, subproblem.program
         self.best, self.lowest, self.outside = start, subproblem.value(start), 0
         self.far = FAR * (1.0 + float(np.abs(start.x).max()))
         if not np.isfinite(self.lowest):
-            raise BottomlessError
+            raise UnboundedError
 
     def at(self, x: Array) -> tuple[Point, float, Array]:
-        """The functions at ``x`` and the subproblem's value, infinite where it is none, and gradient."""
+        """The functions at ``x``, and the subproblem's value (infinite where it is not finite) and gradient."""
         at = self.program.at(x)
         value, gradient = self.subproblem.value(at), self.subproblem.gradient(at)
-        if value < BOTTOM or (value < self.lowest and np.abs(x).max() > self.far):
-            raise BottomlessError
+        if value < UNBOUNDED or (value < self.lowest and np.abs(x).max() > self.far):
+            raise UnboundedError
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
             self.outside += 1
             if self.outside > OUTSIDE:
-                raise BottomlessError
+                raise UnboundedError
             return at, np.inf, np.zeros_like(gradient)
         if value < self.lowest:
             self.best, self.lowest = at, value
@@ -82,7 +82,7 @@ class Search:
 
 
 def newton(search: Search, at: Point, epsilon: float, max_inner: int) -> None:
-    """Newton's method with damping, whose model has the kinks of the penalty and the bounds.
+    """Damped Newton's method (Levenberg-Marquardt) whose model keeps the kinks of the penalty and the bounds.
 
     The damping is relative to the curvature seen for each variable (More, 1978), so the variables' units do not matter.
     """
@@ -121,8 +121,8 @@ class Model:
         self.positive, self.inequality = program.positive, program.inequality
         everything = np.ones(len(at.x), dtype=bool)
         self.low, self.up = program.lower - at.x, program.upper - at.x
-        self.slope = subproblem.of_f * at.gradient
-        self.hessian = at.hessian(subproblem.multipliers(at), everything, subproblem.of_f)
+        self.slope = subproblem.f_weight * at.gradient
+        self.hessian = at.hessian(subproblem.multipliers(at), everything, subproblem.f_weight)
         self.rows = subproblem.weights[:, None] * at.jacobian
         self.residuals = subproblem.residuals(at)
         if not (np.isfinite(self.hessian).all() and np.isfinite(self.rows).all()):
@@ -137,9 +137,7 @@ class Model:
         return float(self.slope @ step + 0.5 * step @ (self.hessian @ step + weights * step)) + squares
 
     def minimum(self, weights: Array) -> Array:
-        """The step of least change: Newton's method on the pieces, with variables at bounds held there."""
-        from scipy import linalg  # here, so that importing the library stays quick
-
+        """The step of least change: Newton's method on each quadratic piece, with active bounds fixed."""
         curvature = self.hessian + np.diag(weights)
         step, change = np.zeros_like(self.slope), 0.0
         for _ in range(PIECES):
@@ -166,9 +164,7 @@ class Model:
         return step
 
     def length(self, residuals: Array, gradient: Array, curvature: Array, direction: Array) -> float:
-        """At most one: how far it is to the least value along the direction, across kinks."""
-        from scipy import optimize  # here, so that importing the library stays quick
-
+        """The step length in [0, 1] of least value along the direction, across kinks."""
         bent, turns = float(direction @ curvature @ direction), self.rows @ direction
         steep = float(gradient @ direction) - self.tau * float(self.positive(residuals) @ turns)
 
@@ -181,9 +177,7 @@ class Model:
 
 
 def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> Point:
-    """L-BFGS-B, anew where its line search fails."""
-    from scipy import optimize  # here, so that importing the library stays quick
-
+    """L-BFGS-B, restarted where its line search fails."""
     program = search.program
 
     def merit(x: Array) -> tuple[float, Array]:
@@ -225,12 +219,12 @@ def restore(program: Program, starts: Sequence[Point], tolerance: float, max_inn
 def squared_violation(program: Program, weights: Array | None = None) -> Subproblem:
     """Half the sum of the squared violations, each times its weight first."""
     ones = np.ones_like(program.c_scale)
-    return Subproblem(program, 1.0, 0.0 * ones, ones if weights is None else weights, of_f=0.0)
+    return Subproblem(program, 1.0, 0.0 * ones, ones if weights is None else weights, f_weight=0.0)
 
 
 def least_violated(violation: Subproblem, at: Point, epsilon: float, max_inner: int) -> Point:
-    """Where minimising the violation from ``at`` ends; ``at`` where it falls for ever."""
-    with suppress(BottomlessError):
+    """Where minimising the violation from ``at`` ends; ``at`` itself where it is unbounded."""
+    with suppress(UnboundedError):
         return descend(violation, at, epsilon, max_inner)
     return at
 
@@ -242,7 +236,7 @@ class Iterate:
         self.program, self.at, self.multipliers = program, at, multipliers
         self.slope = at.lagrangian(multipliers)
         self.active = ~program.inequality | (multipliers + at.c > 0)
-        """Equalities and, as the primal-dual guess, multipliers that outweigh their slack."""
+        """Equalities, and inequalities whose multiplier outweighs their slack (the primal-dual estimate)."""
         self.lower = (at.x - self.slope < program.lower) | (program.lower == program.upper)
         """Variables on their lower bound, by the same guess."""
         self.upper = (at.x - self.slope > program.upper) & ~self.lower
@@ -261,15 +255,12 @@ class Iterate:
         return self.at.hessian(self.estimate, self.free)
 
     def step(self) -> "Iterate":
-        """The solution of the KKT equations with what is active held there.
-
-        Where there are many multipliers, as at a degenerate vertex, those near to the present ones.
-        """
+        """The solution of the KKT equations of the active set; of many multipliers those near to the present ones."""
         x, free, rows = self.at.x, self.free, self.at.jacobian[self.active]
         end, multipliers = self.on_bounds(), np.where(self.active, self.multipliers, 0.0)
         move = np.where(free, 0.0, end - x)
         slope = self.at.lagrangian(multipliers)[free] + self.hessian @ move
-        found = solved(self.hessian[:, free], rows[:, free], -np.append(slope, self.at.c[self.active] + rows @ move))
+        found = solve_kkt(self.hessian[:, free], rows[:, free], -np.append(slope, self.at.c[self.active] + rows @ move))
         end[free] = x[free] + found[: free.sum()]
         multipliers[self.active] += found[free.sum() :]
         return Iterate(self.program, self.program.at(end), multipliers)
@@ -280,7 +271,7 @@ class Iterate:
         return np.where(self.upper, self.program.upper, x)
 
     def curvature(self) -> tuple[float, Array]:
-        """The Lagrangian's smallest curvature in the null space of what is active, and its direction."""
+        """The Lagrangian's smallest curvature in the null space of the active gradients, and its direction."""
         hessian, direction = self.hessian[:, self.free], np.zeros_like(self.at.x)
         if not (np.isfinite(hessian).all() and hessian.any()):
             return 0.0, direction
@@ -293,10 +284,8 @@ class Iterate:
         return float(eigenvalues[0]) / max(1.0, float(np.abs(hessian).max())), direction
 
 
-def solved(hessian: Array, rows: Array, right: Array) -> Array:
-    """The solution of ``[[hessian, rows^T], [rows, 0]]``, or one of them where the rows depend on each other."""
-    from scipy import linalg, sparse  # here, so that importing the library stays quick
-
+def solve_kkt(hessian: Array, rows: Array, right: Array) -> Array:
+    """A solution of the KKT system ``[[hessian, rows^T], [rows, 0]]``, also where the rows are dependent."""
     n, p = len(hessian), len(rows)
     system = np.block([[hessian, rows.T], [rows, np.zeros((p, p))]])
     if not np.isfinite(system).all():
@@ -307,7 +296,7 @@ def solved(hessian: Array, rows: Array, right: Array) -> Array:
     else:
         solve = partial(linalg.lu_solve, linalg.lu_factor(shifted))
     found = np.zeros(n + p)
-    for _ in range(REFINEMENTS):  # which take the shift out again
+    for _ in range(REFINEMENTS):  # iterative refinement takes the shift out again
         found += solve(right - system @ found)
     return found
 

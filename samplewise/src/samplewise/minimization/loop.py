@@ -11,7 +11,7 @@ from samplewise.constraints import ViolationStats
 from samplewise.errors import ConfigurationError, finite_number, whole_number
 from samplewise.minimization.inner import (
     EXACT,
-    BottomlessError,
+    UnboundedError,
     descend,
     least_violated,
     polish,
@@ -26,10 +26,10 @@ SADDLE = -1e-7  # relative curvature below which a KKT point is taken for a sadd
 ESCAPES = 5
 RESTORATIONS = 3
 FAILURES = 10
-STALLED = 0.9  # a violation that falls to no less than this share of the last round's does not fall
+STALLED = 0.9  # a violation that stays above this fraction of the last round's has stalled
 # Beyond the maximum, rounding in g times tau is larger than any multiplier.
-GROWING = Geometric(10.0, growth=10.0, maximum=1e10)
-DRIVEN = FeasibilityDriven(10.0, growth=10.0, maximum=1e10, factor=0.5)
+PENALTY_TAUS = Geometric(10.0, growth=10.0, maximum=1e10)
+LAGRANGIAN_TAUS = FeasibilityDriven(10.0, growth=10.0, maximum=1e10, factor=0.5)
 
 
 class MinimizeStatus(enum.Enum):
@@ -84,7 +84,7 @@ class Rounds:
     decay: float = 0.1
     max_rounds: int = 40
     largest_shift: ClassVar[float] = 0.0
-    """What the multipliers that shift the constraints of the next round are kept below."""
+    """Largest multiplier that shifts the constraints of the next round."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, Schedule):
@@ -104,7 +104,7 @@ class Rounds:
 class PenaltyRounds(Rounds):
     """The paper's method (section III): minimise ``P_tau``, let tau grow and eps fall, as Theorem 3 asks."""
 
-    schedule: Schedule = GROWING
+    schedule: Schedule = PENALTY_TAUS
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class LagrangianRounds(Rounds):
     violation does not fall.
     """
 
-    schedule: Schedule = DRIVEN
+    schedule: Schedule = LAGRANGIAN_TAUS
     largest_shift: ClassVar[float] = 1e9  # so that tau can take over
 
 
@@ -132,14 +132,14 @@ class Position:
     rounds: int = 0
     kkt: Kkt | None = None
     """Of ``at`` and ``estimate``, where a round or Newton's method ended there."""
-    fared: ViolationStats | None = None
-    """How the constraints fared in the last round."""
+    stats: ViolationStats | None = None
+    """Violation of the constraints in the last round."""
     history: tuple[MinimizeRound, ...] = ()
     """Of the rounds whose subproblem had a minimum."""
     escapes: int = 0
     """Saddles left."""
     restored: tuple[int, ...] = ()
-    """How long the history was at each restoration: what came before says nothing about progress after it."""
+    """Length of the history at each restoration: progress is judged only by what came after the last."""
     infeasible: bool = False
     """Whether ``at`` is stationary for the squared violation without being feasible."""
 
@@ -177,7 +177,7 @@ class Loop:
         return MinimizeStatus.ITERATION_LIMIT if limit else None
 
     def _repeats(self, history: tuple[MinimizeRound, ...]) -> bool:
-        """Whether neither what a round was asked nor where it ended has changed, so that no more will."""
+        """Whether the last two rounds had the same tau and epsilon and ended alike, so that no more will change."""
         if len(history) < 2:
             return False
         before, last = history[-2:]
@@ -185,13 +185,13 @@ class Loop:
         return (before.tau, before.epsilon) == (last.tau, last.epsilon) and not moved
 
     def step(self, now: Position) -> Position:
-        """One round, and from where the next one starts: its end, beside a saddle, or a restored point."""
+        """One round; the next one starts from its end, beside a saddle, or from a restored point."""
         epsilon = max(0.1 * self.tolerance, self.method.epsilon0 * self.method.decay**now.rounds)
         subproblem = self._penalised(now.shift, now.tau)
         now = replace(now, rounds=now.rounds + 1)
         try:
             at = descend(subproblem, now.at, epsilon, self.max_inner)
-        except BottomlessError:
+        except UnboundedError:
             return replace(now, tau=10.0 * now.tau)
         estimate = self.program.positive(now.shift + now.tau * at.c)
         kkt = self.program.kkt(at, estimate)
@@ -235,7 +235,7 @@ class Loop:
         return replace(now, at=lower, shift=zero, kkt=None, escapes=now.escapes + 1)
 
     def _feasible(self, at: Point) -> Point:
-        """Where no multipliers exist, as at a cusp, the rounds end well outside: the feasible point nearby, if any."""
+        """The feasible point nearby, if any: where no multipliers exist, as at a cusp, the rounds end outside."""
         if self.program.violation(at) > NEARLY_FEASIBLE:
             return at
         found = least_violated(squared_violation(self.program), at, EXACT * self.tolerance, self.max_inner)
@@ -246,14 +246,14 @@ class Loop:
         c, inequality = now.at.c, self.program.inequality
         lacking = np.abs(np.where(inequality, np.minimum(-c, now.estimate / now.tau), c))
         violated = int((lacking > self.tolerance).sum())
-        fared = ViolationStats(len(c), violated, float(lacking.sum()), float(lacking.max(initial=0.0)))
+        stats = ViolationStats(len(c), violated, float(lacking.sum()), float(lacking.max(initial=0.0)))
         # A schedule that counts rounds knows nothing of the factors that closed a subproblem, so tau could fall.
-        tau = max(now.tau, self.method.schedule.following(now.tau, now.rounds, fared, now.fared))
+        tau = max(now.tau, self.method.schedule.following(now.tau, now.rounds, stats, now.stats))
         shift = np.clip(now.estimate, -self.method.largest_shift, self.method.largest_shift)
-        return replace(now, tau=tau, shift=shift, fared=fared)
+        return replace(now, tau=tau, shift=shift, stats=stats)
 
     def _restored(self, now: Position) -> Position:
-        """If the violation stands still while tau grows: at a feasible point, or where it cannot be lowered."""
+        """Where the violation stalls while tau grows: moved to a feasible point, or to one where it cannot fall."""
         recent = [entry.violation for entry in now.history[sum(now.restored[-1:]) :]][-3:]
         stalled = len(recent) == 3 and all(late > STALLED * early for early, late in pairwise(recent))
         if not stalled or recent[-1] <= self.tolerance or len(now.restored) == RESTORATIONS:

@@ -18,9 +18,9 @@ from samplewise.problem import ByContent
 
 Array = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
-MANY = 20  # gradients from which on they are vectorised: what torch loads for that costs half a second, once
+MANY = 20  # more gradients are vectorised: what torch loads for that costs half a second, once
 CHUNK = 256  # gradients computed at once
-NEAR = 0.1  # how far from a point, relative to its size, is near it
+NEAR = 0.1  # distance of the second point where sizes are measured, relative to the size of x
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,58 +67,57 @@ class Point:
     c: Array
     """The inequalities g, then the equalities h."""
     leaf: Tensor
-    """x as a tensor, to which the two below lead back."""
+    """x as a tensor that requires gradients; the two below are computed from it."""
     objective: Tensor
     constraints: Tensor
 
     @cached_property
     def gradient(self) -> Array:
-        return self._slope(self.objective)
+        return self._gradient(self.objective)
 
     @cached_property
     def jacobian(self) -> Array:
         """The gradients of g and h, one row each."""
-        return self._slopes(self.constraints)
+        return self._gradients(self.constraints)
 
     @cached_property
     def sizes(self) -> Array:
         """Largest entry of each gradient, of f, then of g and h."""
         return np.append(np.abs(self.gradient).max(), np.abs(self.jacobian).max(axis=1, initial=0.0))
 
-    def lagrangian(self, multipliers: Array, of_f: float = 1.0) -> Array:
-        """The gradient of ``of_f f + multipliers . c``, by one product with the Jacobian, which is not formed."""
-        return self._slope(self._sum(multipliers, of_f))
+    def lagrangian(self, multipliers: Array, f_weight: float = 1.0) -> Array:
+        """The gradient of ``f_weight f + multipliers . c``, by one product with the Jacobian, which is not formed."""
+        return self._gradient(self._sum(multipliers, f_weight))
 
-    def hessian(self, multipliers: Array, variables: Array, of_f: float = 1.0) -> Array:
-        """Rows of the Hessian of ``of_f f + multipliers . c``, those of the ``variables``, ``(k, n)``."""
-        slope = gradient_of(self._sum(multipliers, of_f), [self.leaf], create_graph=True)
-        return self._slopes(slope[torch.from_numpy(variables)])
+    def hessian(self, multipliers: Array, variables: Array, f_weight: float = 1.0) -> Array:
+        """Rows of the Hessian of ``f_weight f + multipliers . c``, those of the ``variables``, ``(k, n)``."""
+        slope = gradient_of(self._sum(multipliers, f_weight), [self.leaf], create_graph=True)
+        return self._gradients(slope[torch.from_numpy(variables)])
 
-    def _sum(self, multipliers: Array, of_f: float) -> Tensor:
-        return of_f * self.objective + self.constraints @ torch.from_numpy(multipliers).to(self.leaf.device)
+    def _sum(self, multipliers: Array, f_weight: float) -> Tensor:
+        return f_weight * self.objective + self.constraints @ torch.from_numpy(multipliers).to(self.leaf.device)
 
-    def _slope(self, output: Tensor) -> Array:
+    def _gradient(self, output: Tensor) -> Array:
         return _array(gradient_of(output, [self.leaf], retain_graph=True))
 
-    def _slopes(self, outputs: Tensor) -> Array:
+    def _gradients(self, outputs: Tensor) -> Array:
         """The gradient of each output, one row each."""
         if not outputs.requires_grad:
             return np.zeros((len(outputs), len(self.x)))
         if len(outputs) > MANY:
-            # What cannot be vectorised, such as a function with its own backward pass, goes on below.
+            # What cannot be vectorised, such as a function with its own backward pass, is differentiated below.
             with contextlib.suppress(RuntimeError), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of operations that are vectorised by a loop
                 each = torch.eye(len(outputs), dtype=outputs.dtype, device=outputs.device).split(CHUNK)
                 slopes = partial(torch.autograd.grad, outputs, self.leaf, retain_graph=True, is_grads_batched=True)
                 return np.concatenate([_array(slopes(rows, materialize_grads=True)[0]) for rows in each])
-        return np.reshape([self._slope(output) for output in outputs], (-1, len(self.x)))
+        return np.reshape([self._gradient(output) for output in outputs], (-1, len(self.x)))
 
 
 class Program:
     """The arguments of :func:`minimize` as one problem, with each function divided by its size at x0 if ``scaled``.
 
-    Errors call g and h by their names; ``x0``, float64 and within the bounds, gives the shape, the device and the point
-    where everything is checked.
+    ``x0``, float64 and within the bounds, gives the shape, the device and the point where all functions are checked.
     """
 
     def __init__(
@@ -134,9 +133,9 @@ class Program:
         self._functions = list(named.values())
         self.lower, self.upper = (_array(side.flatten()) for side in bounds)
         self._x0, self._inequalities, self.evaluations = x0, len(constraints), 0
-        of_f, *self._shapes = (_checked_shape(name, function, x0) for name, function in named.items())
-        if of_f.numel() != 1:
-            raise MeasureError(f"expected f(x) as a scalar, got the shape {tuple(of_f)}; sum or average it")
+        shape, *self._shapes = (_checked_shape(name, function, x0) for name, function in named.items())
+        if shape.numel() != 1:
+            raise MeasureError(f"expected f(x) as a scalar, got the shape {tuple(shape)}; sum or average it")
         self._sizes = [shape.numel() for shape in self._shapes]
         self.inequality = np.arange(sum(self._sizes)) < sum(self._sizes[: len(constraints)])
         """Which entries of the constraints are inequalities."""
@@ -158,7 +157,7 @@ class Program:
         return Point(x, float(f.detach()), _array(c), leaf, self.f_scale * f[0], c)
 
     def positive(self, values: Array) -> Array:
-        """One value for each constraint, with those of the inequalities cut off below zero."""
+        """One value for each constraint: the positive part for inequalities, as it is for equalities."""
         return np.where(self.inequality, np.maximum(values, 0.0), values)
 
     def violation(self, at: Point) -> float:
@@ -183,12 +182,6 @@ class Program:
         """Largest entry of ``x - project(x - gradient)``, which is zero exactly at a stationary point."""
         return float(np.abs(x - self.project(x - gradient)).max())
 
-    def of_bounds(self, at: Point, multipliers: Array) -> tuple[Array, Array]:
-        """The multipliers of the lower and the upper bounds: the gradient that those of g and h leave."""
-        slope = at.lagrangian(multipliers)
-        lower = np.where(at.x <= self.lower, np.maximum(slope, 0.0), 0.0)
-        return lower, np.where(at.x >= self.upper, np.maximum(-slope, 0.0), 0.0)
-
     def kkt(self, at: Point, multipliers: Array) -> Kkt:
         """The residuals with multipliers of the scaled g and h."""
         f_size, *c_sizes = self.sizes(at)
@@ -202,16 +195,18 @@ class Program:
 
     def own_units(self, at: Point, multipliers: Array) -> Multipliers:
         """The multipliers of the scaled functions as those of the user's, in the shapes that these return."""
-        lower, upper = (torch.from_numpy(side / self.f_scale) for side in self.of_bounds(at, multipliers))
         flat = torch.from_numpy(multipliers * self.c_scale / self.f_scale)
         parts = tuple(part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True))
-        m, shape = self._inequalities, self._x0.shape
-        return Multipliers(parts[:m], parts[m:], lower.view(shape), upper.view(shape))
+        # Of the bounds: the gradient that those of g and h leave.
+        slope, m = at.lagrangian(multipliers) / self.f_scale, self._inequalities
+        lower = np.where(at.x <= self.lower, np.maximum(slope, 0.0), 0.0)
+        upper = np.where(at.x >= self.upper, np.maximum(-slope, 0.0), 0.0)
+        return Multipliers(parts[:m], parts[m:], *(torch.from_numpy(s).view(self._x0.shape) for s in (lower, upper)))
 
 
 @dataclass(frozen=True)
 class Subproblem:
-    """``of_f f + tau/2 sum (weights c + shift)_+^2``, without the cut at zero for equalities.
+    """``f_weight f + tau/2 sum (weights c + shift)_+^2``, without the positive part for equalities.
 
     With weights of one and no shift it is ``P_tau`` of Definition 4, with multipliers / tau as the shift the augmented
     Lagrangian up to a constant, and without f the squared violation.
@@ -221,22 +216,22 @@ class Subproblem:
     tau: float
     shift: Array
     weights: Array
-    of_f: float = 1.0
+    f_weight: float = 1.0
 
     def residuals(self, at: Point) -> Array:
-        """``weights c + shift``, of which a constraint of the subproblem counts the positive part."""
+        """``weights c + shift``."""
         return self.weights * at.c + self.shift
 
     def multipliers(self, at: Point) -> Array:
-        """With which the gradient of ``of_f f + multipliers . c`` is that of the subproblem."""
+        """Those with which the gradient of ``f_weight f + multipliers . c`` is that of the subproblem."""
         return self.tau * self.weights * self.program.positive(self.residuals(at))
 
     def value(self, at: Point) -> float:
         squares = np.square(self.program.positive(self.residuals(at))).sum()
-        return self.of_f * float(at.objective.detach()) + 0.5 * self.tau * float(squares)
+        return self.f_weight * float(at.objective.detach()) + 0.5 * self.tau * float(squares)
 
     def gradient(self, at: Point) -> Array:
-        return at.lagrangian(self.multipliers(at), self.of_f)
+        return at.lagrangian(self.multipliers(at), self.f_weight)
 
 
 def _array(tensor: Tensor) -> Array:

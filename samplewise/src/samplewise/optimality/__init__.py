@@ -1,7 +1,6 @@
 """How near a model is to a KKT point of its constrained problem, and whether its constraints can be met at all."""
 
-from samplewise.optimality.certificate import Certificate, ConstraintCertificate, Cost
-from samplewise.optimality.certify import certify
+from samplewise.optimality.certify import Certificate, ConstraintCertificate, Cost, certify
 from samplewise.optimality.curvature import Curvature
 from samplewise.optimality.feasibility import Infeasibility, find_infeasibility
 from samplewise.optimality.licq import Licq

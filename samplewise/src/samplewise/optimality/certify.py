@@ -1,24 +1,241 @@
 """How near a model is to a KKT point of its constrained problem, on a whole data set."""
 
-import torch
-from torch import nn
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from samplewise.audits.columns import evaluate_all
-from samplewise.constraints import ViolationStats, at_bound
-from samplewise.errors import ConfigurationError, finite_number, whole_number
+import torch
+from torch import Tensor, nn
+
+from samplewise.constraints import Constraint, ViolationStats, at_bound
+from samplewise.errors import ConfigurationError, constraint_named, finite_number, whole_number
 from samplewise.methods import Method
-from samplewise.optimality.certificate import Certificate, ConstraintCertificate
-from samplewise.optimality.curvature import curvature_at
+from samplewise.optimality.curvature import Curvature, curvature_at
 from samplewise.optimality.gradients import eval_mode, gradient_of, twice_differentiable
-from samplewise.optimality.jacobian import Jacobian, drawn, left_out_of, side_by_side
-from samplewise.optimality.licq import check_licq
+from samplewise.optimality.jacobian import Jacobian, drawn, of_shape, side_by_side
+from samplewise.optimality.licq import Licq, check_licq
 from samplewise.optimality.multipliers import NEAR, best_multipliers, estimates
 from samplewise.optimality.scales import measure_scales
-from samplewise.problem import Evaluation, Problem
+from samplewise.problem import ByContent, Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.storage import distributed
 
-CURVED = 1024  # samples that the curvature is measured on
+CURVED = 1024
+"""Samples that the curvature is measured on."""
+TOLERANCE = 1e-2
+"""A residual of at most this counts as zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class ConstraintCertificate(ByContent, ViolationStats):
+    """Violation and multipliers of one constraint. Feasibility is by the true bound, in the measure's units.
+
+    Where the constraint asks for a share, the bounds of as many samples as may violate it are left out of the problem.
+    """
+
+    constraint: Constraint
+    g: Tensor
+    """g_j of every sample as training sees it, ``(N,)`` or ``(N, m)``; the signed residual of an equality. NaN where a
+    sample has no value."""
+    size: float
+    """The scale of g: its change with a tenth of the weights."""
+    tolerance: float
+    """Up to this ``|g|`` counts as zero."""
+    multipliers: Tensor
+    """lambda_j of every sample, of the shape of g; of either sign for an equality, zero where g is NaN."""
+    left_out: Tensor
+    """Mask ``(N,)`` of the samples that may violate it, those of the largest g."""
+    worst_kept: float
+    """Largest violation of the samples that are not left out."""
+
+    @property
+    def binding(self) -> Tensor:
+        """Where the constraint is active or violated, of g's shape: I_+ of Definition 3."""
+        found = ~self.g.isnan() if self.constraint.equality else self.g >= -self.tolerance
+        return found & ~of_shape(self.left_out, self.g)
+
+    @property
+    def active(self) -> int:
+        """Samples whose g is zero up to the tolerance."""
+        near = (self.g.abs() <= self.tolerance) & ~of_shape(self.left_out, self.g)
+        return int(near.view(self.samples, -1).any(1).sum())
+
+    @property
+    def feasibility(self) -> float:
+        """The worst violation of the true bound, of samples that are not left out, relative to g's scale."""
+        return self.worst_kept / self.constraint.scale / self.size if self.worst_kept else 0.0
+
+    @property
+    def complementarity(self) -> float:
+        """Mean of ``|lambda_j g_j|``, in the objective's units; an equality has none."""
+        if self.constraint.equality:
+            return 0.0
+        return float((self.multipliers.double() * self.g).abs().nansum() / self.samples)
+
+    @property
+    def mean_multiplier(self) -> float:
+        """Mean of the multipliers, over the values that there are."""
+        return float(self.multipliers[~self.g.isnan()].double().mean().nan_to_num())
+
+    @property
+    def largest_multiplier(self) -> float:
+        """The largest multiplier by its size."""
+        return float(self.multipliers.abs().max())
+
+    @property
+    def allowance(self) -> str:
+        """How many of the violated samples may violate it, in words; empty if every sample must satisfy it."""
+        return f", {self.violated - self.failed:,} of them allowed" if self.share < 1 else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values, without those of each sample."""
+        counts = ("violated", "failed", "active", "satisfied", "share", "met")
+        sizes = ("size", "tolerance", "mean_violation", "worst", "worst_kept", "feasibility", "complementarity")
+        names = (*counts, *sizes, "largest_multiplier", "mean_multiplier")
+        return {"constraint": str(self.constraint), **{name: getattr(self, name) for name in names}}
+
+
+class Cost(NamedTuple):
+    """What one sample's constraint costs."""
+
+    sample: int
+    constraint: str
+    multiplier: float
+    """lambda_ij, summed over the values of the sample where it has several."""
+    price: float
+    """How much the mean objective falls, to first order, for each unit of the measure that this sample's bound is
+    relaxed: ``lambda_ij / (N scale)``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate(ByContent):
+    """Residuals of the KKT conditions (Definition 1) of problem (3), and E-LICQ (Definition 3), at a model's weights.
+
+    The objective is the mean ``1/N sum_j f_j`` and the Lagrangian ``1/N sum_j (f_j + sum_i lambda_ij g_ij)``, so that
+    the numbers do not grow with the data set and lambda means the same as in the method's loss. Stationarity,
+    feasibility and complementarity are relative: units, and a shift of a measure together with its bound, change none.
+    """
+
+    samples: int
+    parameters: int
+    objective: float
+    stationarity: float
+    """``||grad f + 1/N sum lambda_ij grad g_ij||`` relative to the mean length of the samples' own ``grad f_j``."""
+    complementarity: float
+    """``1/N sum |lambda_ij g_ij|`` relative to what a change of the weights by a tenth does to the objective."""
+    noise: float
+    """Standard error of the mean of the samples' ``grad f_j``, relative as stationarity is."""
+    free: int
+    """How many multipliers were chosen, those of values that are violated or near their bound; the others are zero."""
+    settled: bool
+    """Whether they are the best; else the best that so many passes found."""
+    gradient_size: float
+    """What stationarity is relative to."""
+    objective_size: float
+    """What complementarity is relative to."""
+    constraints: dict[str, ConstraintCertificate]
+    licq: Licq
+    curvature: Curvature | None = None
+    """The second-order condition, where it was asked for."""
+
+    @property
+    def feasibility(self) -> float:
+        """The worst violation of any true bound, relative to the scale of its g; 0 if all hold.
+
+        Samples that may violate a constraint, for its share, do not count.
+        """
+        return max((part.feasibility for part in self.constraints.values()), default=0.0)
+
+    @property
+    def residual(self) -> float:
+        """The largest of stationarity, feasibility and complementarity: 0 at a KKT point."""
+        return max(self.stationarity, self.feasibility, self.complementarity)
+
+    def is_kkt(self, tolerance: float = TOLERANCE) -> bool:
+        """Whether all three are at most ``tolerance`` and no negative curvature was found, where it was asked for."""
+        return self.residual <= tolerance and not (self.curvature and self.curvature.negative)
+
+    def samples_needed(self, tolerance: float = TOLERANCE) -> int | None:
+        """About how many samples would tell whether the point is stationary; None where these do.
+
+        They do not where the mean of the samples' gradients is within two standard errors of zero, while it is small
+        compared with single gradients but not with its own change.
+        """
+        others = max(self.feasibility, self.complementarity)
+        least = min(2.0, tolerance * math.sqrt(self.samples)) * self.noise
+        if others > tolerance or not tolerance < self.stationarity <= least:
+            return None
+        return math.ceil(self.samples * (2 * self.noise / self.stationarity) ** 2)
+
+    @property
+    def multipliers(self) -> dict[str, Tensor]:
+        """The multipliers of every sample by constraint, ``(N,)`` or ``(N, m)``."""
+        return {name: part.multipliers for name, part in self.constraints.items()}
+
+    @property
+    def sentence(self) -> str:
+        """The certificate in one sentence."""
+        near, needed = self.residual <= TOLERANCE, self.samples_needed()
+        if needed is not None:
+            verdict = f"No verdict, cannot be told from {self.samples:,} samples; about {needed:.2g} would be needed"
+        elif near and not self.is_kkt():
+            verdict = f"Stationary to {self.residual:.2g} but no minimum, the Lagrangian curves down along a direction "
+            verdict += "that the constraints allow"
+        else:
+            verdict = f"A KKT point to {self.residual:.2g}" if near else "Not a KKT point"
+        rest = f"stationarity {self.stationarity:.2g}, feasibility {self.feasibility:.2g}, "
+        parts = [f"{verdict}: {rest}complementarity {self.complementarity:.2g}"]
+        if not near and not self.settled:
+            parts.append("the multipliers may not be the best yet")
+        for name, part in self.constraints.items():
+            of = f" of {name}" if len(self.constraints) > 1 else ""
+            broken = f"{part.violated:,} of {self.samples:,} samples violated{of}{part.allowance}"
+            if part.failed:
+                broken += f", worst{' of the others' if part.allowance else ''} by {part.worst_kept:.2g}"
+            parts.append(broken if part.violated else f"all {self.samples:,} samples satisfied{of}")
+        return ", ".join(parts) + "."
+
+    def top(self, k: int = 10, name: str | None = None) -> list[Cost]:
+        """The ``k`` samples whose constraints cost the objective most, by the size of the multiplier, largest first.
+
+        With ``name`` only of this constraint: multipliers of different ones compare only if their scales do.
+        """
+        parts = self.constraints if name is None else {name: constraint_named(name, self.constraints)}
+        costs: list[Cost] = []
+        for key, part in parts.items():
+            values = part.multipliers.reshape(self.samples, -1).sum(1)
+            samples = values.abs().argsort(descending=True, stable=True)[:k]
+            for sample, value in zip(samples.tolist(), values[samples].tolist(), strict=True):
+                costs.append(Cost(sample, key, value, value / (self.samples * part.constraint.scale)))
+        return sorted(costs, key=lambda cost: -abs(cost.multiplier))[:k]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values for strict JSON, without those of each sample."""
+        residuals = ("stationarity", "feasibility", "complementarity", "residual", "free", "settled")
+        others = ("samples", "parameters", "objective", "gradient_size", "objective_size", "noise", "sentence")
+        return {name: getattr(self, name) for name in residuals + others} | {
+            "samples_needed": self.samples_needed(),
+            "constraints": {name: part.to_dict() for name, part in self.constraints.items()},
+            "licq": self.licq.to_dict(),
+            "curvature": self.curvature and self.curvature.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        rows = [
+            ("KKT", f"{'yes' if self.is_kkt() else 'no'}: residual {self.residual:.3g}, the largest of the three"),
+            ("stationarity", f"{self.stationarity:.3g} of the mean |grad f_j| = {self.gradient_size:.3g}"),
+            ("feasibility", f"{self.feasibility:.3g} of the change of g with a tenth of the weights"),
+            ("complementarity", f"{self.complementarity:.3g} of the change of f with them = {self.objective_size:.3g}"),
+        ]
+        for name, part in self.constraints.items():
+            rows += [
+                (name, str(part.constraint)),
+                ("  violation", f"worst {part.worst:.3g}, mean {part.mean_violation:.3g}, {part.satisfied:.2%} hold"),
+                ("  violated / active", f"{part.violated:,} / {part.active:,} of {self.samples:,}{part.allowance}"),
+                ("  multipliers", f"mean {part.mean_multiplier:.3g}, largest {part.largest_multiplier:.3g}"),
+            ]
+        rows += [("E-LICQ", str(self.licq)), *([("curvature", str(self.curvature))] if self.curvature else [])]
+        return "\n".join(f"{left:<20}{right}" for left, right in rows)
 
 
 def certify(
@@ -33,16 +250,14 @@ def certify(
     subset: int | None = None,
     passes: float = 1.0,
     curvature: bool = False,
-    seed: int = 0,
 ) -> Certificate:
     """How near a model, however it was trained, is to a KKT point on ``data``: what Theorem 3 says a run tends to.
 
     Everything is measured in eval mode, which is what ships. The multipliers are those that come nearest to the KKT
-    conditions, over all samples that are violated or near their bound; see
-    :func:`~samplewise.optimality.multipliers.best_multipliers`. Where a constraint asks for a share, the problem is the
-    one without the samples of the largest g, as many as the share allows. Memory grows with the data by the measures, g
-    and lambda of each sample alone. Under several processes every one must call; sharded weights are held whole in each
-    meanwhile, beside a few gradients.
+    conditions, over all samples that are violated or near their bound. Where a constraint asks for a share, the problem
+    is the one without the samples of the largest g, as many as the share allows. Memory grows with the data by the
+    measures, g and lambda of each sample alone. Under several processes every one must call; sharded weights are held
+    whole in each meanwhile, beside a few gradients.
 
     Args:
         problem: what to minimise and what must hold.
@@ -58,7 +273,6 @@ def certify(
             the best ones are found.
         curvature: whether to look for negative curvature too, which tells a saddle from a minimum: up to 20 Hessian
             products on up to 1,024 samples.
-        seed: of the random subsets.
     """
     problem.check_method_over(problem.constraints if method is None else method.constraints)
     whole_number(batch_size, "batch_size", 1)
@@ -73,41 +287,31 @@ def certify(
         if method is not None:
             method.check_samples(length)
             problem = Problem(problem.function, method.as_trained)
-        jacobian = Jacobian(problem, model, feed, device or next(model.parameters()).device, batch_size)
-        weights, parameters = jacobian.weights, jacobian.parameters
-        gradient = gradient_of(torch.zeros(()), weights)  # zeros, to be added to
-
-        def add(evaluation: Evaluation) -> None:
-            loss = evaluation.objective.sum()
-            if method is not None and problem.constraints:
-                parts = jacobian.parts(evaluation.measures)
-                loss = loss + (at_bound(side_by_side(parts)) * estimates(method, parts, evaluation.index)).sum()
-            gradient.add_(gradient_of(loss / length, weights))
-
-        columns = evaluate_all(problem, model, feed, batch_size, jacobian.device, add)
-        distributed.all_sum_(gradient)  # each process added up its own samples
-        jacobian = jacobian.over(columns)
-        generator = torch.Generator().manual_seed(seed)
+        device = device or next(model.parameters()).device
+        jacobian, gradient = _first_pass(Jacobian(problem, model, feed, device, batch_size), method)
+        weights, parameters, columns = jacobian.weights, jacobian.parameters, jacobian.columns
+        generator = torch.Generator().manual_seed(0)
         order = torch.randperm(length, generator=generator)
-        left_out = left_out_of(problem.constraints, columns)
-        scales = measure_scales(jacobian, order, columns, left_out)
+        scales = measure_scales(jacobian, order)
         # What counts as active can have a multiplier.
-        found = best_multipliers(
-            jacobian, columns, method, gradient, scales, left_out, near=max(NEAR, active), passes=passes
-        )
-        parts = []
-        for constraint in problem.constraints:
-            name, values = constraint.name, constraint.of(columns)
-            excess, without, scale = constraint.worst_excess(values), left_out[name], scales.constraints[name]
-            stats, (_, _, worst_kept) = ViolationStats.sums_of(excess), ViolationStats.sums_of(excess[~without])
-            g = constraint.signed_residual(values)
-            multipliers, share = found.multipliers[name].to(g), constraint.share
-            parts.append(
-                ConstraintCertificate(
-                    length, *stats, constraint, g, scale, active * scale, multipliers, without, worst_kept, share=share
-                )
+        found = best_multipliers(jacobian, method, gradient, scales, near=max(NEAR, active), passes=passes)
+        parts = {}
+        for each in problem.constraints:
+            name, excess = each.name, each.worst_excess(each.of(columns))
+            g, scale, left_out = jacobian.parts[name], scales.constraints[name], jacobian.left_out[name]
+            parts[name] = ConstraintCertificate(
+                length,
+                *ViolationStats.sums_of(excess),
+                constraint=each,
+                g=g,
+                size=scale,
+                tolerance=active * scale,
+                multipliers=found.multipliers[name].to(g),
+                left_out=left_out,
+                worst_kept=ViolationStats.sums_of(excess[~left_out])[2],
+                share=each.share,
             )
-        binding = side_by_side({part.constraint.name: part.binding for part in parts})
+        binding = side_by_side({name: part.binding for name, part in parts.items()})
         total = int(binding.sum())
         # Rows of at most 256 MB in float32; 16 MB cost little.
         limit = max(1, min(subset or max(64, min(512, 2**22 // parameters)), 2**26 // parameters))
@@ -116,7 +320,7 @@ def certify(
             chosen = drawn(binding, limit, generator)
             rows = jacobian.rows(chosen) if found.rows is None else found.rows[chosen[found.free]].to(weights[0].dtype)
         bent = curvature_at(jacobian, rows, total, order[:CURVED], found.multipliers) if curvature else None
-    products = sum(part.complementarity for part in parts)
+    products = sum(part.complementarity for part in parts.values())
     return Certificate(
         samples=length,
         parameters=parameters,
@@ -128,7 +332,22 @@ def certify(
         settled=found.settled,
         gradient_size=scales.gradient,
         objective_size=scales.objective,
-        constraints={part.constraint.name: part for part in parts},
+        constraints=parts,
         licq=check_licq(rows, total),
         curvature=bent,
     )
+
+
+def _first_pass(jacobian: Jacobian, method: Method | None) -> tuple[Jacobian, Tensor]:
+    """The Jacobian with the columns of all samples; the Lagrangian's gradient under the method's own multipliers."""
+    gradient, length = gradient_of(torch.zeros(()), jacobian.weights), jacobian.feed.source.length
+
+    def add(evaluation: Evaluation) -> None:
+        loss = evaluation.objective.sum()
+        if method is not None and jacobian.problem.constraints:
+            parts = jacobian.residuals(evaluation.measures)
+            loss = loss + (at_bound(side_by_side(parts)) * estimates(method, parts, evaluation.index)).sum()
+        gradient.add_(gradient_of(loss / length, jacobian.weights))
+
+    whole = jacobian.evaluated(add)
+    return whole, distributed.all_sum_(gradient)  # each process added up its own samples

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from samplewise.optimality.gradients import curve_along, suppress_but_memory
+from samplewise.constraints import at_bound
+from samplewise.optimality.gradients import gradient_of, suppress_but_memory
 from samplewise.optimality.jacobian import Jacobian, side_by_side
 
 FLAT = 1e-3
@@ -45,6 +46,7 @@ class Curvature:
         return f"{verdict}, {self.smallest:.3g} to {self.largest:.3g} on {self.samples:,} samples"
 
     def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values."""
         return {**asdict(self), "negative": self.negative}
 
 
@@ -58,30 +60,31 @@ def curvature_at(
     pieces = index.split(jacobian.batch_size)
     batches = list(jacobian.read(pieces))  # once for all products
 
+    @torch.enable_grad()
     def product(direction: Tensor) -> Tensor:
+        """The Hessian of the Lagrangian, which is never formed, times a vector ``(n,)``."""
         total = torch.zeros(len(direction), dtype=torch.float64)
         for few, batch in zip(pieces, batches, strict=True):
-            with torch.enable_grad():
-                evaluation = jacobian.problem.evaluate(jacobian.model, batch)
-                loss = evaluation.objective.sum()
-                if multipliers:
-                    g = jacobian.values(evaluation.measures)
-                    loss = loss + (g * prices[few].to(g)).sum()
-                total += curve_along(loss / len(index), weights, direction)
+            evaluation = jacobian.problem.evaluate(jacobian.model, batch)
+            loss = evaluation.objective.sum()
+            if multipliers:
+                g = at_bound(jacobian.values(evaluation.measures))
+                loss = loss + (g * prices[few].to(g)).sum()
+            slope = gradient_of(loss / len(index), weights, create_graph=True)
+            total += gradient_of(slope @ direction.to(slope), weights).cpu().double()
         return total
 
-    found = Curvature(why_not="the model cannot be differentiated twice")
     with suppress_but_memory(RuntimeError):
-        found = least_curvature(product, rows, len(index))
-    return found
+        return least_curvature(product, rows, len(index))
+    return Curvature(why_not="the model cannot be differentiated twice")
 
 
 def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples: int) -> Curvature:
     """A Lanczos run in the null space of the gradients ``active``, ``(K, n)``, of the active constraints.
 
-    ``product`` is the Hessian of the Lagrangian on so many ``samples``, times a vector ``(n,)``. The extremes of a
-    Lanczos run are curvatures along directions it has met: they lie within the true ones, so a negative one is certain.
-    An eigenvalue solver would go on until it has converged, which for a network takes far longer than the sign needs.
+    The extremes of a Lanczos run are curvatures along directions it has met: they lie within the true ones, so a
+    negative one is certain. An eigenvalue solver would go on until it has converged, which for a network takes far
+    longer than the sign needs.
     """
     parameters = active.shape[1]
     lengths = active.norm(dim=1, keepdim=True)
@@ -107,8 +110,7 @@ def least_curvature(product: Callable[[Tensor], Tensor], active: Tensor, samples
         met.append(vector / length)
         vector = within(product(met[-1]))
         tridiagonal[step, step] = vector @ met[-1]
-        for _ in range(2):  # once more, against rounding
-            for other in met:
-                vector = vector - (vector @ other) * other
+        for other in met * 2:  # twice, against rounding
+            vector = vector - (vector @ other) * other
     found = torch.linalg.eigvalsh(tridiagonal[: len(met), : len(met)])
     return Curvature(samples, float(found[0]), float(found[-1]))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit, ConstraintAudit
-from samplewise.audits.columns import check_given, evaluate_all
+from samplewise.audits.columns import check_given
 from samplewise.constraints import at_bound
 from samplewise.errors import NotFiniteError, whole_number
 from samplewise.optimality.gradients import eval_mode, gradient_of, put_back
 from samplewise.optimality.jacobian import Jacobian, drawn, left_out_of, of_shape, side_by_side
 from samplewise.optimality.scales import root_mean_square
-from samplewise.problem import Problem
+from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.storage import distributed
 
@@ -31,7 +31,7 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class Infeasibility:
-    """What is left of the violations if the objective is left out: can all constraints be met, from these weights?
+    """What is left of the violations without the objective: can all constraints be met, from these weights?
 
     A local statement: far from here other weights may meet them all.
     """
@@ -82,11 +82,10 @@ def find_infeasibility(
     with eval_mode(model):
         jacobian = Jacobian(problem, model, source_of(data), device, batch_size)
         shared = [each for each in problem.constraints if each.share < 1]
-        columns = evaluate_all(problem, model, jacobian.feed, batch_size, device) if shared else {}
-        left_out = left_out_of(shared, columns)
+        left_out = left_out_of(shared, jacobian.evaluated().columns) if shared else {}
         with put_back(jacobian.weights):
             best = _search(jacobian, evaluations, left_out)
-            found, left = _judge(jacobian, best, left_out), 2 * evaluations - best.evaluations
+            found, left = _judge(best, left_out), 2 * evaluations - best.evaluations
             for number in range(1, RESTARTS + 1):
                 if not found.is_infeasible or left < 1:
                     break
@@ -95,7 +94,7 @@ def find_infeasibility(
                     again = _search(jacobian, min(left, evaluations), left_out)
                     left -= again.evaluations
                     if again.value < best.value:
-                        best, found = again, _judge(jacobian, again, left_out)
+                        best, found = again, _judge(again, left_out)
     return found
 
 
@@ -107,8 +106,8 @@ class _End:
     gradient: float
     """Its length."""
     weights: list[Tensor]
-    columns: dict[str, Tensor]
-    """Of all samples there."""
+    jacobian: Jacobian
+    """With the columns of all samples there."""
     evaluations: int = 0
     stalled: bool = False
 
@@ -120,7 +119,7 @@ class _Enough(Exception):
 def _search(jacobian: Jacobian, evaluations: int, left_out: Mapping[str, Tensor]) -> _End:
     """Move the weights to the least mean squared violation that is found."""
     problem, weights, length = jacobian.problem, jacobian.weights, jacobian.feed.source.length
-    best = _End(math.inf, math.inf, [], {})
+    best = _End(math.inf, math.inf, [], jacobian)
     lowest: list[float] = []  # so far, at each evaluation
 
     def stalled() -> bool:
@@ -135,20 +134,17 @@ def _search(jacobian: Jacobian, evaluations: int, left_out: Mapping[str, Tensor]
         if len(lowest) == evaluations or stalled():  # within a line search, which has no limit of its own
             raise _Enough
         total = gradient_of(torch.zeros(()), weights)
-        columns = evaluate_all(
-            problem,
-            jacobian.model,
-            jacobian.feed,
-            jacobian.batch_size,
-            jacobian.device,
-            lambda evaluation: total.add_(gradient_of(squares(evaluation.measures, evaluation.index), weights)),
-        )
+
+        def add(evaluation: Evaluation) -> None:
+            total.add_(gradient_of(squares(evaluation.measures, evaluation.index), weights))
+
+        here = jacobian.evaluated(add)
         parts = distributed.all_sum_(total).split([weight.numel() for weight in weights])
         for weight, part in zip(weights, parts, strict=True):
             weight.grad = part.view_as(weight)
-        value = float(squares({name: each.double() for name, each in columns.items()}))
+        value = float(squares({name: each.double() for name, each in here.columns.items()}))
         if value < best.value:
-            best = _End(value, float(total.double().norm()), [each.detach().clone() for each in weights], columns)
+            best = _End(value, float(total.double().norm()), [each.detach().clone() for each in weights], here)
         lowest.append(best.value)
         return value
 
@@ -172,17 +168,17 @@ def _search(jacobian: Jacobian, evaluations: int, left_out: Mapping[str, Tensor]
     return replace(best, evaluations=len(lowest), stalled=over or stalled())
 
 
-def _judge(jacobian: Jacobian, end: _End, left_out: Mapping[str, Tensor]) -> Infeasibility:
+def _judge(end: _End, left_out: Mapping[str, Tensor]) -> Infeasibility:
     """What is left where the search ended, at the model's weights."""
-    columns = end.columns
-    audit = Audit(columns[""], columns, jacobian.problem.constraints)
+    columns, problem = end.jacobian.columns, end.jacobian.problem
+    audit = Audit(columns[""], columns, problem.constraints)
     violators = {name: _violators(part, left_out) for name, part in audit.items()}
-    violation = _violations(jacobian.problem, columns, left_out)
+    violation = _violations(problem, columns, left_out)
     violated = violation != 0
     if not any(violators.values()) or not bool(violated.any()):
         return Infeasibility(0.0, 0.0, violators)
     chosen = drawn(violated, ROWS, torch.Generator().manual_seed(0))
-    lengths = violation[chosen].abs() * jacobian.over(columns).rows(chosen).double().norm(dim=1)
+    lengths = violation[chosen].abs() * end.jacobian.rows(chosen).double().norm(dim=1)
     more = int(violated.sum()) / len(lengths)  # for each that was drawn
     whole, apart = float(lengths.sum()) * more, math.sqrt(float(lengths.square().sum()) * more)
     left = end.gradient * len(columns[""])

@@ -1,8 +1,7 @@
-"""Derivatives with respect to a model's weights: of a batch, of single samples, along a direction."""
+"""Derivatives with respect to a model's weights: of a batch, and of single samples."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,13 +19,14 @@ Read = Callable[[Sequence[Tensor]], Iterable[Any]]
 Reduction = Callable[[Evaluation, Tensor], Tensor]
 """The scalar to differentiate, from the evaluation of one sample and its row of further values."""
 CHUNK = 32  # samples whose gradients are computed at once, if a batch may be as large
+OUT_OF_MEMORY = ("out of memory", "allocate memory", "not enough memory")  # the CPU's allocator has no error type
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that are trained, by name; those that are shared out must be whole, see :func:`eval_mode`."""
+    """The weights that are trained, by name; sharded ones must be gathered, see :func:`eval_mode`."""
     found: dict[str, Tensor] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if has_shards(model):  # whose gradients PyTorch would say are zero
-        raise ConfigurationError("expected a model that each process holds whole, got one whose weights are shared out")
+        raise ConfigurationError("expected a model that each process holds whole, got one whose weights are sharded")
     if not found:
         raise ConfigurationError("the model has no parameters that require gradients: nothing to differentiate")
     return found
@@ -47,8 +47,7 @@ def suppress_but_memory(*errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        told = ("out of memory", "allocate memory", "not enough memory")  # the CPU's allocator has no type of its own
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in told):
+        if isinstance(error, MemoryError) or any(told in str(error) for told in OUT_OF_MEMORY):
             raise
 
 
@@ -90,34 +89,6 @@ def entry(values: Tensor, place: Tensor) -> Tensor:
     return (flat * (torch.arange(len(flat), device=flat.device) == place.to(flat.device))).sum()
 
 
-def curve_along(loss: Tensor, weights: Sequence[Tensor], direction: Tensor) -> Tensor:
-    """The Hessian of a scalar times ``direction``, both ``(n,)`` float64 on the CPU: the Hessian is never formed."""
-    first = gradient_of(loss, weights, create_graph=True)
-    return gradient_of(first @ direction.to(first), weights).cpu().double()
-
-
-def change_along(values: Tensor, weights: Sequence[Tensor], direction: Tensor) -> Tensor:
-    """How fast each of ``values`` changes as the weights move along ``direction`` ``(n,)``.
-
-    By differentiating a gradient, as for curvature: forward differentiation is hardly faster and knows fewer models.
-    """
-    prices = torch.zeros_like(values, requires_grad=True)
-    pulled = gradient_of((values * prices).sum(), weights, create_graph=True)
-    return gradient_of(pulled @ direction.to(pulled), [prices]).view_as(values)
-
-
-class _Evaluated(nn.Module):
-    """The problem as a module around the model, so that torch.func can put other weights in."""
-
-    def __init__(self, problem: Problem, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.problem = problem
-
-    def forward(self, batch: Any) -> Evaluation:
-        return self.problem.evaluate(self.model, batch)
-
-
 def per_sample_gradients(
     problem: Problem,
     model: nn.Module,
@@ -144,7 +115,7 @@ def per_sample_gradients(
             return gradient_of(reduction(problem.evaluate(model, batch), row), weights).unsqueeze(0)
 
     for few, batch in zip(pieces, read(pieces), strict=True):
-        leaves, rows = pytree.tree_leaves(batch), extra[count : count + len(few)]
+        (leaves, layout), rows = pytree.tree_flatten(batch), extra[count : count + len(few)]
         if not all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == len(few) for leaf in leaves):
             break
         found = None
@@ -154,7 +125,8 @@ def per_sample_gradients(
                 found = _vectorised(problem, model, batch, rows, reduction)
         if found is None:
             together = False
-            ones = (pytree.tree_map(partial(_one, number), batch) for number in range(len(few)))
+            singles = zip(*(leaf.split(1) for leaf in leaves), strict=True)
+            ones = (pytree.tree_unflatten(each, layout) for each in singles)
             found = torch.cat([alone(one, row) for one, row in zip(ones, rows, strict=True)])
         done.append(found)
         count += len(few)
@@ -164,8 +136,15 @@ def per_sample_gradients(
     return done[0] if len(done) == 1 else torch.cat(done)
 
 
-def _one(number: int, leaf: Tensor) -> Tensor:
-    return leaf[number : number + 1]
+class _Evaluated(nn.Module):
+    """The problem as a module around the model, so that torch.func can put other weights in."""
+
+    def __init__(self, problem: Problem, model: nn.Module) -> None:
+        super().__init__()
+        self.problem, self.model = problem, model
+
+    def forward(self, batch: Any) -> Evaluation:
+        return self.problem.evaluate(self.model, batch)
 
 
 def _vectorised(problem: Problem, model: nn.Module, batch: Any, extra: Tensor, reduction: Reduction) -> Tensor:

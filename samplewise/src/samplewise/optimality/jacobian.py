@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+from samplewise.audits.columns import Visit, evaluate_all
 from samplewise.constraints import Constraint, at_bound
-from samplewise.optimality.gradients import CHUNK, change_along, entry, gradient_of, per_sample_gradients, trainable
+from samplewise.optimality.gradients import CHUNK, entry, gradient_of, per_sample_gradients, trainable
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Feed, InMemory, to_device
 from samplewise.storage import distributed
@@ -48,10 +50,10 @@ def drawn(mask: Tensor, limit: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Jacobian:
-    """The gradients of the M values of each of N samples that have a multiplier, ``(N M, n)``.
+    """The gradients ``(N M, n)`` of the M values of each of N samples that multipliers belong to.
 
-    A product with its transpose is a backward pass over the samples that take part, one with it differentiates that.
-    Under several processes each takes a part of the samples, and all get the whole. The model is in evaluation mode.
+    A product with the transpose is a backward pass over the samples; one with the matrix differentiates that pass.
+    Under several processes each takes a part of the samples and all get the whole. The model is in evaluation mode.
     """
 
     problem: Problem
@@ -59,24 +61,16 @@ class Jacobian:
     feed: Feed
     device: torch.device
     batch_size: int
-    widths: Mapping[str, int] = field(default_factory=dict)
-    """How many values a sample has at most for each constraint, where that is known."""
+    columns: dict[str, Tensor] = field(default_factory=dict)
+    """Objective (under the empty name) and measures of all samples, once they are known."""
     cached: Sequence[tuple[Tensor, Any]] | None = None
     """Batches with their sample numbers, where they are kept; products are over these samples only."""
 
-    def over(self, columns: Mapping[str, Tensor]) -> Self:
-        """The same with the widths of the ``columns`` of all samples."""
-        return replace(self, widths={name: part[0].numel() for name, part in self.parts(columns).items()})
-
-    def read(self, pieces: Sequence[Tensor]) -> Iterator[Any]:
-        """The samples of each of ``pieces`` as a batch, where the model is."""
-        return (to_device(batch, self.device) for batch in self.feed.source.batches(pieces))
-
-    @property
+    @cached_property
     def weights(self) -> list[Tensor]:
         return list(trainable(self.model).values())
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """n, the number of trained weights."""
         return sum(weight.numel() for weight in self.weights)
@@ -86,37 +80,58 @@ class Jacobian:
         """How many gradients of single samples are computed together: their graph is that of a batch."""
         return min(self.batch_size, max(CHUNK, ROOM // self.parameters))
 
-    def parts(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The values that each constraint's multipliers belong to: g, or of an equality the signed value."""
+    @cached_property
+    def parts(self) -> dict[str, Tensor]:
+        """The residuals of all samples by constraint, ``(N,)`` or ``(N, m)``; NaN where a sample has no value."""
+        return self.residuals(self.columns)
+
+    @cached_property
+    def left_out(self) -> dict[str, Tensor]:
+        """See :func:`left_out_of`."""
+        return left_out_of(self.problem.constraints, self.columns)
+
+    def evaluated(self, visit: Visit | None = None) -> Self:
+        """The same with the columns of all samples; ``visit`` gets the evaluation of each batch, with its graph."""
+        columns = evaluate_all(self.problem, self.model, self.feed, self.batch_size, self.device, visit)
+        return replace(self, columns=columns)
+
+    def residuals(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What each constraint's multipliers belong to: g, or the signed residual of an equality."""
         return {each.name: each.signed_residual(each.of(measures)) for each in self.problem.constraints}
 
     def values(self, measures: Mapping[str, Tensor]) -> Tensor:
-        """All of these, ``(B, M)``: zero, and without a gradient, where a sample has no value."""
-        found = {}
-        for name, part in self.parts(measures).items():
-            rows = at_bound(part).reshape(len(part), -1)
-            # A batch may be narrower than the widest of all.
-            found[name] = functional.pad(rows, (0, self.widths.get(name, rows.shape[1]) - rows.shape[1]))
+        """All residuals, ``(B, M)``; NaN where a sample has no value, or a batch is narrower than the widest of all."""
+        found = {name: part.reshape(len(part), -1) for name, part in self.residuals(measures).items()}
+        if self.columns:
+            widths = {name: part[0].numel() for name, part in self.parts.items()}
+            found = {k: functional.pad(v, (0, widths[k] - v.shape[1]), value=torch.nan) for k, v in found.items()}
         return side_by_side(found)
 
+    def read(self, pieces: Sequence[Tensor]) -> Iterator[Any]:
+        """The samples of each of ``pieces`` as a batch, where the model is."""
+        return (to_device(batch, self.device) for batch in self.feed.source.batches(pieces))
+
+    @torch.enable_grad()
     def combined(self, multipliers: Tensor) -> Tensor:
         """The sum of all gradients times their ``multipliers`` ``(N, M)``, a vector ``(n,)``."""
-        weights = self.weights
-        total = gradient_of(torch.zeros(()), weights)
+        total = gradient_of(torch.zeros(()), self.weights)
         for index, batch in self._batches(multipliers.any(1)):
-            with torch.enable_grad():
-                values = self.values(self.problem.evaluate(self.model, batch).measures)
-                total += gradient_of((values * multipliers[index].to(values)).sum(), weights)
+            values = self._enforced(self.problem.evaluate(self.model, batch))
+            total += gradient_of((values * multipliers[index].to(values)).sum(), self.weights)
         return distributed.all_sum_(total)
 
+    @torch.enable_grad()
     def along(self, direction: Tensor, taken: Tensor) -> Tensor:
-        """How fast each value changes along ``direction`` ``(n,)``, ``(N, M)``; zero for samples not ``taken``."""
-        weights = self.weights
+        """How fast each value changes along ``direction`` ``(n,)``, ``(N, M)``; zero for samples not ``taken``.
+
+        By differentiating a gradient: forward differentiation is hardly faster and knows fewer models.
+        """
         found = torch.zeros(taken.shape, dtype=torch.float64)
         for index, batch in self._batches(taken.any(1)):
-            with torch.enable_grad():
-                values = self.values(self.problem.evaluate(self.model, batch).measures)
-                found[index] = change_along(values, weights, direction).cpu().double()
+            values = self._enforced(self.problem.evaluate(self.model, batch))
+            prices = torch.zeros_like(values, requires_grad=True)
+            pulled = gradient_of((values * prices).sum(), self.weights, create_graph=True)
+            found[index] = gradient_of(pulled @ direction.to(pulled), [prices]).view_as(values).cpu().double()
         return distributed.all_sum_(found)
 
     def rows(self, mask: Tensor) -> Tensor:
@@ -126,7 +141,7 @@ class Jacobian:
             return torch.zeros(0, self.parameters, dtype=self.weights[0].dtype)
 
         def value(evaluation: Evaluation, column: Tensor) -> Tensor:
-            return entry(self.values(evaluation.measures), column)
+            return entry(self._enforced(evaluation), column)
 
         at_once = self.at_once
         return per_sample_gradients(self.problem, self.model, self.read, samples, columns, value, at_once=at_once).cpu()
@@ -142,6 +157,10 @@ class Jacobian:
                 return self  # by its first batch, as a rule: so that no memory is taken in vain
             kept.append((index, batch))
         return replace(self, cached=kept)
+
+    def _enforced(self, evaluation: Evaluation) -> Tensor:
+        """The values ``(B, M)`` with 0, which has no gradient, where there is none."""
+        return at_bound(self.values(evaluation.measures))
 
     def _batches(self, chosen: Tensor) -> Iterator[tuple[Tensor, Any]]:
         if self.cached is not None:

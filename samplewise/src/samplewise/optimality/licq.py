@@ -44,6 +44,7 @@ class Licq:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values."""
         return {**asdict(self), "holds": self.holds}
 
 

@@ -20,6 +20,7 @@ CHEAP = 2**14
 """Evaluations of single samples that cost little, whatever the size of the data set."""
 LARGE = 1e30
 """No multiplier is larger."""
+Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,60 +48,53 @@ def estimates(method: Method | None, parts: Mapping[str, Tensor], index: Tensor 
 
 
 def best_multipliers(
-    jacobian: Jacobian,
-    columns: Mapping[str, Tensor],
-    method: Method | None,
-    gradient: Tensor,
-    scales: Scales,
-    left_out: Mapping[str, Tensor],
-    *,
-    near: float,
-    passes: float,
+    jacobian: Jacobian, method: Method | None, gradient: Tensor, scales: Scales, *, near: float, passes: float
 ) -> Found:
     """The multipliers of least stationarity s and complementarity c together, ``s^2 + c^2``.
 
     They are at least zero, of either sign for an equality, and zero where a sample is within its bound by more than
-    ``near`` of g's scale or is ``left_out``. ``gradient`` is that of the Lagrangian under the method's own multipliers.
+    ``near`` of g's scale or is left out. ``gradient`` is that of the Lagrangian under the method's own multipliers.
+    Products with gradients that are not held are passes over the samples, of which there may be as many as ``passes``
+    allow.
     """
-    parts, length = jacobian.parts(columns), len(columns[""])
-    none = torch.zeros(side_by_side(parts).shape, dtype=torch.bool)
+    parts = jacobian.parts
+    g, widths = side_by_side(parts), [part[0].numel() for part in parts.values()]
     if not parts or not scales.gradient:
-        zeros = {name: torch.zeros_like(g) for name, g in parts.items()}
-        return Found(zeros, gradient / (scales.gradient or 1.0), none, True, None)
-    constraints = {each.name: each for each in jacobian.problem.constraints}
+        zeros = {name: torch.zeros_like(part) for name, part in parts.items()}
+        return Found(zeros, gradient / (scales.gradient or 1.0), torch.zeros_like(g, dtype=torch.bool), True, None)
 
-    def matrix(entries: Callable[[Constraint, Tensor], Tensor]) -> Tensor:
-        return side_by_side({name: entries(constraints[name], g).double() for name, g in parts.items()})
+    def by_value(number: Callable[[Constraint], float]) -> Tensor:
+        """A number of each constraint, repeated for each of its values, ``(M,)``."""
+        numbers = [float(number(each)) for each in jacobian.problem.constraints]
+        return torch.tensor(numbers, dtype=torch.float64).repeat_interleave(torch.tensor(widths)).to(g)
 
-    def free(each: Constraint, g: Tensor) -> Tensor:
-        within = ~g.isnan() if each.equality else g >= -near * scales.constraints[each.name]
-        return within & ~of_shape(left_out[each.name], g)
-
-    def slack(each: Constraint, g: Tensor) -> Tensor:
-        flat = each.equality or not scales.objective
-        return torch.zeros_like(g) if flat else g.abs() * (scales.gradient / scales.objective)
-
-    taken = matrix(free) > 0
-    equality = matrix(lambda each, g: torch.full_like(g, float(each.equality))) > 0
-    whole = length * scales.gradient  # from the multiplier of a relative gradient to that of the mean
-    start = estimates(method, parts, torch.arange(length)).double() / whole
-    inside = torch.where(taken, torch.where(equality, start, start.clamp_min(0.0)), 0.0)
-    gradient = gradient / scales.gradient + jacobian.combined(inside - start)
+    equality = by_value(lambda each: each.equality) > 0
+    reach = by_value(lambda each: near * scales.constraints[each.name])
+    unit = by_value(lambda each: 1 / (scales.constraints[each.name] or 1.0))  # so that steps compare
+    left_out = side_by_side({name: of_shape(mask, parts[name]) for name, mask in jacobian.left_out.items()})
+    taken = torch.where(equality, ~g.isnan(), g >= -reach) & ~left_out
+    slack = torch.where(equality, 0.0, g.abs() * (scales.gradient / scales.objective if scales.objective else 0.0))
+    whole = len(g) * scales.gradient  # from the multiplier of a relative gradient to that of the mean
+    start = estimates(method, parts, torch.arange(len(g))).double() / whole
+    found = torch.where(taken, torch.where(equality, start, start.clamp_min(0.0)), 0.0)
+    gradient = gradient / scales.gradient + jacobian.combined(found - start)
     settled, rows = True, None
     if bool(taken.any()):
-        # A step of the same length in each constraint's own unit.
-        unit = matrix(lambda each, g: torch.full_like(g, 1 / (scales.constraints[each.name] or 1.0)))[taken]
-        rows = held_rows(jacobian, taken)
+        rows = _held_rows(jacobian, taken)
+        onto, along, affordable = _products(jacobian, taken, rows)
+        cost = 2 * int(taken.any(1).sum())
+        limit = max(2, int(passes * len(g)) // cost, min(100, CHEAP // cost), affordable)
+        signed, units = (each.expand_as(g)[taken] for each in (equality, unit.double()))
         x, gradient, settled = bounded_least_squares(
-            jacobian, taken, rows, gradient, inside[taken], equality[taken], unit, matrix(slack)[taken], passes
+            onto, along, gradient, found[taken], signed, units, slack[taken].double(), limit
         )
-        inside = inside.masked_scatter(taken, x)
-    own = (inside * whole).split([g[0].numel() for g in parts.values()], dim=1)
-    multipliers = {name: part.reshape(g.shape) for (name, g), part in zip(parts.items(), own, strict=True)}
+        found = found.masked_scatter(taken, x)
+    own = (found * whole).split(widths, dim=1)
+    multipliers = {name: each.reshape(part.shape) for (name, part), each in zip(parts.items(), own, strict=True)}
     return Found(multipliers, gradient, taken, settled, rows)
 
 
-def held_rows(jacobian: Jacobian, taken: Tensor) -> Tensor | None:
+def _held_rows(jacobian: Jacobian, taken: Tensor) -> Tensor | None:
     """The rows that are ``taken`` ``(N, M)`` in float64, ``(K, n)``; None where they are too many or too long."""
     count, parameters = int(taken.sum()), jacobian.parameters
     if count > CHEAP or count * parameters > ROOM:
@@ -113,39 +107,38 @@ def held_rows(jacobian: Jacobian, taken: Tensor) -> Tensor | None:
     return distributed.all_sum_(rows.to(jacobian.device)).cpu() if distributed.replicas() > 1 else rows
 
 
+def _products(jacobian: Jacobian, taken: Tensor, rows: Tensor | None) -> tuple[Product, Product, int]:
+    """``x @ rows`` and ``rows @ vector`` for the values that are ``taken``; and how many of them are cheap."""
+    if rows is not None:
+        return rows.T.__matmul__, lambda vector: rows @ vector.cpu().double(), min(5000, 2**31 // rows.numel())
+    cached = jacobian.caching(taken.any(1))
+
+    def onto(x: Tensor) -> Tensor:
+        return cached.combined(torch.zeros(taken.shape, dtype=x.dtype).masked_scatter(taken, x))
+
+    return onto, lambda vector: cached.along(vector, taken)[taken], 0
+
+
 def bounded_least_squares(
-    jacobian: Jacobian,
-    taken: Tensor,
-    rows: Tensor | None,
+    onto: Product,
+    along: Product,
     gradient: Tensor,
     start: Tensor,
     signed: Tensor,
     unit: Tensor,
     slack: Tensor,
-    passes: float,
+    limit: int,
 ) -> tuple[Tensor, Tensor, bool]:
     """The x ``(K,)`` of least ``||gradient + (x - start) @ rows||^2 + (slack . x)^2``, ``x >= 0`` where not ``signed``.
 
-    By scipy's L-BFGS-B over the K values that are ``taken``, with x in units of ``unit``. Products with ``rows`` are
-    cheap; without them each is a pass over the samples, of which there may be as many as ``passes`` allow.
+    By scipy's L-BFGS-B with x in units of ``unit``, in at most ``limit`` evaluations of both products.
 
     Returns:
-        x; the gradient under it; whether x is the best, or only the best that the passes allowed, or only ``start``
-        where the model cannot be differentiated twice.
+        x; the gradient under it; whether x is the best, or only the best within the limit, or only ``start`` where the
+        model cannot be differentiated twice.
     """
     from scipy.optimize import Bounds, minimize  # here, so that importing the library stays quick
 
-    if rows is not None:
-        onto: Callable[[Tensor], Tensor] = rows.T.__matmul__
-        along: Callable[[Tensor], Tensor] = lambda vector: rows @ vector.cpu().double()  # noqa: E731
-        affordable = min(5000, 2**31 // rows.numel())
-    else:
-        cached = jacobian.caching(taken.any(1))
-        onto = lambda x: cached.combined(torch.zeros(taken.shape, dtype=x.dtype).masked_scatter(taken, x))  # noqa: E731
-        along = lambda vector: cached.along(vector, taken)[taken]  # noqa: E731
-        affordable = 0
-    cost = 2 * int(taken.any(1).sum())
-    limit = max(2, int(passes * len(taken)) // cost, min(100, CHEAP // cost), affordable)
     bias, x0, origin = slack * unit, start / unit, gradient
 
     def slope_at(gradient: Tensor, x: Tensor) -> Tensor:
@@ -177,14 +170,8 @@ def bounded_least_squares(
 
     # Finite bounds: only then does the first step have length one.
     high = LARGE / unit / step
-    low = torch.where(signed, -high, 0.0)
-    minimize(
-        misfit,
-        (x0 / step).numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=Bounds(low.numpy(), high.numpy()),
-        options={"maxfun": limit, "maxiter": limit, "ftol": 1e-11, "gtol": 1e-9},
-    )
+    options: Any = {"maxfun": limit, "maxiter": limit, "ftol": 1e-11, "gtol": 1e-9}
+    bounds = Bounds(torch.where(signed, -high, 0.0).numpy(), high.numpy())
+    minimize(misfit, (x0 / step).numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     _, x, gradient = best
     return x * unit, gradient, evaluations < limit

@@ -2,14 +2,13 @@
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from samplewise.constraints import Constraint
 from samplewise.optimality.gradients import gradient_of, per_sample_gradients, put_back
 from samplewise.optimality.jacobian import Jacobian
 from samplewise.problem import Evaluation
@@ -17,7 +16,7 @@ from samplewise.problem import Evaluation
 CHANGE = 0.1
 """The weights are changed by this fraction of their size, to see what that does to a quantity."""
 PROBED = 2**12
-"""Samples that this is evaluated on; all if there are no more."""
+"""Samples that this is evaluated on, at most."""
 GRADIENTS = 64
 """Samples whose own gradients are measured."""
 NOISY = 10.0
@@ -45,19 +44,16 @@ class Scales:
     """Median change of g_ij over the samples that are beyond their bound or within reach of it."""
 
 
-def measure_scales(
-    jacobian: Jacobian, order: Tensor, columns: Mapping[str, Tensor], left_out: Mapping[str, Tensor]
-) -> Scales:
-    """The scales at the model's weights, from the ``columns`` of all samples and the first of them in random ``order``.
+def measure_scales(jacobian: Jacobian, order: Tensor) -> Scales:
+    """The scales at the model's weights, from the first samples in random ``order``.
 
-    The model is in evaluation mode. Samples that a constraint has ``left_out`` do not count: they may be as far off as
-    they like.
+    Samples that a constraint leaves out do not count: they may be as far off as they like.
     """
     steps, index = _steps(jacobian.weights), order[:PROBED]
-    here, there, changed = _mean_gradients(jacobian, steps, index)
+    here, there, objectives, values = _mean_gradients(jacobian, steps, index)
     length, error = _lengths(jacobian, steps, order[:GRADIENTS])
     sizes = torch.cat([step.flatten() for step in steps]).double().cpu()
-    moved = changed[""] - columns[""][index].double()
+    moved = objectives - jacobian.columns[""][index].double()
     moved = moved[moved.isfinite()]  # weights so far from those that were trained may overflow
     # Whichever way each weight goes, so that no chance in the signs makes it small.
     first = float((here * sizes).norm())
@@ -66,12 +62,15 @@ def measure_scales(
         objective = min(float(moved.abs().mean()), NOISY * max(first, abs(float(moved.mean()))))
     turned = float((there - here).norm())
     whole = max(float(here.norm()), turned) if math.isfinite(turned) else math.inf
-    constraints = {}
-    for each in jacobian.problem.constraints:
-        kept = ~left_out[each.name]
-        g, own = each.signed_residual(each.of(columns)), kept[index]
-        change = _change_near(each, g[index][own].double(), changed[each.name][own])
-        constraints[each.name] = change or _median(g[kept].double().abs())
+    constraints, parts = {}, jacobian.parts
+    changed = values.split([part[0].numel() for part in parts.values()], dim=1)
+    for each, after in zip(jacobian.problem.constraints, changed, strict=True):
+        g, kept = parts[each.name].double(), ~jacobian.left_out[each.name]
+        before = g[index].view_as(after)[kept[index]]
+        change = (after[kept[index]] - before).abs()  # NaN where there is no value
+        # Within reach: by as much as a change of all of each weight would move it. What never binds does not count.
+        near = before.isfinite() if each.equality else before >= -change / CHANGE
+        constraints[each.name] = _median(change[near]) or _median(change) or _median(g[kept].abs())
     gradient = min(length, max(NOISY * whole, ROUNDING * length))
     return Scales(objective, gradient, error / math.sqrt(len(order)), constraints)
 
@@ -103,48 +102,48 @@ def _moved(weights: Sequence[Tensor], steps: Sequence[Tensor]) -> Iterator[None]
 
 def _mean_gradients(
     jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The objective's mean gradient here and where the weights are changed, ``(n,)``; all values there."""
-    weights = jacobian.weights
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mean gradient of f here and where the weights are changed, ``(n,)``; there also all f_j and g, ``(B, M)``."""
     here, there = (torch.zeros(jacobian.parameters, dtype=torch.float64) for _ in range(2))
-    found: dict[str, list[Tensor]] = {}
+    objectives, values = [], []
 
     def evaluate(batch: Any, total: Tensor) -> Evaluation:
         with torch.enable_grad():
             evaluation = jacobian.problem.evaluate(jacobian.model, batch)
-            total += gradient_of(evaluation.objective.sum() / len(index), weights).cpu().double()
+            total += gradient_of(evaluation.objective.sum() / len(index), jacobian.weights).cpu().double()
         return evaluation
 
     for batch in jacobian.read(index.split(jacobian.batch_size)):
         evaluate(batch, here)
-        with _moved(weights, steps):
+        with _moved(jacobian.weights, steps):
             evaluation = evaluate(batch, there)
-            for name, value in {"": evaluation.objective, **jacobian.parts(evaluation.measures)}.items():
-                # A copy: a measure may be a view of the weights.
-                found.setdefault(name, []).append(value.detach().to("cpu", torch.float64, copy=True))
-    return here, there, {name: _stacked(parts) for name, parts in found.items()}
+            # Copies: a measure may be a view of the weights.
+            objectives.append(evaluation.objective.detach().to("cpu", torch.float64, copy=True))
+            values.append(jacobian.values(evaluation.measures).detach().to("cpu", torch.float64, copy=True))
+    return here, there, torch.cat(objectives), torch.cat(values)
 
 
 def _lengths(jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor) -> tuple[float, float]:
-    """Mean length of the gradients of single samples' objectives, the larger of before and after the steps; and their
-    standard deviation before.
+    """Mean length of the single samples' ``grad f_j``, the larger of before and after the steps; and their standard
+    deviation before.
     """
     pieces, count = index.split(min(16, jacobian.at_once)), len(index)  # more at once take longer: memory
     batches = list(jacobian.read(pieces))  # once for both
 
     def gradients(few: Tensor, batch: Any) -> Tensor:
-        def read(wanted: Sequence[Tensor]) -> Iterable[Any]:
-            return [batch] if len(wanted) == 1 else jacobian.read(wanted)
-
-        def objective(evaluation: Evaluation, _: Tensor) -> Tensor:
-            return evaluation.objective.mean()
-
-        problem, model, at_once = jacobian.problem, jacobian.model, len(few)
-        return per_sample_gradients(problem, model, read, few, few, objective, at_once=at_once)
+        return per_sample_gradients(
+            jacobian.problem,
+            jacobian.model,
+            lambda wanted: [batch] if len(wanted) == 1 else jacobian.read(wanted),
+            few,
+            few,
+            lambda evaluation, _: evaluation.objective.mean(),
+            at_once=len(few),
+        )
 
     def measure() -> tuple[float, float]:
         length, squares, total = 0.0, 0.0, torch.zeros(())
-        for rows in (gradients(*each) for each in zip(pieces, batches, strict=True)):
+        for rows in map(gradients, pieces, batches):
             norms = rows.norm(dim=1).cpu().double()
             length, squares = length + float(norms.sum()), squares + float(norms.square().sum())
             total = total + rows.sum(0).cpu().double()
@@ -157,25 +156,7 @@ def _lengths(jacobian: Jacobian, steps: Sequence[Tensor], index: Tensor) -> tupl
     return max(length, there) if math.isfinite(there) else length, deviation
 
 
-def _change_near(constraint: Constraint, before: Tensor, after: Tensor) -> float:
-    """The median change of g over the values that are beyond their bound or within reach of it; of all if none is."""
-    width = min(before[0].numel(), after[0].numel()) if len(before) else 0
-    before, after = (values.reshape(len(values), -1)[:, :width].flatten() for values in (before, after))
-    change = (after - before).abs()  # NaN where there is no value
-    # Within reach: by as much as a change of all of each weight would move it. What never binds does not count.
-    near = before.isfinite() if constraint.equality else before >= -change / CHANGE
-    return _median(change[near]) or _median(change)
-
-
 def _median(values: Tensor) -> float:
     """The lower one, of the values that are finite and not zero; 0 if there is none."""
     values = values[values.isfinite() & (values != 0)]
     return float(values.median()) if len(values) else 0.0
-
-
-def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Batches of values below each other, with NaN where a batch is narrower than the widest."""
-    if parts[0].ndim == 1:
-        return torch.cat(list(parts))
-    width = max(part.shape[1] for part in parts)
-    return torch.cat([torch.nn.functional.pad(part, (0, width - part.shape[1]), value=math.nan) for part in parts])

@@ -1,37 +1,33 @@
-"""The charts of a report as plotly's plain figures; colours of text and grid come from the page's style sheet."""
+"""The charts of a report as plain data, which the page's script draws; other colours come from its style sheet."""
 
-import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from samplewise.errors import printable
-from samplewise.report.run import TRAINING, Bars, Distribution, Multipliers, RunReport
-from samplewise.report.style import BEYOND, DASHES, INK, SYMBOLS, colour
+from samplewise.report.run import TRAINING, Distribution, Multipliers, RunReport
+from samplewise.report.style import DASHES, SYMBOLS, colour
 from samplewise.report.words import count, objective
 
-BUDGET = 60_000  # points of all curves together, about 1 MB
-SHARE = {"tickformat": ".3~%", "autorangeoptions": {"clipmin": -0.05, "clipmax": 1.05}}
-"""An axis of shares, which shows none above all, even where all are the same."""
+BUDGET = 20_000  # points of all curves together, about 300 kB
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure of the page."""
+    """One chart of the page."""
 
     id: str
     title: str
     caption: str
     figure: Mapping[str, Any]
-    height: int | None = None
-    """In pixels, where what is shown decides it."""
+    """Axes ``x`` and ``y``, and ``lines`` of points; what else the script reads."""
 
 
 class Look:
-    """Which colour, dash and symbol stand for which run and data set: by run, or by data set if there is one run."""
+    """Which colour, dashes and symbol stand for which run and data set: by run, or by data set if there is one run."""
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
         curves = [curve for run in runs for curve in run.curves]
@@ -48,31 +44,31 @@ class Look:
 
     def colour(self, run: int, split: str) -> str:
         """Of a line among those of all runs."""
-        return colour(run if self.several else self._place(split))
+        return colour(run if self.several else self.place(split))
 
-    def split_colour(self, split: str) -> str:
-        """Of a data set where only one run is shown."""
-        return colour(self._place(split))
-
-    def dash(self, split: str) -> str:
+    def dashes(self, split: str) -> str:
         """Of a line."""
-        return DASHES[self._place(split) % len(DASHES)]
+        return DASHES[self.place(split) % len(DASHES)]
 
     def symbol(self, split: str) -> str:
         """Of a point."""
-        return list(SYMBOLS)[self._place(split) % len(SYMBOLS)]
+        return SYMBOLS[self.place(split) % len(SYMBOLS)]
 
     def name(self, run: RunReport, split: str) -> str:
         """Of a line or point among those of all runs."""
         return ", ".join(part for part in (run.name if self.several else "", split) if part) or run.name
 
-    def _place(self, split: str) -> int:
+    def place(self, split: str) -> int:
+        """Of a data set among all, from which its colour follows where only one run is shown."""
         return self.splits.index(split) if split in self.splits else 0
 
 
-def _trace(name: str, x: Iterable[Any], y: Iterable[Any], hover: str, **more: Any) -> dict[str, Any]:
-    trace = {"type": "scatter", "name": _verbatim(name), "x": list(x), "y": list(y), "hovertemplate": hover, "meta": {}}
-    return trace | more
+def _line(name: str, x: Iterable[float], y: Iterable[float | None], colour: str, **more: Any) -> dict[str, Any]:
+    return {"name": printable(name), "x": [_short(v) for v in x], "y": [_short(v) for v in y], "colour": colour, **more}
+
+
+def _axis(title: str, **more: Any) -> dict[str, Any]:
+    return {"title": printable(title), **more}
 
 
 def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
@@ -80,36 +76,20 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
     titles = dict.fromkeys(curve.title for run in runs for curve in run.curves)
     points = max(20, BUDGET // max(sum(len(run.curves) for run in runs), 1))
     selected = None if look.several else runs[0].selected_epoch
-    shapes = [] if selected is None else [_rule(selected, "dot")]
+    rules = [] if selected is None else [[selected, DASHES[2]]]
+    caption = "Dotted: the selected epoch." if rules else ""
     charts = [_trade_off(runs, look)] if look.several else []
     for number, title in enumerate(sorted(titles, key=_order)):
-        scale: dict[str, Any] = {}  # where it is empty, the reader chooses it
-        if title.startswith("Share"):
-            scale = SHARE
-        elif title.startswith("τ"):
-            scale = {"type": "log", "nticks": 6}
-        traces = []
+        lines = []
         for place, run in enumerate(runs):
             for curve in (curve for curve in run.curves if curve.title == title):
                 keep = _spread(len(curve.epochs), points)
-                shade = look.colour(place, curve.split)
-                traces.append(
-                    _trace(
-                        look.name(run, curve.split),
-                        (int(curve.epochs[i]) for i in keep),
-                        # No tau is no point of a logarithmic axis.
-                        (_short(curve.values[i] or None if "type" in scale else curve.values[i]) for i in keep),
-                        f"epoch %{{x}}: %{{y:{'.2%' if scale is SHARE else '.5g'}}}",
-                        mode="lines" if len(keep) > 1 else "markers",
-                        line={"color": shade, "dash": look.dash(curve.split), "width": 2},
-                        marker={"color": shade, "size": 8},
-                        meta={"run": place, "split": printable(curve.split)},
-                        visible=curve.split not in look.hidden,
-                    )
-                )
-        layout = {"xaxis": {"title": {"text": "epoch"}}, "yaxis": scale, "shapes": shapes}
-        caption = "Dotted: the selected epoch." if shapes else ""
-        figure = {"data": traces, "layout": layout, "scalable": not scale}
+                x, y, split = [curve.epochs[i] for i in keep], [curve.values[i] for i in keep], curve.split
+                style = {"dashes": look.dashes(split), "run": place, "split": printable(split)}
+                lines.append(_line(look.name(run, split), x, y, look.colour(place, split), **style))
+        share, tau = title.startswith("Share"), title.startswith("τ")
+        axes = {"x": _axis("epoch"), "y": _axis("", percent=share, log=tau)}
+        figure = {**axes, "lines": lines, "rules": rules, "scalable": not (share or tau)}
         charts.append(Chart(f"curve-{number}", title, caption, figure))
     return charts
 
@@ -119,93 +99,69 @@ def _order(title: str) -> tuple[int, str]:
 
 
 def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
-    """Objective against share satisfied, one point for each run and data set."""
-    traces = [
-        _trace(
+    """Objective against fraction satisfied, one point for each run and data set."""
+    lines = [
+        _line(
             look.name(run, split.name),
-            [_short(split.objective)],
-            [_short(split.satisfied)],
-            f"{_verbatim(run.objective)} %{{x:.5g}}<br>satisfied %{{y:.2%}}",
-            mode="markers",
-            cliponaxis=False,
-            marker={"color": look.colour(place, split.name), "symbol": look.symbol(split.name), "size": 12},
-            meta={"run": place, "split": printable(split.name)},
+            [split.objective],
+            [split.satisfied],
+            look.colour(place, split.name),
+            symbol=look.symbol(split.name),
+            run=place,
+            split=printable(split.name),
         )
         for place, run in enumerate(runs)
         for split in run.splits
     ]
-    layout = {
-        "xaxis": {"title": {"text": f"mean {_verbatim(objective(runs))}"}},
-        "yaxis": {"title": {"text": "share satisfied"}, **SHARE},
-    }
-    marks = "; ".join(f"{SYMBOLS[look.symbol(name)]}: {name}" for name in look.audited)
+    axes = {"x": _axis(f"mean {objective(runs)}"), "y": _axis("share satisfied", percent=True)}
+    marks = "; ".join(f"{look.symbol(name)} {name}" for name in look.audited)
     caption = f"The selected model of each run ({marks}). Better is up and to the left."
-    return Chart("trade-off", "Trade-off", caption, {"data": traces, "layout": layout})
+    return Chart("trade-off", "Trade-off", caption, {**axes, "lines": lines})
 
 
 def run_charts(run: RunReport, place: int, look: Look) -> dict[str, list[Chart]]:
-    """The charts of one run alone: how measures are spread, bars, the long tails of multipliers."""
+    """The charts of one run alone: how measures are spread, and the long tails of multipliers."""
     bounded = {requirement.measure for requirement in run.requirements}
     # A measure of two values is told by its mean.
     spreads = sorted((each for each in run.distributions if _values(each) > 2), key=lambda s: s.measure not in bounded)
     tails = [each for each in run.multipliers if each.ranks]
     return {
         "distributions": [_distribution(run, each, f"run-{place}-spread-{n}", look) for n, each in enumerate(spreads)],
-        "bars": [_bars(each, f"run-{place}-bars-{n}") for n, each in enumerate(run.bars)],
         "multipliers": [_multipliers(each, f"run-{place}-tail-{n}") for n, each in enumerate(tails)],
     }
 
 
 def _distribution(run: RunReport, spread: Distribution, identity: str, look: Look) -> Chart:
-    edges = spread.edges
-    bounds = [
-        (requirement, side, bound)
-        for requirement in run.requirements
-        if requirement.measure == spread.measure
-        for side, bound in (("lower", requirement.lower), ("upper", requirement.upper))
-        if bound is not None
-    ]
-    low, high = _occupied(spread, [bound for _, _, bound in bounds])
-    traces, notes = [], []
+    requirements = [each for each in run.requirements if each.measure == spread.measure]
+    lower = [each.lower for each in requirements if each.lower is not None]
+    upper = [each.upper for each in requirements if each.upper is not None]
+    low, high = _occupied(spread, [*lower, *upper])
+    lines, notes = [], []
     for split, counts in spread.counts.items():
         below, above = spread.beyond[split]
         total = sum(counts) + below + above
         if not total:
             continue
-        shade = look.split_colour(split)
-        traces.append(
-            _trace(
-                split,
-                # Steps that rise from nothing at the first edge and fall to it at the last.
-                (_short(edge) for edge in (edges[0], *edges)),
-                [0, *(_short(each / total) for each in counts), 0],
-                "from %{x:.4g}: %{y:.2%} (%{customdata})",
-                mode="lines",
-                customdata=[0, *(int(each) for each in counts), 0],
-                line={"color": shade, "shape": "hv", "width": 1.5},
-                fill="tozeroy",
-                fillcolor=f"{shade}30",
-                meta={"split": printable(split)},
-            )
-        )
+        # Steps that rise from nothing at the first edge and fall to it at the last.
+        x, y = (spread.edges[0], *spread.edges), (0.0, *(each / total for each in counts), 0.0)
+        numbers = [0, *map(int, counts), 0]
+        shade = colour(look.place(split))
+        lines.append(_line(split, x, y, shade, steps=True, counts=numbers, split=printable(split)))
         if below or above:
             notes.append(f"{split} {count(below)} below and {count(above)} above")
-    shapes = [_rule(bound, "dash") for _, _, bound in bounds]
-    for _, side, bound in bounds:
-        ends = {"x0": low, "x1": bound} if side == "lower" else {"x0": bound, "x1": high}
-        area = {"type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": {"width": 0}}
-        shapes.append({**area, **ends, "fillcolor": f"{BEYOND}17"})
-    layout = {
-        "showlegend": look.several,
-        "xaxis": {"title": {"text": _verbatim(spread.measure)}, "range": [low, high]},
-        "yaxis": {"title": {"text": "share of the samples"}, "tickformat": ".3~%", "rangemode": "tozero"},
-        "shapes": shapes,
+    figure = {
+        "x": _axis(spread.measure, range=[low, high]),
+        "y": _axis("share of the samples", percent=True, zero=True),
+        "lines": lines,
+        "rules": [[bound, DASHES[1]] for bound in (*lower, *upper)],
+        "violated": [[low, bound] for bound in lower] + [[bound, high] for bound in upper],
+        "legend": look.several,
     }
-    said = "; ".join(dict.fromkeys(requirement.formula for requirement, _, _ in bounds))
+    said = "; ".join(dict.fromkeys(requirement.formula for requirement in requirements))
     caption = f"Dashed: the bound, {said}." if said else "No bound."
     if notes:
         caption += f" Beyond the scale: {'; '.join(notes)}."
-    return Chart(identity, spread.measure, caption, {"data": traces, "layout": layout})
+    return Chart(identity, spread.measure, caption, figure)
 
 
 def _values(spread: Distribution) -> int:
@@ -225,58 +181,13 @@ def _occupied(spread: Distribution, bounds: Iterable[float]) -> tuple[float, flo
 
 
 def _multipliers(tail: Multipliers, identity: str) -> Chart:
-    trace = _trace(
-        tail.constraint,
-        tail.ranks,
-        map(_short, tail.values),
-        "rank %{x}: %{y:.4g}",
-        mode="lines+markers",
-        line={"color": colour(0), "width": 2},
-        marker={"color": colour(0), "size": 4},
-    )
-    layout = {
-        "xaxis": {"title": {"text": "rank"}, "type": "log", "dtick": 1},
-        "yaxis": {"title": {"text": "multiplier"}, "type": "log", "nticks": 6},
-    }
+    axes = {"x": _axis("rank", log=True), "y": _axis("multiplier", log=True)}
     caption = (
         f"{count(tail.positive)} of {count(tail.total)} multipliers are positive, the largest {tail.values[0]:.4g}: "
         "what each sample's bound costs, sorted."
     )
-    return Chart(identity, tail.constraint, caption, {"data": [trace], "layout": layout})
-
-
-def _bars(bars: Bars, identity: str) -> Chart:
-    names = [_verbatim(each) for each in bars.names]  # the first on top
-    traces = [
-        _trace(
-            name,
-            map(_short, values),
-            names,
-            "%{y}: %{x:.4g}",
-            type="bar",
-            orientation="h",
-            marker={"color": colour(number)},
-        )
-        for number, (name, values) in enumerate(bars.series.items())
-    ]
-    layout = {
-        "showlegend": len(traces) > 1,
-        "xaxis": {"title": {"text": _verbatim(bars.unit)}, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False, "dtick": 1},
-        "bargap": 0.35,
-    }
-    height = 90 + len(bars.names) * (12 + 8 * len(traces))
-    return Chart(identity, bars.title, bars.caption, {"data": traces, "layout": layout}, height)
-
-
-def _rule(value: float, dash: str) -> dict[str, Any]:
-    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1}
-    return {**shape, "line": {"color": INK, "width": 1.5, "dash": dash}}
-
-
-def _verbatim(text: str) -> str:
-    """A text for plotly, which reads tags and templates in its texts."""
-    return html.escape(printable(text), quote=False).replace("%{", "%&#123;")
+    lines = [_line(tail.constraint, tail.ranks, tail.values, colour(0), marks=len(tail.ranks) < 50)]
+    return Chart(identity, tail.constraint, caption, {**axes, "lines": lines})
 
 
 def _short(value: float | None) -> float | None:

@@ -17,15 +17,14 @@ from samplewise.report.forecast import Kind, forecast
 from samplewise.report.run import (
     TRAINING,
     Audited,
-    Certified,
     Curve,
     Distribution,
     Finding,
     Multipliers,
     Numbers,
-    Proved,
     Requirement,
     RunReport,
+    Statement,
     distribution,
     long_tail,
 )
@@ -47,6 +46,7 @@ FACTS = {
     "samples_needed": "samples that would tell it from noise",
 }
 """What a certificate's numbers are called where their names alone do not say it."""
+Row = Mapping[str, Any]
 
 
 def keep_certificate(folder: Path | str, certificate: Certificate) -> None:
@@ -71,21 +71,24 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
         names = dict.fromkeys(name.partition("/")[2] for row in rows for name in row if name.startswith("tau/"))
         curves = tuple(read_curves(rows, list(names)))
     with decoding(identity, "a run of fit"):
-        asked = stored["asked"]
+        asked, method = stored["asked"], stored["asked"]["method"]
         over = "a stream of" if asked["samples"] is None else f"{asked['samples']:,}"
+        options = [f"{key} {value}" for key, value in method.items() if key not in ("type", "constraints")]
+        numbers = sum(math.prod(shape) for shape in asked["model"].values())
+        size = f"{len(asked['model']):,} tensors of {numbers:,} numbers in all"
         run = RunReport(
             name=folder.resolve().name,
             folder=str(folder),
             problem=f"Minimise the mean objective over {over} training samples",
             requirements=tuple(Requirement(name="", measure="", formula=str(text)) for text in asked["constraints"]),
-            method=_method(asked["method"]),
+            method=", ".join([method["type"], *options]),
             selected="not audited yet",
             splits=(),
             curves=curves,
             multipliers=read_multipliers(folder),
             promise=read_promise(folder),
             certificate=read_certificate(folder),
-            settings={**asked, "epochs so far": len(rows), "model": _size(asked["model"])},
+            settings={**asked, "epochs so far": len(rows), "model": size},
             provenance=dict(stored["provenance"]),
         )
     return [_with_findings(run, folder, rows) if (folder / AUDIT).exists() else run]
@@ -94,12 +97,10 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
 def read_fit_within(
     folder: Path, settings_file: SettingsFile[Any], key: str
 ) -> tuple[RunReport, Mapping[str, Any]] | None:
-    """The run of ``fit`` in the folder of a command, and the command's settings; None if the folder is of another kind.
+    """The run in ``folder/fit`` of a command that keeps its settings, reported as ``key``, in ``settings_file``.
 
-    Args:
-        folder: of the command, with the run in ``fit`` below it.
-        settings_file: what the command keeps its settings in.
-        key: what the report calls them.
+    Returns:
+        The run and the command's settings; None if the folder is of another kind.
     """
     if not settings_file.belongs_to(folder):
         return None
@@ -112,29 +113,30 @@ def read_fit_within(
     return named, settings
 
 
-def _with_findings(run: RunReport, folder: Path, rows: Sequence[Mapping[str, Any]]) -> RunReport:
+def _with_findings(run: RunReport, folder: Path, rows: Sequence[Row]) -> RunReport:
+    """The run with what the audit of the selected model holds."""
     path = folder / AUDIT
     kept = read_json(path, "an audit", format=FORMAT)
     with decoding(path, "an audit"):
         requirements = tuple(from_plain(Requirement, part, name=name) for name, part in kept["constraints"].items())
         bounded = [each.measure for each in requirements]  # among them differences from the samples' own bounds
         measures = {split: (*part["means"], *bounded) for split, part in kept["splits"].items()}
-        every_sample = [each for each in requirements if _share(kept, each.name) == 1.0]
+        splits = tuple(_split(name, kept, rows) for name in kept["splits"])
+        # The worst sample may stay where it is if only a share is asked for, or promised.
+        shared = {name for split in splits for name, part in split.constraints.items() if part.share < 1}
+        every_sample = [each for each in requirements if each.name not in shared and run.promise is None]
         return replace(
             run,
-            notes=tuple(read_forecasts(rows, run.settings["method"], every_sample)) if run.promise is None else (),
+            notes=tuple(read_forecasts(rows, run.settings["method"], every_sample)),
             requirements=requirements,
             selected=str(kept["selected"]["reason"]),
             selected_epoch=int(kept["selected"]["epoch"]),
-            splits=tuple(
-                _split(name, part, kept, _n_comparisons(name, part, kept, rows))
-                for name, part in kept["splits"].items()
-            ),
+            splits=splits,
             distributions=tuple(_distributions(folder / VALUES, measures, requirements)),
         )
 
 
-def read_certificate(folder: Path) -> Certified | None:
+def read_certificate(folder: Path) -> Statement | None:
     """The certificate that :func:`keep_certificate` put there, if it did."""
     path = folder / CERTIFICATE
     if not path.exists():
@@ -144,10 +146,10 @@ def read_certificate(folder: Path) -> Certified | None:
         nested = {"constraints", "licq", "curvature", "sentence", "multipliers"}
         facts = {FACTS.get(name, name): value for name, value in stored.items() if name not in nested}
         facts |= {f"constraint {name}": part for name, part in stored["constraints"].items()}
-        return Certified(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"], "curvature": stored["curvature"]})
+        return Statement(str(stored["sentence"]), {**facts, "E-LICQ": stored["licq"], "curvature": stored["curvature"]})
 
 
-def read_promise(folder: Path) -> Proved | None:
+def read_promise(folder: Path) -> Statement | None:
     """What came of the promise that the run was asked for, if it was and has ended."""
     path = folder / PROMISE
     if not path.exists():
@@ -166,7 +168,7 @@ def read_promise(folder: Path) -> Proved | None:
             facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
         if stored["achievable_bounds"]:
             facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
-        return Proved(bool(stored["kept"]), str(stored["message"]), facts)
+        return Statement(str(stored["message"]), facts, bool(stored["kept"]))
 
 
 def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
@@ -176,19 +178,16 @@ def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
         stored = read_json(path, "a certificate")
         with decoding(path, "a certificate"):
             return tuple(from_plain(Multipliers, part, constraint=name) for name, part in stored["multipliers"].items())
-    if not (folder / VALUES).exists():
-        return ()
-    found = _read_values(folder / VALUES, MULTIPLIERS)
-    return tuple(long_tail(name, values) for name, values in found.items())
+    return tuple(long_tail(name, values) for name, values in _read_values(folder / VALUES, MULTIPLIERS).items())
 
 
 def _distributions(
     path: Path, measures: Mapping[str, Sequence[str]], requirements: Sequence[Requirement]
 ) -> Iterator[Distribution]:
     """How every measure is spread on every data set, counted from the values of every sample."""
+    values = {split: _read_values(path, split) for split in measures}
     if not path.exists():
         return
-    values = {split: _read_values(path, split) for split in measures}
     for measure in dict.fromkeys(name for names in measures.values() for name in names):
         sides = [side for each in requirements if each.measure == measure for side in (each.lower, each.upper)]
         yield distribution(
@@ -199,30 +198,24 @@ def _distributions(
 
 
 def _read_values(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
-    """What stands under ``prefix/`` among the values of every sample, as ``fit`` keeps them beside its audit."""
+    """What stands under ``prefix/`` among the values of every sample; nothing in a copy of a run without them."""
+    if not path.exists():
+        return {}
     with decoding(path, "the values of an audit"), safe_open(path, framework="np") as file:
         start = f"{prefix}/"
         names = [name for name in file.keys() if name.startswith(start)]  # noqa: SIM118 - not a dictionary
         return {name.removeprefix(start): file.get_tensor(name) for name in names}
 
 
-def _method(described: Mapping[str, Any]) -> str:
-    parts = [f"{key} {value}" for key, value in described.items() if key not in ("type", "constraints")]
-    return ", ".join([str(described["type"]), *parts])
-
-
-def _n_comparisons(
-    name: str, part: Mapping[str, Any], kept: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> float:
-    """How many models a data set was to choose from: as planned when it was audited, or more in a run that went on."""
+def _split(name: str, kept: Mapping[str, Any], rows: Sequence[Row]) -> Audited:
+    """What the audit holds of one data set."""
+    part = kept["splits"][name]
     planned = part.get("n_comparisons", part.get("compared", 1))  # as version 0.2 wrote it
+    n_comparisons: float = 1
     if planned is None or name in (kept["trained_on"], "train"):  # a part of the training data is not unseen either
-        return math.inf
-    made = sum(f"{name}/satisfied" in row for row in rows)
-    return max(int(planned), made) if name == kept["selected"]["split"] else 1
-
-
-def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], n_comparisons: float) -> Audited:
+        n_comparisons = math.inf
+    elif name == kept["selected"]["split"]:  # as many as were planned, or more in a run that went on
+        n_comparisons = max(int(planned), sum(f"{name}/satisfied" in row for row in rows))
     return from_plain(
         Audited,
         part,
@@ -244,27 +237,16 @@ def _split(name: str, part: Mapping[str, Any], kept: Mapping[str, Any], n_compar
     )
 
 
-def _share(kept: Mapping[str, Any], constraint: str) -> float:
-    """The share of the samples that was asked for."""
-    found = [part["constraints"][constraint] for part in kept["splits"].values()]
-    return min((float(each.get("share", 1.0)) for each in found), default=1.0)
-
-
 def _counted(audit: Mapping[str, Any]) -> int:
-    return int(audit.get("counted") or audit["samples"])  # which runs of before did not tell apart
+    return int(audit.get("counted") or audit["samples"])  # which version 0.2 did not tell apart
 
 
-def _size(model: Mapping[str, Sequence[int]]) -> str:
-    return f"{len(model):,} tensors of {sum(math.prod(shape) for shape in model.values()):,} numbers in all"
-
-
-def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -> Iterator[Curve]:
+def read_curves(rows: Sequence[Row], constraints: Sequence[str]) -> Iterator[Curve]:
     """The curves in a history: of each audited data set, of what was seen while training, tau, and steered margins."""
-    columns = dict.fromkeys(name for row in rows for name in row)
     several = len(constraints) > 1
     taus = [_curve(rows, f"tau/{name}")[1] for name in constraints]
     one_tau = all(each == taus[0] for each in taus)
-    for column in columns:
+    for column in dict.fromkeys(name for row in rows for name in row):
         split, _, rest = column.partition("/")
         shown = TRAINING if split == "running" else split
         constraint, _, what = rest.rpartition("/")
@@ -283,32 +265,26 @@ def read_curves(rows: Sequence[Mapping[str, Any]], constraints: Sequence[str]) -
         yield Curve(title, shown, *_curve(rows, column))
 
 
-def read_forecasts(
-    rows: Sequence[Mapping[str, Any]], method: Mapping[str, Any], requirements: Sequence[Requirement]
-) -> Iterator[str]:
+def read_forecasts(rows: Sequence[Row], method: Row, requirements: Sequence[Requirement]) -> Iterator[str]:
     """What the rounds of a history say of those to come, one sentence for each requirement that has a trend.
 
     ``method`` is how the run describes it; of a method that is not the library's, or whose tau is fixed, nothing is
-    said. A requirement on a share of the samples has no trend: its worst sample may stay where it is.
+    said.
     """
     penalty: Kind = "quadratic" if str(method.get("penalty")).startswith("Quadratic") else "linear"
     kinds: dict[str, Kind] = {"SequentialPenalty": penalty, "AugmentedLagrangian": "lagrangian"}
-    kind = kinds.get(method["type"])
-    if kind is None:
+    if method["type"] not in kinds:
         return
     for each in requirements:
         tau, worst = f"tau/{each.name}", f"running/{each.name}/worst"
         # Of the epochs of one round the last has seen all of it.
         rounds = {row.get("round"): (row[tau], row[worst]) for row in rows if worst in row and not row.get("warmup")}
-        if (found := forecast(rounds.values(), kind, margin=each.margin)) is not None:
+        if (found := forecast(rounds.values(), kinds[method["type"]], margin=each.margin)) is not None:
             yield f"{each.name}: {found}."
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], column: str) -> tuple[tuple[float, ...], Numbers]:
+def _curve(rows: Sequence[Row], column: str) -> tuple[tuple[float, ...], Numbers]:
     """Epochs and values where the history has the column; what is not finite is written as nothing."""
-    points = [
-        (float(row["epoch"]), None if row[column] in (None, "") else float(row[column]))
-        for row in rows
-        if column in row
-    ]
-    return tuple(epoch for epoch, _ in points), tuple(value for _, value in points)
+    having = [row for row in rows if column in row]
+    values = tuple(None if row[column] in (None, "") else float(row[column]) for row in having)
+    return tuple(float(row["epoch"]) for row in having), values

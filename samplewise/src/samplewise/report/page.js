@@ -1,72 +1,141 @@
 "use strict";
-(async () => {
+(() => {
   const figures = JSON.parse(document.getElementById("charts").textContent);
+  const charts = [...document.querySelectorAll(".chart")];
   const boxes = [...document.querySelectorAll("input[data-kind]")];
-  const clear = "rgba(0, 0, 0, 0)";
-  const common = {
-    autosize: true,
-    margin: { t: 10, r: 12, b: 44, l: 60 },
-    paper_bgcolor: clear,
-    plot_bgcolor: clear,
-    font: { family: "system-ui, sans-serif", size: 12 },
-    hovermode: "closest",
-    hoverlabel: { namelength: -1 },
-    showlegend: false,
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 1, xanchor: "right" },
-  };
-  const config = {
-    responsive: true,
-    displaylogo: false,
-    displayModeBar: matchMedia("(hover: none)").matches ? false : "hover",
-    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], // none that sends anything anywhere
-    plotlyServerURL: "",
-  };
   const logarithmic = document.getElementById("logarithmic"); // a page without curves has none
+  const margin = { top: 22, right: 14, bottom: 42, left: 62 };
 
-  document.getElementById("theme").addEventListener("change", (event) => {
-    document.documentElement.dataset.theme = event.target.value;
-  });
-
-  async function unpackPlotly() {
-    const packed = atob(document.getElementById("plotly").textContent);
-    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
-    document.head.append(script);
+  function add(parent, name, attributes, text) {
+    const node = parent.appendChild(document.createElementNS("http://www.w3.org/2000/svg", name));
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text !== undefined) node.textContent = text;
+    return node;
   }
 
-  const shown = (trace) =>
-    boxes.every((box) => box.checked || String(trace.meta[box.dataset.kind] ?? "") !== box.dataset.key);
+  // Which part of the axis a value is at and back, the round values to name, and how a value is written.
+  function axis({ log = false, percent = false, zero = false, range = null }, values) {
+    const scale = log ? Math.log10 : Number;
+    const found = (range ?? values.filter((value) => value !== null && !(log && value <= 0))).map(scale);
+    let low = found.reduce((a, b) => Math.min(a, b), zero ? 0 : Infinity);
+    let high = found.reduce((a, b) => Math.max(a, b), -Infinity);
+    if (!isFinite(high)) [low, high] = [0, 1];
+    const room = (range ? 0 : 0.04 * (high - low)) || (low === high ? 0.1 * Math.abs(low) || 0.5 : 0);
+    [low, high] = [zero ? low : low - room, high + room];
+    const marks = [];
+    if (log) {
+      const step = Math.max(1, Math.ceil((high - low) / 6));
+      const digits = high - low < 2.5 ? [1, 2, 5] : [1];
+      for (let k = Math.floor(low); k <= high; k += step) marks.push(...digits.map((digit) => digit * 10 ** k));
+    } else {
+      const unit = 10 ** Math.floor(Math.log10((high - low) / 7));
+      const step = unit * [1, 2, 5, 10].find((times) => high - low <= 7.001 * times * unit);
+      for (let k = Math.ceil(low / step); k * step <= high; k++) marks.push(k * step);
+    }
+    const at = (value) => (scale(value) - low) / (high - low);
+    const whole = (value) => !percent || (value >= 0 && value <= 1);
+    return {
+      at,
+      back: (part) => (log ? 10 ** (low + part * (high - low)) : low + part * (high - low)),
+      marks: marks.filter((value) => at(value) >= 0 && at(value) <= 1 && whole(value)),
+      text: (value) => (percent ? `${Number((100 * value).toPrecision(4))}%` : String(Number(value.toPrecision(5)))),
+    };
+  }
 
-  const scale = (figure) => (figure.scalable && logarithmic?.checked ? "log" : "linear");
+  const shown = (line) => boxes.every((box) => box.checked || String(line[box.dataset.kind] ?? "") !== box.dataset.key);
 
   function draw(place) {
     const figure = figures[place.id];
-    for (const trace of figure.data) trace.visible = shown(trace);
-    const axes = { automargin: true, zeroline: false, exponentformat: "power" };
-    const layout = { ...common, ...figure.layout };
-    layout.xaxis = { ...axes, ...layout.xaxis };
-    layout.yaxis = { ...axes, type: scale(figure), ...layout.yaxis };
-    return Plotly.newPlot(place, figure.data, layout, config);
-  }
+    const { clientWidth: width, clientHeight: height } = place;
+    if (!width) return; // within a closed part of the page
+    const log = figure.scalable ? logarithmic.checked : (figure.y.log ?? false);
+    const lines = figure.lines.filter(shown);
+    const range = figure.zoom ?? figure.x.range;
+    const seen = (value) => !figure.zoom || (value >= range[0] && value <= range[1]);
+    const x = axis({ ...figure.x, range }, lines.flatMap((line) => line.x));
+    const y = axis({ ...figure.y, log }, lines.flatMap((line) => line.y.filter((_, i) => seen(line.x[i]))));
+    const [wide, high] = [width - margin.left - margin.right, height - margin.top - margin.bottom];
+    const across = (value) => Number((x.at(value) * wide).toFixed(1));
+    const down = (value) => Number(((1 - y.at(value)) * high).toFixed(1));
 
-  const charts = [...document.querySelectorAll(".chart")];
-  const drawn = (place) => place.classList.contains("js-plotly-plot");
-  const drawOpen = () =>
-    Promise.all(charts.filter((place) => !drawn(place) && !place.closest("details:not([open])")).map(draw));
-
-  function toggle() {
-    for (const place of charts.filter(drawn)) {
-      Plotly.restyle(place, { visible: figures[place.id].data.map(shown) });
+    place.replaceChildren();
+    place.dataset.scale = log ? "logarithmic" : "linear";
+    const svg = add(place, "svg", { viewBox: `0 0 ${width} ${height}` });
+    const frame = add(svg, "g", { transform: `translate(${margin.left} ${margin.top})` });
+    for (const mark of x.marks) {
+      add(frame, "path", { class: "line", d: `M${across(mark)} 0V${high}` });
+      add(frame, "text", { class: "xtick", x: across(mark), y: high + 16 }, x.text(mark));
     }
+    for (const mark of y.marks) {
+      add(frame, "path", { class: "line", d: `M0 ${down(mark)}H${wide}` });
+      add(frame, "text", { class: "ytick", x: -6, y: down(mark) + 4 }, y.text(mark));
+    }
+    add(frame, "text", { class: "xtitle", x: wide / 2, y: high + 35 }, figure.x.title);
+    add(frame, "text", { class: "ytitle", transform: `translate(-48 ${high / 2}) rotate(-90)` }, figure.y.title);
+
+    const plot = add(frame, "svg", { width: wide, height: high }); // which cuts off what lies beyond it
+    for (const [low, end] of figure.violated ?? []) {
+      add(plot, "rect", { class: "violated", x: across(low), y: 0, width: across(end) - across(low), height: high });
+    }
+    for (const [value, dashes] of figure.rules ?? []) {
+      add(plot, "path", { class: "rule", d: `M${across(value)} 0V${high}`, "stroke-dasharray": dashes });
+    }
+    const points = [];
+    for (const line of lines) {
+      const own = [];
+      let path = "";
+      let pen = "M";
+      line.x.forEach((value, i) => {
+        const level = line.y[i];
+        if (level === null || (log && level <= 0)) return void (pen = "M");
+        const [left, top] = [across(value), down(level)];
+        path += line.steps && pen === "L" ? `H${left}V${top}` : `${pen}${left} ${top}`;
+        pen = "L";
+        const count = line.counts ? ` (${line.counts[i]})` : "";
+        own.push([left, top, `${line.name}: ${figure.x.title} ${x.text(value)}, ${y.text(level)}${count}`]);
+      });
+      const fill = line.steps ? line.colour : "none";
+      add(plot, "path", { class: "trace", d: path, stroke: line.colour, fill, "stroke-dasharray": line.dashes ?? "" });
+      for (const [left, top] of own.length === 1 || line.marks ? own : []) {
+        add(plot, "text", { class: "point", x: left, y: top, style: `fill: ${line.colour}` }, line.symbol ?? "•");
+      }
+      points.push(...own);
+    }
+    if (figure.legend) {
+      const legend = add(svg, "text", { class: "legend", x: margin.left, y: 13 });
+      for (const line of lines) add(legend, "tspan", { style: `fill: ${line.colour}` }, `■ ${line.name} `);
+    }
+
+    const dot = add(plot, "circle", { class: "dot", r: 0 });
+    const note = add(svg, "text", { class: "note", x: width - margin.right, y: 13 });
+    const pointer = (event) => {
+      const box = svg.getBoundingClientRect();
+      return [event.clientX - box.left - margin.left, event.clientY - box.top - margin.top];
+    };
+    svg.onpointermove = (event) => {
+      const [left, top] = pointer(event);
+      const far = ([a, b]) => Math.hypot(a - left, b - top);
+      const near = points.reduce((best, each) => (far(each) < far(best) ? each : best), [Infinity, Infinity, ""]);
+      const found = far(near) < 40;
+      note.textContent = found ? near[2] : "";
+      dot.setAttribute("r", found ? 4 : 0);
+      if (found) dot.setAttribute("transform", `translate(${near[0]} ${near[1]})`);
+    };
+    let begun = null;
+    svg.onpointerdown = (event) => (begun = pointer(event)[0]);
+    svg.onpointerup = (event) => {
+      const ends = [begun, pointer(event)[0]].sort((a, b) => a - b);
+      if (begun === null || ends[1] - ends[0] < 8) return;
+      figure.zoom = ends.map((end) => x.back(end / wide));
+      draw(place);
+    };
+    svg.ondblclick = () => {
+      figure.zoom = null;
+      draw(place);
+    };
   }
 
-  function rescale() {
-    for (const place of charts.filter((each) => drawn(each) && figures[each.id].scalable)) {
-      Plotly.relayout(place, { "yaxis.type": scale(figures[place.id]), "yaxis.autorange": true });
-    }
-  }
+  const drawAll = () => charts.forEach(draw);
 
   // A link to a run opens it.
   function openTarget() {
@@ -74,35 +143,25 @@
     if (target instanceof HTMLDetailsElement) target.open = true;
   }
 
-  // Paper has one width and shows every run; of a single run also its configuration.
+  // Paper shows every run; of a single run also its configuration.
   let closed = [];
   function beforePrint() {
     const kind = document.querySelector("details.run") ? "details.run" : "details";
     closed = [...document.querySelectorAll(`${kind}:not([open])`)];
     for (const each of closed) each.open = true;
-    drawOpen();
-    for (const place of charts) {
-      Plotly.relayout(place, { autosize: false, width: 320, height: parseInt(place.style.height) || 230 });
-    }
-  }
-  function afterPrint() {
-    for (const each of closed) each.open = false;
-    for (const place of charts.filter(drawn)) Plotly.relayout(place, { autosize: true, width: null, height: null });
+    drawAll();
   }
 
-  try {
-    await unpackPlotly();
-  } catch {
-    for (const place of charts) place.textContent = "This browser is too old to draw the charts.";
-    return;
-  }
+  document.getElementById("theme").addEventListener("change", (event) => {
+    document.documentElement.dataset.theme = event.target.value;
+  });
   openTarget();
-  await drawOpen();
-  for (const box of boxes) box.addEventListener("change", toggle);
-  logarithmic?.addEventListener("change", rescale);
-  for (const each of document.querySelectorAll("details")) each.addEventListener("toggle", drawOpen);
+  drawAll();
+  const resized = new ResizeObserver((entries) => entries.forEach((entry) => draw(entry.target)));
+  for (const place of charts) resized.observe(place);
+  for (const box of [...boxes, logarithmic]) box?.addEventListener("change", drawAll);
   addEventListener("hashchange", openTarget);
   addEventListener("beforeprint", beforePrint);
-  addEventListener("afterprint", afterPrint);
+  addEventListener("afterprint", () => closed.forEach((each) => (each.open = false)));
   document.documentElement.dataset.ready = "";
 })();

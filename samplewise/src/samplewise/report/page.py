@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
 from samplewise.report.charts import Look, curve_charts, run_charts
-from samplewise.report.run import Audited, Gallery, RunReport
+from samplewise.report.run import RunReport
+from samplewise.report.style import colour
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 LARGEST = 5_000_000  # bytes of a page
 PICTURES = 1_300_000  # bytes of all pictures together
-SMALL = 64  # pixels; pictures up to this width are magnified
 
 
 def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
@@ -35,7 +33,7 @@ def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = Non
 
 
 def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
-    """The page as text. It needs no network; its charts need a browser of 2024 or later.
+    """The page as text. It needs no network; only its charts need JavaScript.
 
     Args:
         runs: one or several.
@@ -45,46 +43,21 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         raise DataError("expected at least one run to report on")
     environment = _environment()
     look = Look(runs)
-    each = _pictures_each(runs)
-    views = [_view(place, run, look, each) for place, run in enumerate(runs)]
-    curves = curve_charts(runs, look)
-    of_runs = [chart for view in views for kind in view["charts"].values() for chart in kind]
+    curves, own = curve_charts(runs, look), [run_charts(run, place, look) for place, run in enumerate(runs)]
+    of_runs = [chart for kinds in own for charts in kinds.values() for chart in charts]
     made = provenance()
     return environment.get_template("page.html").render(
         title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
-        views=views,
+        views=[{"run": run, "charts": charts} for run, charts in zip(runs, own, strict=True)],
         curves=curves,
+        pictures=_pictures_each(runs),
         swatches=_swatches(runs, look),
         columns=_columns(runs, look),
         comparison=words.comparison(runs),
         asked=runs[0] if words.same_problem(runs) else None,
         charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
         made=f"Report by samplewise {made['versions']['samplewise']}, {made['date'][:10]}",
-        plotly=_packed_plotly(),
     )
-
-
-def _view(place: int, run: RunReport, look: Look, pictures: int) -> dict[str, Any]:
-    """A run as the template shows it."""
-    made = {name: value for name, value in run.provenance.items() if name != "command"}
-    return {
-        "run": run,
-        "verdict": words.verdict(run),
-        "holds": _holds(run),
-        "charts": run_charts(run, place, look),
-        "galleries": [_gallery(gallery, pictures) for gallery in run.galleries],
-        "settings": words.flat(run.settings),
-        "promise": words.facts(run.promise.facts) if run.promise else (),
-        "certificate": words.facts(run.certificate.facts) if run.certificate else (),
-        "provenance": [*words.flat(made), ("folder", run.folder)],
-    }
-
-
-def _holds(run: RunReport) -> bool:
-    """Whether what was asked for is there: the promised share, or every constraint on every data set."""
-    if run.promise is not None:
-        return run.promise.kept
-    return bool(run.splits) and all(part.met for split in run.splits for part in split.constraints.values())
 
 
 def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
@@ -97,7 +70,7 @@ def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str,
                 "kind": "split",
                 "key": split,
                 "name": split,
-                "dash": look.dash(split),
+                "dashes": look.dashes(split),
                 "colour": "" if look.several else look.colour(0, split),
                 "hidden": split in look.hidden,
             }
@@ -114,27 +87,11 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     bounded = {requirement.measure for run in runs for requirement in run.requirements}
     common = set.intersection(*(set(split.means) for split in found)) if found else set()
     confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
-    one = confidences.pop() if len(confidences) == 1 else None
     return {
         "splits": look.audited,
         "means": sorted(common - bounded),
         "objective": words.objective(runs),
-        "confidence": one,
-    }
-
-
-def _split(run: RunReport, name: str) -> Audited | None:
-    return next((split for split in run.splits if split.name == name), None)
-
-
-def _gallery(gallery: Gallery, pictures: int) -> dict[str, Any]:
-    shown = gallery.pictures[:pictures]
-    return {
-        "title": gallery.title,
-        "large": any(image.shape[1] > SMALL for picture in shown for image in picture.images.values()),
-        "pictures": [
-            (picture.caption, {name: _data_uri(image) for name, image in picture.images.items()}) for picture in shown
-        ],
+        "confidence": confidences.pop() if len(confidences) == 1 else None,
     }
 
 
@@ -157,18 +114,9 @@ def _pictures_each(runs: Sequence[RunReport]) -> int:
     return min(most, 1)
 
 
-@cache
-def _packed_plotly() -> str:
-    """plotly.js, compressed to two fifths of its size; the page unpacks it."""
-    from plotly.offline import get_plotlyjs
-
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode("utf-8"), 9, mtime=0)).decode()
-
-
 def _environment() -> Environment:
     with needed_for("a report", "report"):
-        import PIL  # noqa: F401 - only whether they are there
-        import plotly  # noqa: F401
+        import PIL  # noqa: F401 - only whether it is there
         from jinja2 import Environment, PackageLoader, StrictUndefined
     # Every text of a run is escaped: what its files hold is not trusted.
     environment = Environment(
@@ -179,9 +127,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = (words.share, words.at_least, words.percent, words.count, words.number, words.corrected)
-    environment.filters.update({each.__name__: each for each in shown})
-    environment.globals.update(split_of=_split)
+    filters = ("share", "at_least", "percent", "count", "number", "corrected", "verdict", "flat", "facts")
+    environment.filters.update({name: getattr(words, name) for name in filters}, colour=colour, data_uri=_data_uri)
     return environment
 
 

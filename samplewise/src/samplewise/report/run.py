@@ -1,7 +1,7 @@
 """What a report knows of a run, whatever kind of run it was: pages are made from this alone."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +14,16 @@ TRAINING = "while training"
 """Stands in the place of a data set for what was seen while the weights moved."""
 Numbers = tuple[float | None, ...]
 BINS = 80  # of a distribution at most, from one tail to the other
-TAIL = 0.005  # share of the values at each end that is counted but not resolved
+TAIL = 0.005  # fraction of the values at each end that is counted but not resolved
 FEW = 100  # values up to which all are resolved
 POINTS = 200  # of a sorted curve
+MAGNIFIED = 64  # pixels; pictures up to this width are shown larger
+
+
+def _check_lengths(what: str, expected: int, found: Sequence[Sized]) -> None:
+    """Files of a run may be damaged: numbers that belong together must be equally many."""
+    if any(len(each) != expected for each in found):
+        raise ValueError(f"{what}: expected {expected} values in each list, got {[len(each) for each in found]}")
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Finding:
-    """How one constraint fares on one data set."""
+    """Violation of one constraint on one data set."""
 
     violated: int
     satisfied: float
@@ -45,17 +52,16 @@ class Finding:
     costs: tuple[float, ...] = ()
     """How much the mean objective would have risen if each of these met its bound, to first order, where known."""
     share: float = 1.0
-    """Of the samples that was asked for."""
+    """Fraction of the samples that must satisfy it."""
     allowed: int = 0
-    """How many samples may violate the constraint: the worst of them are given up."""
+    """How many samples may violate it."""
 
     def __post_init__(self) -> None:
-        if self.costs and len(self.costs) != len(self.violators):
-            raise ValueError(f"expected a cost of each of {len(self.violators)} violators, got {len(self.costs)}")
+        _check_lengths("costs of the violators", len(self.violators), [self.costs] if self.costs else [])
 
     @property
     def met(self) -> bool:
-        """Whether the share that was asked for is satisfied."""
+        """Whether the required share is satisfied."""
         return self.violated <= self.allowed
 
 
@@ -67,14 +73,13 @@ class Audited:
     samples: int
     objective: float
     satisfied: float
-    """Share of the samples that meet all constraints."""
+    """Fraction of the samples that meet all constraints."""
     constraints: Mapping[str, Finding]
     means: Mapping[str, float] = field(default_factory=dict)
     """Of every measure."""
     confidence: float = 0.95
     n_comparisons: float = 1
-    """How many models it was to choose from, if it chose: the bound is corrected for so many. ``math.inf`` if it was
-    trained on: then its share says nothing of others."""
+    """How many models were compared on it, for which the bound is corrected; ``math.inf`` if it was trained on."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or not 0.0 <= self.satisfied <= 1.0:
@@ -87,12 +92,12 @@ class Audited:
 
     @property
     def violated(self) -> int:
-        """Samples that miss a constraint."""
+        """Samples that violate some constraint."""
         return round((1.0 - self.satisfied) * self.samples)
 
     @property
     def at_least(self) -> float:
-        """Share of all samples like these that meets all constraints, by the exact bound at ``confidence``."""
+        """Fraction of all samples like these that meets all constraints, by the exact bound at ``confidence``."""
         return 1.0 - violation_rate_upper(self.violated, self.samples, self.confidence, self.n_comparisons)
 
 
@@ -120,8 +125,7 @@ class Distribution:
     """How many values lie below the first edge, and above the last."""
 
     def __post_init__(self) -> None:
-        if any(len(counts) != len(self.edges) - 1 for counts in self.counts.values()):
-            raise ValueError(f"{self.measure}: expected one count between any two of the {len(self.edges)} edges")
+        _check_lengths(self.measure, len(self.edges) - 1, list(self.counts.values()))
 
 
 @dataclass(frozen=True)
@@ -132,13 +136,6 @@ class Picture:
     images: Mapping[str, NDArray[np.uint8]]
     """By name, such as ``original``: grey ``(H, W)`` or RGB ``(H, W, 3)``."""
 
-    def __post_init__(self) -> None:
-        for name, image in self.images.items():
-            if image.dtype != np.uint8 or not image.size or (image.ndim != 2 and image.shape[2:] != (3,)):
-                raise ValueError(
-                    f"{name}: expected bytes of shape (H, W) or (H, W, 3), got {image.shape} {image.dtype}"
-                )
-
 
 @dataclass(frozen=True)
 class Gallery:
@@ -146,6 +143,11 @@ class Gallery:
 
     title: str
     pictures: tuple[Picture, ...]
+
+    @property
+    def large(self) -> bool:
+        """Whether pictures are too wide to be magnified."""
+        return any(image.shape[1] > MAGNIFIED for picture in self.pictures for image in picture.images.values())
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,7 @@ class Multipliers:
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if len(self.ranks) != len(self.values):
-            raise ValueError(f"{self.constraint}: {len(self.ranks)} ranks but {len(self.values)} multipliers")
+        _check_lengths(self.constraint, len(self.ranks), [self.values])
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,7 @@ class Bars:
     """One number for each name, by what they are of."""
 
     def __post_init__(self) -> None:
-        if any(len(values) != len(self.names) for values in self.series.values()):
-            raise ValueError(f"{self.title}: expected {len(self.names)} numbers in each series")
+        _check_lengths(self.title, len(self.names), list(self.series.values()))
 
 
 @dataclass(frozen=True)
@@ -191,20 +191,13 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Certified:
-    """How near the end point is to a KKT point."""
+class Statement:
+    """A certificate, or the outcome of a promise, in one sentence and as numbers by name."""
 
     sentence: str
     facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Proved:
-    """What came of a promised share of unseen samples."""
-
-    kept: bool
-    sentence: str
-    facts: Mapping[str, Any]
+    kept: bool | None = None
+    """Whether a promise is kept."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +224,8 @@ class RunReport:
     tables: tuple[Table, ...] = ()
     galleries: tuple[Gallery, ...] = ()
     multipliers: tuple[Multipliers, ...] = ()
-    promise: Proved | None = None
-    certificate: Certified | None = None
+    promise: Statement | None = None
+    certificate: Statement | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -240,14 +233,22 @@ class RunReport:
         if len({tuple(split.constraints) for split in self.splits}) > 1:
             raise ValueError("expected the same constraints on each data set")
 
+    def split(self, name: str) -> Audited | None:
+        """What holds on the data set ``name``, if it was audited."""
+        return next((split for split in self.splits if split.name == name), None)
+
     @property
     def unseen(self) -> Audited | None:
-        """What an exact bound speaks of: the first data set that was neither trained on nor chose the model or, where
-        there is none, the one that chose it.
-        """
-        return min(
-            (split for split in self.splits if not split.trained_on), key=lambda each: each.n_comparisons, default=None
-        )
+        """The data set that an exact bound speaks of: not trained on, and with the fewest models compared on it."""
+        held_out = [split for split in self.splits if not split.trained_on]
+        return min(held_out, key=lambda split: split.n_comparisons, default=None)
+
+    @property
+    def holds(self) -> bool:
+        """Whether what was asked for is there: the promised share, or every constraint on every data set."""
+        if self.promise is not None:
+            return bool(self.promise.kept)
+        return bool(self.splits) and all(part.met for split in self.splits for part in split.constraints.values())
 
 
 def distribution(measure: str, values: Mapping[str, NDArray[Any]], bounds: Sequence[float]) -> Distribution:

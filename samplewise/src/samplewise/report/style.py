@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,40 +18,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Numbers = NDArray[np.float64]
 Line = str | tuple[int, tuple[float, ...]]
 """How matplotlib takes a dash."""
 
+# fmt: off
 PALETTE = (
-    "#2a7fca",
-    "#cf6410",
-    "#1b8f6a",
-    "#c0579b",
-    "#8568d6",
-    "#a8730c",
-    "#d24b4b",
-    "#12899c",
-    "#6f8a1d",
-    "#7d8590",
-    "#a06a4f",
-    "#5a76e0",
+    "#2a7fca", "#cf6410", "#1b8f6a", "#c0579b", "#8568d6", "#a8730c",
+    "#d24b4b", "#12899c", "#6f8a1d", "#7d8590", "#a06a4f", "#5a76e0",
 )
+# fmt: on
 """Each keeps a contrast of 3 to paper, to the light and to the dark page; the first ones stay apart for colour-blind
 readers. Lines and points that may be printed without colour also differ in dash or symbol."""
 BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
 """Of bounds, of what belongs to no series, and on paper of what stands in the background, and of the grid."""
-BEYOND = PALETTE[6]
-"""Of the side of a bound where a requirement is missed."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = {
-    "circle-open": "rings",
-    "diamond": "diamonds",
-    "square": "squares",
-    "triangle-up": "triangles",
-    "cross": "crosses",
-    "star": "stars",
-}
-"""By plotly's name, what a reader calls them."""
-SERIES_MARKERS = ("o", "D", "s", "^", "P", "*")
+DASHES = ("", "8 4", "3 3", "8 3 2 3", "12 4", "12 3 2 3")
+"""Of lines of a page, as SVG takes them."""
+SYMBOLS = "○◆■▲✚★"
+"""Of points of a page."""
+SERIES_MARKERS = "oDs^P*"
 """The same as matplotlib names them."""
 
 
@@ -59,14 +45,8 @@ def colour(number: int) -> str:
     return PALETTE[number % len(PALETTE)]
 
 
-COLOURS = {
-    "sequential": colour(0),
-    "fixed": colour(1),
-    "classification": INK,
-    "ours": colour(2),
-    "bound": BOUND,
-    "faint": FAINT,
-}
+COLOURS = {"sequential": colour(0), "fixed": colour(1), "ours": colour(2)}
+COLOURS |= {"classification": INK, "bound": BOUND, "faint": FAINT}
 """By what is drawn."""
 LINES: dict[str, Line] = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
 MARKERS = {"sequential": "o", "fixed": "s", "classification": "D", "ours": "*"}
@@ -117,12 +97,7 @@ def series(number: int) -> tuple[str, str]:
 
 
 def curve(
-    axes: Axes,
-    x: Iterable[float | None],
-    y: Iterable[float | None],
-    colour: str,
-    line: Line = "-",
-    label: str | None = None,
+    axes: Axes, x: Iterable[float | None], y: Iterable[float | None], colour: str, line: Line, label: str | None
 ) -> None:
     """Draw a number over the epochs, between those that have one; a single one is a point."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
@@ -132,13 +107,7 @@ def curve(
 
 
 def histogram(
-    axes: Axes,
-    shares: NDArray[np.float64],
-    edges: NDArray[np.float64],
-    colour: str,
-    *,
-    fill: float = 0.2,
-    label: str | None = None,
+    axes: Axes, shares: Numbers, edges: Numbers, colour: str, *, fill: float = 0.2, label: str | None = None
 ) -> None:
     """Draw shares in bins as steps, the area below them filled as far as ``fill`` says."""
     axes.stairs(shares, edges, color=colour, linewidth=1.2, label=label)
@@ -179,26 +148,27 @@ def label_points(
     points = [axes.transData.transform(point) for point in [*((x, y) for x, y, _, _ in labels), *others]]
     taken = [Bbox.from_bounds(x - gap / 2, y - gap / 2, gap, gap) for x, y in points]
     frame = axes.get_window_extent()
+    sides = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 
     def shared(box: Bbox, other: Bbox) -> float:
         both = Bbox.intersection(box, other)
         return 0.0 if both is None else both.width * both.height
 
+    def hidden(box: Bbox) -> float:
+        """What a name there would cover of others, and what of it would lie beyond the frame."""
+        return sum(shared(box, other) for other in taken) + shared(box, box) - shared(box, frame)
+
     for (x, y, text, colour), (px, py) in zip(labels, points, strict=False):
         boxes = []
-        for distance in (1.0, 2.2, 3.4):
-            for dx, dy in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
-                left = px + dx * gap * distance - wide * len(text) * (1 - dx) / 2
-                low = py + dy * (gap * distance + high / 2) - high / 2
-                boxes.append(Bbox.from_bounds(left, low, wide * len(text), high))
-        # What a name there would cover of others, and what of it would lie beyond the frame.
-        costs = [sum(shared(box, other) for other in taken) + shared(box, box) - shared(box, frame) for box in boxes]
-        best = boxes[costs.index(min(costs))]
+        for distance, (dx, dy) in itertools.product((1.0, 2.2, 3.4), sides):
+            left = px + dx * gap * distance - wide * len(text) * (1 - dx) / 2
+            low = py + dy * (gap * distance + high / 2) - high / 2
+            boxes.append(Bbox.from_bounds(left, low, wide * len(text), high))
+        best = min(boxes, key=hidden)
         taken.append(best)
         place = ((best.x0 - px) / unit, (best.y0 + high / 2 - py) / unit)
-        axes.annotate(
-            text, (x, y), place, textcoords="offset points", va="center", fontsize=SMALL, color=colour, zorder=4
-        )
+        font: Any = {"fontsize": SMALL, "color": colour}
+        axes.annotate(text, (x, y), place, textcoords="offset points", va="center", zorder=4, **font)
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -25,7 +25,7 @@ DRAWN = 8  # samples of each data set: the first, so that one sees the same ones
 
 @contextmanager
 def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
-    """Have what ``fabric`` trains inside also written to ``tensorboard`` in the run's folder; nothing if it is None."""
+    """Have what ``fabric`` logs inside also written to ``tensorboard`` in the run's folder; nothing if it is None."""
     if folder is None:
         yield
         return
@@ -44,7 +44,7 @@ def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
 
 
 class Pictures(Callback):
-    """Has the first samples of each data set drawn by the model after each audit, for the loggers of ``fabric``."""
+    """Draws the first samples of each data set by the model after each audit, for the loggers of ``fabric``."""
 
     def __init__(self, fabric: Fabric, splits: Mapping[str, Data], draw: Draw) -> None:
         self.fabric, self.splits, self.draw = fabric, splits, draw

@@ -5,21 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from samplewise.audits.binomial import percentage
-from samplewise.report.run import Audited, Finding, RunReport
+from samplewise.report.run import Audited, RunReport
 
-
-def share(value: float) -> str:
-    """A share in percent, with as many digits as keep it apart from none and all."""
-    return percentage(value)
+share = percentage
+"""A fraction in percent, with as many digits as keep it apart from none and all."""
 
 
 def at_least(value: float) -> str:
-    """A share that is a lower bound: never rounded up."""
+    """A fraction that is a lower bound, in percent: never rounded up."""
     return percentage(value, math.floor)
 
 
 def percent(value: float) -> str:
-    """A share that was chosen, with the digits that it was given.
+    """A fraction that was chosen, in percent with the digits that it was given.
 
     Example:
         >>> percent(0.95), percent(0.999)
@@ -55,22 +53,25 @@ def markdown_table(rows: Iterable[Sequence[object]]) -> str:
 
 
 def verdict(run: RunReport) -> str:
-    """What holds, in one sentence: the outcome of a promise, or training and unseen data with the exact bound."""
+    """What was asked and whether it holds, in one or two sentences: the outcome of a promise, or training data and
+    unseen data with the exact bound.
+    """
     if not run.requirements:
         return "Nothing was required of the samples."
+    asked = f"Asked: {'; '.join(each.formula for each in run.requirements)}."
     if run.promise is not None:
-        return run.promise.sentence
+        return f"{asked} {run.promise.sentence}"
     if not run.splits:
         return "No audit has been made yet: the curves show what was seen while training."
     bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")
     said = " and ".join(_held(split) for split in run.splits)
-    said, bound = said[0].upper() + said[1:], bound + _asked(run.splits[0].constraints)
+    said = f"{asked} {said[0].upper()}{said[1:]} meet {bound}"
     unseen = run.unseen
     if unseen is None:
-        return f"{said} meet {bound}; no unseen data was audited, so this says nothing of other samples."
+        return f"{said}; no unseen data was audited, so this says nothing of other samples."
     return (
-        f"{said} meet {bound}: at {percent(unseen.confidence)} confidence, at least {at_least(unseen.at_least)} of all "
-        f"samples like those of {unseen.name} do{corrected(unseen)}."
+        f"{said}: at {percent(unseen.confidence)} confidence, at least {at_least(unseen.at_least)} of all samples like "
+        f"those of {unseen.name} do{corrected(unseen)}."
     )
 
 
@@ -104,13 +105,6 @@ def same_problem(runs: Sequence[RunReport]) -> bool:
     return len({(run.problem, *((each.name, each.formula) for each in run.requirements)) for run in runs}) == 1
 
 
-def _asked(constraints: Mapping[str, Finding]) -> str:
-    """The shares that were asked for, if not every sample of each constraint."""
-    asked = {name: percent(part.share) for name, part in constraints.items() if part.share < 1}
-    one = len(constraints) == 1
-    return f" ({', '.join(each if one else f'{name} {each}' for name, each in asked.items())} asked)" if asked else ""
-
-
 def _held(split: Audited) -> str:
     kind = "training samples" if split.trained_on else f"samples of {split.name}"
     samples = count(split.samples)
@@ -122,10 +116,9 @@ def flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]
     for name, item in value.items():
         if isinstance(item, Mapping):
             yield from flat(item, f"{prefix}{name}.")
-        elif isinstance(item, list | tuple):
-            yield f"{prefix}{name}", ", ".join(map(str, item))
         else:
-            yield f"{prefix}{name}", "none" if item is None else str(item)
+            text = ", ".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
+            yield f"{prefix}{name}", "none" if item is None else text
 
 
 def facts(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
