@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from floormark.errors import ConfigurationError, DataError
-from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
+from floormark.payload.bch import MAX_BITS, BchCode, corrected, nearest, parity_bits
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
 HEADER = 4  # bits: two of version, two of kind
@@ -186,16 +186,12 @@ class Codec:
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
-        """A codeword for each layout: where no bit is wrong at once, then by counting errors, then by weighing them."""
-        for layout in self.layouts:
-            if not layout.code.syndromes(read).any():
-                yield layout, read
-        for layout in self.layouts:
-            codeword = layout.code.decode(read)
-            if codeword is not None:
-                yield layout, codeword
-        for layout in self.layouts:
-            yield layout, nearest_codeword(layout.code.generator, frame)
+        """Codewords of the layouts: first by counting errors, then by weighing them."""
+        codes = [layout.code for layout in self.layouts]
+        for codewords in (corrected(codes, read), nearest(codes, frame)):
+            for layout, codeword in zip(self.layouts, codewords, strict=True):
+                if codeword is not None:
+                    yield layout, codeword
 
     def _chance(self, corrected: int) -> float:
         """The probability that random bits read as some payload with at most so many errors; an upper bound."""
