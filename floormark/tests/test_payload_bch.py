@@ -110,8 +110,8 @@ def test_codes_decoded_together_read_the_same_as_each_alone(bits: int) -> None:
         logits = 2.0 * sent - 1.0 + noise * random.normal(size=bits)
         word = (logits > 0).astype(np.uint8)
         for code, hard, soft in zip(codes, corrected(codes, word), nearest(codes, logits), strict=True):
-            np.testing.assert_array_equal(hard, *corrected([code], word))
-            np.testing.assert_array_equal(soft, *nearest([code], logits))
+            np.testing.assert_array_equal(hard, next(corrected([code], word)))
+            np.testing.assert_array_equal(soft, next(nearest([code], logits)))
             assert not (code.checks @ soft % 2).any()
 
 

@@ -21,7 +21,7 @@ from floormark.certificate import ImageCertificate, certificate_path, read_entri
 from floormark.errors import ConfigurationError, DataError, OutputError
 from floormark.files.folder import Status, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker
-from floormark.region import Region
+from floormark.options import Region
 from floormark.signing import (
     Signer,
     canonical,

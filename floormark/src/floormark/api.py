@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,9 @@ from floormark.certificate import ImageCertificate
 from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.fidelity import fidelity
 from floormark.network import SHIPPED_FILE, Lattice, load_network, network_name
-from floormark.options import EmbedOptions
+from floormark.options import EmbedOptions, OptionsByName
 from floormark.payload import Extracted, Key, Payload
 from floormark.prepared import PreparedImage
-from floormark.region import Region
 from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
 from floormark.tiling import Decoded, TiledScheme
 
@@ -95,25 +94,14 @@ class Watermarker:
             raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
         return cls(_load_lattice(file), key=key)
 
-    def embed(
-        self,
-        image: Any,
-        message: Message,
-        *,
-        psnr: float = 45.0,
-        protect: Region | NDArray[np.bool_] | None = None,
-        max_difference: float | None = None,
-        replace: bool = False,
-    ) -> Embedded:
+    def embed(self, image: Any, message: Message, **options: Unpack[OptionsByName]) -> Embedded:
         """Hide a message in an image.
 
         Args:
             image: an array ``(H, W)`` or ``(H, W, 3)`` of uint8 or uint16, or a Pillow image in grey or RGB.
             message: text, bytes, or a :class:`Payload`.
-            psnr: floor in dB that the stored integers keep; that of a patch is the higher the calmer it is.
-            protect: where no pixel may change, such as a mask that is True there, shape ``(H, W)``.
-            max_difference: the most by which a stored value may change.
-            replace: write the message in the place of the one that is there, instead of refusing that.
+            options: those of :class:`~floormark.options.EmbedOptions` by name: ``psnr``, the floor in dB (45 if not
+                given), ``protect``, ``max_difference``, ``replace``.
 
         Raises:
             RefusedError: the message cannot be read back at this floor, and it says which floor would do; it would be
@@ -121,11 +109,11 @@ class Watermarker:
             DataError: not an image of this kind, or one too small.
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
-        options = EmbedOptions(psnr=psnr, protect=protect, max_difference=max_difference, replace=replace)
+        asked = EmbedOptions(**options)
         original = PreparedImage.of(image)
-        marked = self.mark(original, message, options)
+        marked = self.mark(original, message, asked)
         hashes = _digest(original.pixels), _digest(marked.pixels)
-        certificate = self.certify(original, marked.pixels, options, bit_errors=marked.bit_errors, hashes=hashes)
+        certificate = self.certify(original, marked.pixels, asked, bit_errors=marked.bit_errors, hashes=hashes)
         return Embedded(marked.pixels, certificate)
 
     def extract(self, image: Any) -> Extracted:

@@ -12,8 +12,8 @@ from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate
 from floormark.errors import DataError, finite_number
 from floormark.fidelity import fidelity
 from floormark.imageio import ImageFile, prefix_path, read, shown_alike
+from floormark.options import Region
 from floormark.payload import Extracted
-from floormark.region import Region
 from floormark.signing import PublicKey, signed_by
 
 TOLERANCES = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
