@@ -22,14 +22,12 @@ from floormark.prepared import PreparedImage
 from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
 from floormark.tiling import Decoded, TiledScheme
 
-MODEL_FILE = "model.safetensors"
-"""What was trained, in the folder of its run."""
+MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
 FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
 """Values of the largest images for which the highest floor that works is searched for: finely, and coarsely."""
 MAX_OBLONG = 16
 """How many times longer than wide such images are at most: of narrow ones the network is given more pixels."""
-MUCH_PROTECTED = 0.25
-"""Part of an image; where more is protected, that is named as a reason."""
+MUCH_PROTECTED = 0.25  # part of an image; where more is protected, that is named as a reason
 NO_FLOOR_WORKS = "no floor would work"
 TAKEN_FOR_ANOTHER = (
     "the mark hides what tells this image from others, so that its message would be taken for another image's"

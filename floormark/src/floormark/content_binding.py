@@ -13,12 +13,10 @@ from floormark.network import TILE
 from floormark.payload import Key, derived
 from floormark.prepared import NetworkInput
 
-PAIRS = 40
-"""Bits of the content code: for each pair, which of its points is brighter than what is around it."""
+PAIRS = 40  # bits of the content code: for each pair, which of its points is brighter than what is around it
 CODE_SIDE = 256
 """Side in the network's pixels of the square that the pairs are in; the shorter side of every larger image."""
-PAIR_REACH = 24
-"""Pixels between the points of a pair, at most, in rows and in columns."""
+PAIR_REACH = 24  # pixels between the points of a pair, at most, in rows and in columns
 FINE_SIGMA, COARSE_SIGMA = 2.5, 6.0
 """Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
 OWN_SCORE, OTHER_SCORE, OTHER_REGISTERED_SCORE = 3.0, 2.6, 1.0
@@ -26,12 +24,10 @@ OWN_SCORE, OTHER_SCORE, OTHER_REGISTERED_SCORE = 3.0, 2.6, 1.0
 
 Below the third if it was registered: less of the right image may be left than of a wrong one.
 """
-MIN_COVERED = 0.7
-"""Part of the square that a registered image must cover to be another's."""
+MIN_COVERED = 0.7  # part of the square that a registered image must cover to be another's
 MIN_REACHABLE = 3.6
 """Score that the pairs of the right image reach if all agree; where less of it is left, nothing is said."""
-FAINT_LEVELS = 1.0
-"""Grey levels: a difference that is nothing."""
+FAINT_LEVELS = 1.0  # grey levels: a difference that is nothing
 CLEAR_RELIEF = 0.11
 """Root mean square by which the points of pairs differ in :func:`_relief`, from which on an image may be another's.
 X-rays have 0.12 and more; of a mark at 40 dB where nothing else is, 0.1."""

@@ -23,25 +23,18 @@ from floormark.errors import ConfigurationError, DataError
 from floormark.patches import above_image, calmness
 
 NETWORK_FORMAT = "floormark-network-1"
-SHIPPED_FILE = "lattice.safetensors"
-"""The trained network that comes with the package, in its folder."""
-CELL = 8
-"""Side of a cell in pixels: that of a JPEG block."""
-GROUPS = 8
-"""That group norm divides the channels of a layer into."""
-TILE = 64
-"""Side in pixels of what repeats."""
+SHIPPED_FILE = "lattice.safetensors"  # the trained network that comes with the package, in its folder
+CELL = 8  # side of a cell in pixels: that of a JPEG block
+GROUPS = 8  # that group norm divides the channels of a layer into
+TILE = 64  # side in pixels of what repeats
 CELLS_ACROSS = TILE // CELL
-SLOTS = 4
-"""Bits that are written into each cell."""
+SLOTS = 4  # bits that are written into each cell
 BASIS_SIDE = 16
 """Side in pixels of the basis patterns that bits are drawn with: twice a cell, so that neighbours overlap."""
-PILOT_AMPLITUDE = 0.5
-"""Of the pilot, relative to the message: a fifth of the energy."""
+PILOT_AMPLITUDE = 0.5  # of the pilot, relative to the message: a fifth of the energy
 PILOT_BAND = 5.0, 22.0
 """Lowest and highest frequency of a pilot, in waves per tile: lungs are full of lower ones, JPEG takes higher ones."""
-UNIT_CHANGE = 0.02
-"""Change of a pixel where the gain is one."""
+UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
 
 
 Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -25,8 +25,7 @@ PICTURE_SIDE = 1024
 """Pixels of the shorter side, or up to twice as many, of the picture in which a mark is searched for."""
 MAX_NETWORK_PIXELS = 1 << 22
 """Pixels that the network is given at most. Only images many times as long as they are wide have more."""
-LEVELS = np.float32(255)
-"""Steps of grey between black and white."""
+LEVELS = np.float32(255)  # steps of grey between black and white
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 from floormark.errors import ProcessLostError
 
 LOST = "a process was ended from outside, perhaps for want of memory"
-QUEUED = 4
-"""Items in the hands of each process, so that none waits and none piles up."""
+QUEUED = 4  # items in the hands of each process, so that none waits and none piles up
 
 Kept = TypeVar("Kept")
 Item = TypeVar("Item")
@@ -107,8 +106,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_kept: Any = None
-"""Of this process."""
+_kept: Any = None  # of this process
 
 
 def _begin(keep: Callable[[], object], threads: int | None) -> None:

@@ -18,21 +18,15 @@ from floormark.options import LOWEST_FLOOR
 from floormark.patches import PATCH_SIDE
 from floormark.prepared import PreparedImage
 
-FLOOR_STEP = 0.5
-"""dB between the floors that are tried where one is too high."""
-FLOOR_STRIDE = 4
-"""Steps that are taken at once where none works yet."""
-MAX_STRENGTH = 24.0
-"""How many times its residual a network is given where the floor leaves room."""
-CLOSE = 0.995
-"""Part of the squared error that a floor allows; more is not worth another trial."""
-TRIALS = 8
-"""Of different strengths, or twice as many if none has kept all floors until then."""
+FLOOR_STEP = 0.5  # dB between the floors that are tried where one is too high
+FLOOR_STRIDE = 4  # steps that are taken at once where none works yet
+MAX_STRENGTH = 24.0  # how many times its residual a network is given where the floor leaves room
+CLOSE = 0.995  # part of the squared error that a floor allows; more is not worth another trial
+TRIALS = 8  # of different strengths, or twice as many if none has kept all floors until then
 STEP_BACK, FAR_STEP_BACK = 0.97, 0.6
 """What is left of the strength of a patch that rounding took below its floor, beside what its excess says; the second
 where that was not enough: in a patch of one value, all pixels round to the next value at once."""
-TRIAL_BAND_VALUES = 1 << 18
-"""Values that are worked on at once: few, so that they stay in the processor's cache."""
+TRIAL_BAND_VALUES = 1 << 18  # values that are worked on at once: few, so that they stay in the processor's cache
 KEPT_VALUES = 1 << 22
 """Values of an image whose residual is kept at full size; that of a larger one is computed anew for each trial."""
 

@@ -21,22 +21,16 @@ from floormark.prepared import MAX_NETWORK_PIXELS, NetworkInput, PreparedImage
 from floormark.registration import CANDIDATES, Alignment, Pilots, periods
 from floormark.strength import Residual
 
-PILOTS = 256
-"""Of a key, of which an image has one; order and mask of the bits differ with it."""
+PILOTS = 256  # of a key, of which an image has one; order and mask of the bits differ with it
 MIN_REGISTERED_SCORE = 4.5
 """Standard deviations of a pilot. Chance reaches 4.4 and more at times: the checksum decides, this saves trials."""
-ALIGNED_PILOTS = 3
-"""How many pilots are tried in an image that nobody moved, the likeliest first."""
-MIN_ALIGNED_SCORE = 2.6
-"""Standard deviations that each of them has at least; of all pilots one has that by chance."""
-EMPHASIS_ROUNDS = 4
-"""How often the emphasis of the bits is corrected, so that none is much harder to read than others."""
+ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, the likeliest first
+MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
+EMPHASIS_ROUNDS = 4  # how often the emphasis of the bits is corrected, so that none is much harder to read than others
 MAX_EMPHASISED_PIXELS = 1 << 20
 """Of the network; in a larger image, which has more than 256 tiles, no bit is hard to read."""
-EVEN_MARGIN = 0.6
-"""Part of the median margin; where every bit has more, the emphasis is left as it is."""
-EMPHASIS_RANGE = 0.75, 1.6
-"""The least and the largest factor by which one round changes the emphasis of a bit."""
+EVEN_MARGIN = 0.6  # part of the median margin; where every bit has more, the emphasis is left as it is
+EMPHASIS_RANGE = 0.75, 1.6  # the least and the largest factor by which one round changes the emphasis of a bit
 
 
 def check_bits(bits: int) -> None:

@@ -80,7 +80,7 @@ def verify_files(
         raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
     beside = certificate_path(marked)
     told, entries = read_entries(beside) if os.path.lexists(beside) else (None, {})
-    signer = None if told is None or told.signature is None else signed_by(entries, told.signature)
+    signer = None if told is None else signed_by(entries, told.signature)
     floors = [] if told is None else [told.floor]
     if floor is not None:
         floors.append(finite_number(floor, "the PSNR floor"))

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 LOSSY_TRIALS = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
-MIN_MARK_SQUARE = 1e-8
-"""Mean square, of values in [0, 1]: less is no mark."""
-MAX_NAME_BYTES = 230
-"""Of a file; the name of the certificate is longer, and file systems take 255."""
+MIN_MARK_SQUARE = 1e-8  # mean square, of values in [0, 1]: less is no mark
+MAX_NAME_BYTES = 230  # of a file; the name of the certificate is longer, and file systems take 255
 
 
 class _BelowFloor(RefusedError):

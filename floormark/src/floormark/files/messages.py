@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["file", "text"]
 MAX_TABLE = 1 << 27  # bytes
-NAMED = 5
-"""Files that are named in one error."""
+NAMED = 5  # files that are named in one error
 
 
 class Messages(ABC):

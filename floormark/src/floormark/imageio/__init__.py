@@ -27,12 +27,9 @@ from floormark.imageio.stored import (
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
 __all__ += ["looks_like_image", "prefix_path", "read", "shown_alike", "suffix_format", "target_format"]
 
-FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
-"""A new one takes its entry in one of these modules and nothing else."""
-SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)
-"""Of files that are taken for images."""
-NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"
-"""For messages."""
+FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)  # a new one takes its entry in one of these modules and nothing else
+SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)  # of files that are taken for images
+NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"  # for messages
 MAX_FILE = 1 << 30  # bytes
 SIGNATURE_BYTES = 132  # bytes that tell the format
 

@@ -19,14 +19,10 @@ from floormark.errors import ConfigurationError, DataError, RefusedError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
-ALLOWED_BYTES = 1 << 25
-"""Bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits."""
-MAX_RATIO = 10
-"""Bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less."""
-BAND_VALUES = 1 << 20
-"""Values of a large image that are worked on at once."""
-MAX_SCANS = 64
-"""Of a JPEG image, each as slow as decoding all of it; encoders write ten."""
+ALLOWED_BYTES = 1 << 25  # bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits
+MAX_RATIO = 10  # bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less
+BAND_VALUES = 1 << 20  # values of a large image that are worked on at once
+MAX_SCANS = 64  # of a JPEG image, each as slow as decoding all of it; encoders write ten
 OBJECT_TEXT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
 Pixels = NDArray[Any]  # uint8, uint16 or int16
 

@@ -27,8 +27,7 @@ JPEG_LS, JPEG_LS_NEAR = (f"1.2.840.10008.1.2.4.{end}" for end in ("80", "81"))
 JPEG_2000_LOSSLESS, JPEG_2000 = (f"1.2.840.10008.1.2.4.{end}" for end in ("90", "91"))
 HIGH_THROUGHPUT = tuple(f"1.2.840.10008.1.2.4.{end}" for end in ("201", "202", "203"))
 RLE = "1.2.840.10008.1.2.5"
-MAX_TILES = 4096
-"""Of a JPEG 2000 image, each with tables of its own; encoders write one, or some hundred."""
+MAX_TILES = 4096  # of a JPEG 2000 image, each with tables of its own; encoders write one, or some hundred
 NO_CONVERSION = "YCBCR"  # given as the colours of both sides, so that none are converted
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
 JPEG_BEGINS, JPEG_ENDS, JPEG_2000_BEGINS = b"\xff\xd8", b"\xff\xd9", b"\xff\x4f\xff\x51"

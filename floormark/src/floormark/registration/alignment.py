@@ -14,10 +14,8 @@ from torch.nn import functional
 
 from floormark.filters import Picture, gaussian, uniform
 
-WHITENED_RANGE = 2.5
-"""Standard deviations beyond which whitened values are clipped: they are edges of the picture."""
-FLAT_VARIANCE = 0.1
-"""Variance, in grey levels, below which whitening amplifies nothing."""
+WHITENED_RANGE = 2.5  # standard deviations beyond which whitened values are clipped: they are edges of the picture
+FLAT_VARIANCE = 0.1  # variance, in grey levels, below which whitening amplifies nothing
 SHARP_SCALE = 1.15
 """Pixels of the image for one of the network's, up to which nothing needs to be smoothed away before resampling."""
 

@@ -12,21 +12,15 @@ from floormark.registration.alignment import whitened
 
 Matrix = NDArray[np.float64]
 
-SEARCHED_SIDE = 384
-"""Pixels of the shorter side at which periods are searched for; larger images are reduced first."""
-PERIOD_SIGMA = 1.5
-"""Pixels: what is smoother than that belongs to the picture and not to the mark."""
-PERIOD_RANGE = 0.1, 0.62
-"""Shortest and longest period, relative to the shorter side."""
+SEARCHED_SIDE = 384  # pixels of the shorter side at which periods are searched for; larger images are reduced first
+PERIOD_SIGMA = 1.5  # pixels: what is smoother than that belongs to the picture and not to the mark
+PERIOD_RANGE = 0.1, 0.62  # shortest and longest period, relative to the shorter side
 PERIOD_STEP, ANGLE_STEP = 0.008, np.deg2rad(0.5)
-SAME_STEPS = 5
-"""Steps within which two candidates are one."""
+SAME_STEPS = 5  # steps within which two candidates are one
 FIRST_MULTIPLES = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -1), (1, -2))
 """Multiples of the two periods that make up a candidate's score."""
-LAST_MULTIPLE = 3
-"""The highest multiple by which a period is refined."""
-CANDIDATES = 2
-"""Periods that are tried: where there is one, it is nearly always the first."""
+LAST_MULTIPLE = 3  # the highest multiple by which a period is refined
+CANDIDATES = 2  # periods that are tried: where there is one, it is nearly always the first
 MIN_SCORE = 4.2
 """Standard deviations. Chance reaches more in most images: the pilot decides, this saves searching for it."""
 

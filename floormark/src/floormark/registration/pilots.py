@@ -14,23 +14,17 @@ from floormark.filters import Picture, gaussian
 from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tiles
 from floormark.registration.alignment import Alignment, resample, whitened
 
-Tiles = NDArray[np.float32]
-"""Of 64 x 64 pixels, most often each as one row of 4,096."""
+Tiles = NDArray[np.float32]  # of 64 x 64 pixels, most often each as one row of 4,096
 Matrix = NDArray[np.float64]
 
-TILE_SIGMA = 1.2
-"""The network's pixels: what is smoother than that belongs to the picture and not to the mark."""
+TILE_SIGMA = 1.2  # the network's pixels: what is smoother than that belongs to the picture and not to the mark
 ORIENTATIONS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight orientations: rotations by 90 degrees, after mirroring or not."""
-ORIENTATION_TRIALS = 3
-"""Orientations and beginnings of a cell for which a pilot is searched for."""
-MAX_SHIFT = 4
-"""The network's pixels by which single tiles may be off at first."""
-STEPS_PER_PIXEL = 8
-"""In which shifts are told apart: by linear interpolation between pixels, all would be whole ones."""
+ORIENTATION_TRIALS = 3  # orientations and beginnings of a cell for which a pilot is searched for
+MAX_SHIFT = 4  # the network's pixels by which single tiles may be off at first
+STEPS_PER_PIXEL = 8  # in which shifts are told apart: by linear interpolation between pixels, all would be whole ones
 REFINEMENTS = 2
-REGISTERED_TILES = 64
-"""Tiles that are used for registration."""
+REGISTERED_TILES = 64  # tiles that are used for registration
 
 
 class Pilots:
