@@ -85,12 +85,12 @@ class Watermarker:
         """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
-                return cls(_load_lattice(file), key=key)
+                return cls(load_network(file, {"lattice": Lattice}), key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
-        return cls(_load_lattice(file), key=key)
+        return cls(load_network(file, {"lattice": Lattice}), key=key)
 
     def embed(self, image: Any, message: Message, **options: Unpack[OptionsByName]) -> Embedded:
         """Hide a message in an image.
@@ -192,12 +192,6 @@ class Watermarker:
             fidelity=fidelity(original, marked, protected=options.mask(marked.shape)),
             protected=None if options.region is None else options.region.place,
         )
-
-
-def _load_lattice(file: Path) -> Lattice:
-    network = load_network(file)
-    assert isinstance(network, Lattice)  # the only kind that is read here
-    return network
 
 
 def _believed(marked: Marked) -> bool:
