@@ -51,8 +51,7 @@ class Marked:
 
     pixels: NDArray[Any]
     decoded: Decoded
-    bit_errors: int
-    """How many bits are read wrong."""
+    bit_errors: int  # how many bits are read wrong
 
 
 class Watermarker:

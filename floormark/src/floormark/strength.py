@@ -52,10 +52,8 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
 class Residual:
     """What a network adds to an image to hide bits in it."""
 
-    values: NDArray[np.float32]
-    """To be added, to all colours alike, in stored values, at the network's pixels ``(h, w)``."""
-    scale: float
-    """Pixels of the image for one of the network's."""
+    values: NDArray[np.float32]  # to be added, to all colours alike, in stored values, at the network's pixels (h, w)
+    scale: float  # pixels of the image for one of the network's
 
 
 def enlarged(

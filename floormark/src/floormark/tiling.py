@@ -42,11 +42,9 @@ def check_bits(bits: int) -> None:
 class Decoded:
     """What was read of an image at one alignment."""
 
-    logits: NDArray[np.float32] | None = None
-    """Of each bit; None if nothing could be read."""
+    logits: NDArray[np.float32] | None = None  # of each bit; None if nothing could be read
     found: Extracted | None = None
-    salt: str = ""
-    """That the message was encoded with: the number of its pilot."""
+    salt: str = ""  # that the message was encoded with: the number of its pilot
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +53,7 @@ class EncodedMessage:
 
     bits: NDArray[np.uint8]
     encoding: Encoding
-    replaced: Encoding | None
-    """That of the message in whose place it is written, if there is one."""
+    replaced: Encoding | None  # that of the message in whose place it is written, if there is one
 
 
 class TiledScheme:

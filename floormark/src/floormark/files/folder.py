@@ -42,8 +42,7 @@ class Status(Enum):
 class Task:
     """One file to be marked."""
 
-    name: str
-    """Relative to the folder."""
+    name: str  # relative to the folder
     source: Path
     target: Path
 
@@ -55,8 +54,7 @@ class FileResult:
     name: str
     status: Status
     reason: str = ""
-    certificate: ImageCertificate | None = None
-    """Of a file that was written."""
+    certificate: ImageCertificate | None = None  # of a file that was written
     notes: tuple[str, ...] = ()
 
 

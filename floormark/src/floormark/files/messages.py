@@ -51,8 +51,7 @@ class Messages(ABC):
 class MessageTable(Messages):
     """A text for each file of a folder."""
 
-    texts: Mapping[str, str]
-    """By the file's name, relative to the folder."""
+    texts: Mapping[str, str]  # by the file's name, relative to the folder
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -29,10 +29,8 @@ class Layout:
     The length itself is stored nowhere: the layout whose checksum fits tells it.
     """
 
-    length: int
-    """Bytes of the payload."""
-    checksum: int
-    """Bits of the checksum."""
+    length: int  # bytes of the payload
+    checksum: int  # bits of the checksum
     code: BchCode
 
     @property

@@ -1,8 +1,15 @@
-"""Where tiles begin and how they are oriented: told by the basis patterns of the message and a pilot in every tile."""
+"""Where a mark lies in an image that was cropped, resized, rotated, mirrored or inverted, without the original.
+
+The mark repeats: the autocorrelation of the image shows its period and angle. Then its tiles are laid on top of each
+other, and the pilot tells where they begin and how they are oriented. Coordinates are rows and columns in pixels; a
+pixel's centre lies half a pixel inside of it. SciPy is imported where it is needed: reading an image that nobody moved
+does without it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,13 +17,27 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from floormark.filters import Picture, gaussian
+from floormark.filters import Picture, gaussian, uniform
 from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tiles
-from floormark.registration.alignment import Alignment, resample, whitened
 
 Tiles = NDArray[np.float32]  # of 64 x 64 pixels, most often each as one row of 4,096
 Matrix = NDArray[np.float64]
 
+WHITENED_RANGE = 2.5  # standard deviations beyond which whitened values are clipped: they are edges of the picture
+FLAT_VARIANCE = 0.1  # variance, in grey levels, below which whitening amplifies nothing
+SHARP_SCALE = 1.15
+"""Pixels of the image for one of the network's, up to which nothing needs to be smoothed away before resampling."""
+SEARCHED_SIDE = 384  # pixels of the shorter side at which periods are searched for; larger images are reduced first
+PERIOD_SIGMA = 1.5  # pixels: what is smoother than that belongs to the picture and not to the mark
+PERIOD_RANGE = 0.1, 0.62  # shortest and longest period, relative to the shorter side
+PERIOD_STEP, ANGLE_STEP = 0.008, np.deg2rad(0.5)
+SAME_STEPS = 5  # steps within which two candidates are one
+FIRST_MULTIPLES = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -1), (1, -2))
+"""Multiples of the two periods that make up a candidate's score."""
+LAST_MULTIPLE = 3  # the highest multiple by which a period is refined
+CANDIDATES = 2  # periods that are tried: where there is one, it is nearly always the first
+MIN_PERIOD_SCORE = 4.2
+"""Standard deviations. Chance reaches more in most images: the pilot decides, this saves searching for it."""
 TILE_SIGMA = 1.2  # the network's pixels: what is smoother than that belongs to the picture and not to the mark
 ORIENTATIONS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight orientations: rotations by 90 degrees, after mirroring or not."""
@@ -25,6 +46,152 @@ MAX_SHIFT = 4  # the network's pixels by which single tiles may be off at first
 STEPS_PER_PIXEL = 8  # in which shifts are told apart: by linear interpolation between pixels, all would be whole ones
 REFINEMENTS = 2
 REGISTERED_TILES = 64  # tiles that are used for registration
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """An affine map: the network's pixel ``p`` lies at ``matrix @ p + start`` in the image, where a tile begins."""
+
+    matrix: NDArray[np.float64]  # shape (2, 2)
+    start: NDArray[np.float64]  # shape (2,)
+    inverted: bool = False  # whether black has become white
+    pilot: int = 0  # which of the pilots was found there
+    score: float = 0.0  # by how many standard deviations
+
+    @property
+    def scale(self) -> float:
+        """Pixels of the image for one of the network's."""
+        return float(np.sqrt(abs(np.linalg.det(self.matrix))))
+
+    def covering(self, shape: tuple[int, ...], unit: int) -> tuple[NDArray[np.int64], tuple[int, int]]:
+        """The first of the network's pixels and how many there are, in whole units, such that an image is covered."""
+        corners = np.array([(row, column) for row in (0, shape[0]) for column in (0, shape[1])], np.float64)
+        at = np.linalg.solve(self.matrix, (corners - self.start).T)
+        first = np.floor(at.min(1) / unit + 1e-6).astype(np.int64)
+        last = np.ceil(at.max(1) / unit - 1e-6).astype(np.int64)
+        rows, columns = (unit * np.maximum(last - first, 1)).tolist()
+        return unit * first, (rows, columns)
+
+
+def resample(
+    picture: Picture, alignment: Alignment, origin: NDArray[np.int64], shape: tuple[int, int]
+) -> tuple[Picture, NDArray[np.bool_]]:
+    """The picture at the network's pixels, from its pixel ``origin`` on, and which of these lie inside."""
+    factor = max(1, int(alignment.scale + 0.05))
+    small = np.ascontiguousarray(picture)
+    if factor > 1:
+        small = functional.avg_pool2d(torch.from_numpy(small)[None, None], factor)[0, 0].numpy()
+    if (rest := alignment.scale / factor) > SHARP_SCALE:  # what is finer than the network's pixels would alias
+        small = gaussian(small, 0.4 * np.sqrt(rest * rest - 1.0))
+    rows, columns = (np.arange(length) + 0.5 + first for length, first in zip(shape, origin, strict=True))
+    at = alignment.matrix[:, 0, None, None] * rows[:, None] + alignment.matrix[:, 1, None, None] * columns
+    at = (at + alignment.start[:, None, None]) / factor
+    height, width = small.shape
+    inside: NDArray[np.bool_] = (at[0] > 0) & (at[0] < height) & (at[1] > 0) & (at[1] < width)
+    where = np.stack([2.0 * at[1] / width - 1.0, 2.0 * at[0] / height - 1.0], axis=-1).astype(np.float32)
+    resampled = functional.grid_sample(
+        torch.from_numpy(small)[None, None],
+        torch.from_numpy(where)[None],
+        mode="bicubic",
+        padding_mode="border",
+        align_corners=False,
+    )
+    return resampled[0, 0].numpy(), inside
+
+
+def whitened(picture: Picture, sigma: float) -> Picture:
+    """A picture of grey levels without what is smooth in it, of variance 1 everywhere: there a mark stands out most."""
+    rough = picture - gaussian(picture, sigma, truncate=3.0)
+    variance = uniform(rough * rough, int(8 * sigma))
+    white: Picture = np.clip(rough / np.sqrt(variance + FLAT_VARIANCE), -WHITENED_RANGE, WHITENED_RANGE)
+    return white
+
+
+def periods(picture: Picture) -> list[tuple[float, Matrix]]:
+    """How much a picture repeats, in standard deviations, and with which two periods: columns, likeliest first."""
+    from scipy import ndimage
+
+    factor = max(1.0, min(picture.shape) / SEARCHED_SIDE)
+    small = picture
+    if factor > 1.0:
+        size = [round(length / factor) for length in picture.shape]
+        shrunk = functional.interpolate(torch.from_numpy(picture)[None, None], size, mode="bilinear", antialias=True)
+        small = shrunk[0, 0].numpy()
+    likeness = _autocorrelation(whitened(small, PERIOD_SIGMA))
+    reach = len(likeness) // 2
+    shortest, longest = (part * min(small.shape) for part in PERIOD_RANGE)
+    lengths = np.exp(np.arange(np.log(shortest), np.log(longest), PERIOD_STEP))
+    angles = np.arange(0.0, np.pi / 2, ANGLE_STEP)
+    rows, columns = np.outer(lengths, np.cos(angles)), np.outer(lengths, np.sin(angles))
+    score, counted = np.zeros_like(rows), np.zeros_like(rows)
+    for i, j in FIRST_MULTIPLES:
+        at = np.stack([i * rows - j * columns, i * columns + j * rows])
+        inside = (np.abs(at) < reach - 2).all(0)
+        score += np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0)
+        counted += inside
+    score /= np.sqrt(np.maximum(counted, 1.0))
+    found = []
+    for _ in range(CANDIDATES):
+        length, angle = np.unravel_index(int(score.argmax()), score.shape)
+        if (height := float(score[length, angle])) < MIN_PERIOD_SCORE:
+            break
+        row, column = rows[length, angle], columns[length, angle]
+        found.append((height, factor * _refined_periods(likeness, np.array([[row, -column], [column, row]]))))
+        distance = np.abs(np.arange(len(angles)) - angle)
+        near = np.minimum(distance, len(angles) - distance) <= SAME_STEPS  # a rotation by 90 degrees is the same
+        score[max(0, length - SAME_STEPS) : length + SAME_STEPS + 1, near] = 0.0
+    return found
+
+
+def _autocorrelation(white: Picture) -> Picture:
+    """The autocorrelation of a picture in standard deviations, a square with the shift of zero in its middle."""
+    from scipy import fft, ndimage
+
+    shape = [fft.next_fast_len(int(1.8 * length), real=True) for length in white.shape]
+    power = np.abs(fft.rfft2(white, shape)) ** 2
+    # What repeats is narrow in frequency; what a picture has most of is broad. The last term is for flat pictures.
+    power /= ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean() + 1e-20
+    shifted = fft.fftshift(fft.irfft2(power, shape))
+    middle = [length // 2 for length in shifted.shape]
+    reach = min(*middle, int(0.9 * max(white.shape))) - 1
+    likeness = shifted[middle[0] - reach : middle[0] + reach + 1, middle[1] - reach : middle[1] + reach + 1]
+    likeness = likeness - ndimage.uniform_filter(likeness, 15)
+    likeness = likeness / np.sqrt(ndimage.uniform_filter(likeness * likeness, 41) + 1e-20)
+    smooth = ndimage.gaussian_filter(likeness, 0.8)
+    found: Picture = smooth / (smooth.std() + 1e-20)
+    return found
+
+
+def _refined_periods(likeness: Picture, matrix: Matrix) -> Matrix:
+    """The periods nearby at which the autocorrelation, summed over their multiples, is highest."""
+    from scipy import ndimage
+
+    reach, last = len(likeness) // 2, LAST_MULTIPLE
+    points = np.array([(i, j) for i in range(last + 1) for j in range(-last, last + 1) if i or j > 0], np.float64)
+
+    def height(candidates: Matrix) -> Matrix:
+        at = np.einsum("nij,pj->inp", candidates, points)
+        inside = (np.abs(at) < reach - 2).all(0)
+        found: Matrix = np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0).sum(1)
+        return found
+
+    length = float(np.linalg.norm(matrix[:, 0]))
+    single = np.eye(4).reshape(-1, 2, 2)
+    whole = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]]], np.float64) @ matrix / length  # resized, and rotated
+    return _climbed(height, matrix, np.concatenate([single, whole]), step=0.012 * length, least=0.02)
+
+
+def _climbed(
+    height: Callable[[Matrix], Matrix], found: Matrix, directions: Matrix, *, step: float, least: float
+) -> Matrix:
+    """A matrix of greater height near ``found``: by steps along directions and back, halved down to ``least``."""
+    while step > least:
+        trials = np.concatenate([found[None], found + step * directions, found - step * directions])
+        best = int(height(trials).argmax())
+        found = trials[best]
+        if best == 0:
+            step /= 2
+    return found
 
 
 class Pilots:
@@ -55,7 +222,7 @@ class Pilots:
     @cached_property
     def _cell(self) -> NDArray[np.complex64]:
         """The basis patterns of the first cell, orthonormal, as conjugate spectra ``(4, 64, 33)``."""
-        from scipy import fft  # here, since reading an image that nobody moved does without it
+        from scipy import fft
 
         first = torch.from_numpy(self._first_cell.reshape(-1, TILE * TILE))
         basis = torch.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).numpy()
@@ -211,13 +378,6 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
 
     single = np.eye(6).reshape(-1, 2, 3)
     whole = np.array([[[1, 0, 0], [0, 1, 0]], [[0, -1, 0], [1, 0, 0]]], np.float64)  # resized, and rotated
-    directions = np.concatenate([single, -single, whole, -whole])
-    found, step = np.zeros((2, 3)), 1.0
-    while step > 0.03:
-        trials = np.concatenate([found[None], found + step * directions])
-        best = int(height(trials).argmax())
-        found = trials[best]
-        if best == 0:
-            step /= 2
+    found = _climbed(height, np.zeros((2, 3)), np.concatenate([single, whole]), step=1.0, least=0.03)
     linear = found[:, :2] / TILE
     return np.eye(2) + linear, found[:, 2] - linear @ centre
