@@ -20,7 +20,7 @@ from floormark.options import EmbedOptions, OptionsByName
 from floormark.payload import Extracted, Key, Payload
 from floormark.prepared import PreparedImage
 from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
-from floormark.tiling import Decoded, TiledScheme
+from floormark.tiling import TiledScheme
 
 MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
 FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
@@ -50,7 +50,7 @@ class Marked:
     """Pixels that carry a message, and what is read of them."""
 
     pixels: NDArray[Any]
-    decoded: Decoded
+    found: Extracted | None
     bit_errors: int  # how many bits are read wrong
 
 
@@ -97,8 +97,7 @@ class Watermarker:
         Args:
             image: an array ``(H, W)`` or ``(H, W, 3)`` of uint8 or uint16, or a Pillow image in grey or RGB.
             message: text, bytes, or a :class:`Payload`.
-            options: those of :class:`~floormark.options.EmbedOptions` by name: ``psnr``, the floor in dB (45 if not
-                given), ``protect``, ``max_difference``, ``replace``.
+            options: by name, those of :class:`~floormark.options.EmbedOptions`, such as ``psnr``, the floor in dB.
 
         Raises:
             RefusedError: the message cannot be read back at this floor, and it says which floor would do; it would be
@@ -144,22 +143,21 @@ class Watermarker:
             wrong = self.codec.bits
             if decoded.logits is not None:
                 wrong = int(np.count_nonzero((decoded.logits > 0) != encoded.bits))
-            return Marked(pixels, decoded, wrong)
+            return Marked(pixels, decoded.found, wrong)
 
         def readable(marked: Marked) -> bool:
             # As many errors as are always corrected; what soft decoding adds is left for what happens to the file.
-            found = marked.decoded.found
-            return marked.bit_errors <= correctable and found is not None and found.payload == payload
+            return marked.bit_errors <= correctable and marked.found is not None and marked.found.payload == payload
 
         def works(floor: float) -> bool:
             marked = attempt(floor)
-            return readable(marked) and _believed(marked)
+            return readable(marked) and not _taken_for_another(marked)
 
         marked = attempt(options.psnr)
-        if readable(marked) and _believed(marked):
-            return marked
         if readable(marked):
-            raise RefusedError(f"{TAKEN_FOR_ANOTHER}: try a higher floor than {options.psnr:g} dB")
+            if _taken_for_another(marked):
+                raise RefusedError(f"{TAKEN_FOR_ANOTHER}: try a higher floor than {options.psnr:g} dB")
+            return marked
         advice, size = "try a lower floor", original.pixels.size
         narrow, long = sorted(original.pixels.shape[:2])
         if size <= COARSE_SEARCH_VALUES and long <= MAX_OBLONG * narrow:
@@ -167,9 +165,11 @@ class Watermarker:
             highest = highest_floor(works, options.psnr, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NO_FLOOR_WORKS
         why = _difficulty(self.scheme.tiles(original), mask, hopeless=advice == NO_FLOOR_WORKS)
+        window = original.image.window
+        shown = "" if window is None else f"{original.shown[1] * window.step:g} {window.unit or 'units'}"
         raise RefusedError(
             f"{marked.bit_errors} of {self.network.bits} bits are wrong when read back at {options.psnr:g} dB"
-            f"{_in_window(original)}: {why}; {advice}"
+            f"{shown and f' in its window of {shown}'}: {why}; {advice}"
         )
 
     def certify(
@@ -193,9 +193,8 @@ class Watermarker:
         )
 
 
-def _believed(marked: Marked) -> bool:
-    """Whether the message is not taken for that of another image."""
-    return marked.decoded.found is None or marked.decoded.found.belongs is not False
+def _taken_for_another(marked: Marked) -> bool:
+    return marked.found is not None and marked.found.belongs is False
 
 
 def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
@@ -206,12 +205,6 @@ def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool)
         reasons.append(f"{100 * protected:.0f}% of it is protected")
     flat = "the image is too flat, too black or white, or nothing but noise"
     return " and ".join(reasons) or (flat if hopeless else "the floor is too high")
-
-
-def _in_window(image: PreparedImage) -> str:
-    """In which window the floor is kept, if the image has one."""
-    window = image.image.window
-    return "" if window is None else f" in its window of {image.shown[1] * window.step:g} {window.unit or 'units'}"
 
 
 def _digest(pixels: NDArray[Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -122,7 +123,7 @@ def mark_folder(
             yield from (_mark(marker, task) for task in found)
             return
         # One thread each: the processes share the cores between them.
-        with side_by_side(workers, partial(replace, marker), threads=1) as pool:
+        with side_by_side(workers, partial(copy, marker), threads=1) as pool:
             yield from pool.map(_mark, found)
 
 
@@ -178,12 +179,8 @@ def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> It
     if workers == 1:
         yield from (_extract(marker, path) for path in paths)
         return
-    with side_by_side(workers, partial(_same, marker), threads=1) as pool:
+    with side_by_side(workers, partial(copy, marker), threads=1) as pool:
         yield from pool.map(_extract, paths)
-
-
-def _same(marker: Watermarker) -> Watermarker:
-    return marker
 
 
 def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:

@@ -151,7 +151,7 @@ class FileMarker:
             marked = self.marker.mark(prepared, payload, dataclasses.replace(self.options, psnr=floor))
         with image.writing(target, marked.pixels, force=self.force, lossy=self.lossy) as written:
             # A file that holds every pixel as it is, which writing has checked, is read as the pixels were.
-            found = marked.decoded.found if exact else self.marker.extract(written)
+            found = marked.found if exact else self.marker.extract(written)
             if found is None or found.payload != payload:
                 raise RefusedError(
                     f"{image.path}: the message cannot be read from the written file: lower the floor, or write .png"
