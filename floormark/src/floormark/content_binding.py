@@ -20,10 +20,8 @@ PAIR_REACH = 24  # pixels between the points of a pair, at most, in rows and in 
 FINE_SIGMA, COARSE_SIGMA = 2.5, 6.0
 """Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
 OWN_SCORE, OTHER_SCORE, OTHER_REGISTERED_SCORE = 3.0, 2.6, 1.0
-"""Standard deviations of chance: from the first on an image is the message's own, below the second another's.
-
-Below the third if it was registered: less of the right image may be left than of a wrong one.
-"""
+"""Standard deviations of chance: from the first on an image is the message's own, below the second another's; below the
+third if it was registered, as less of the right image may be left than of a wrong one."""
 MIN_COVERED = 0.7  # part of the square that a registered image must cover to be another's
 MIN_REACHABLE = 3.6
 """Score that the pairs of the right image reach if all agree; where less of it is left, nothing is said."""
@@ -59,7 +57,11 @@ class ContentBinding:
         """
         signs, relief = 2.0 * np.array(code) - 1.0, _relief(given.grey)
         score, trials, clear = 0.0, 0, False
-        for origin in _origins(given, registered=registered):
+        origins = [given.origin]
+        if registered:
+            down, across = (range(-length // TILE, -(-CODE_SIDE // TILE) + 1) for length in given.grey.shape)
+            origins = [np.array([TILE * rows, TILE * columns], np.int64) for rows in down for columns in across]
+        for origin in origins:
             values = self._values(relief, given.inside, origin)
             length = float(np.linalg.norm(values))
             reachable = float(np.abs(values).sum()) / (length + 1e-9)
@@ -94,14 +96,6 @@ def _median(values: NDArray[np.floating[Any]]) -> float:
     """That of NumPy imports masked arrays, which takes longer than all else here."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
-
-
-def _origins(given: NetworkInput, *, registered: bool) -> list[NDArray[np.int64]]:
-    """Which of the network's pixels the first one may be in the image that was marked."""
-    if not registered:
-        return [given.origin]
-    down, across = (range(-length // TILE, -(-CODE_SIDE // TILE) + 1) for length in given.grey.shape)
-    return [np.array([TILE * rows, TILE * columns], np.int64) for rows in down for columns in across]
 
 
 def _relief(grey: Picture) -> Picture:

@@ -33,8 +33,7 @@ class Workers(Generic[Kept]):
     """Processes at work, each of which keeps something that all its work needs."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
-        self.pool = pool
-        self.count = count
+        self.pool, self.count = pool, count
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Have ``function(kept, *arguments)`` called in one of the processes."""

@@ -132,10 +132,9 @@ class Key:
     """A secret that masks and permutes the bits of a payload and signs them.
 
     Without it no message can be read, and none of one's own choice written, not even with the network. It is not
-    encryption in the strict sense: mask and order are one of 256, chosen by the image, so who knows the payloads of
-    very many images can work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A whole
-    watermark can be copied from one image to another; there :attr:`Extracted.belongs` says that it is not its own. Put
-    an identifier into the payload, not the secret itself.
+    encryption in the strict sense: mask and order are one of 256, so who knows the payloads of very many images can
+    work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A watermark can be copied to
+    another image, where :attr:`Extracted.belongs` tells. Put an identifier into the payload, not the secret itself.
     """
 
     secret: bytes = field(repr=False)
