@@ -49,11 +49,8 @@ class ContentBinding:
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
         """Whether a message with this content code was written into an image; None if that cannot be said.
 
-        Args:
-            code: as it was read.
-            given: what the network is given of the image, which begins at a multiple of a tile.
-            registered: whether whole tiles may be missing before the first, or have been added. Then all such shifts
-                are tried, and the best must stand out more for it.
+        If the image was registered, whole tiles may be missing before the first or have been added: all such shifts are
+        tried, and the best must stand out more for it.
         """
         signs, relief = 2.0 * np.array(code) - 1.0, _relief(given.grey)
         score, trials, clear = 0.0, 0, False

@@ -121,7 +121,6 @@ class Lattice(Network):
     """
 
     cell = CELL
-    tile = TILE
 
     def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
         super().__init__(bits, size=size, channels=channels, width=width)

@@ -77,7 +77,7 @@ def side_by_side(
         count: how many.
         keep: gives what each process keeps; called once in each, so it must be picklable.
         threads: of each process; PyTorch's choice if not given.
-        end_at_once: whether an error or an interrupt ends work in the middle, or only what has not begun.
+        end_at_once: whether an error ends work in the middle, or only what has not begun.
     """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(keep, threads))

@@ -198,8 +198,7 @@ class Pilots:
     """The pilots of a key, of which an image has one, and the basis patterns of the network that lie over it."""
 
     def __init__(self, network: Lattice, seeds: list[bytes]) -> None:
-        self.network = network
-        self.seeds = seeds
+        self.network, self.seeds = network, seeds
 
     @cached_property
     def _first_cell(self) -> Tiles:
@@ -239,11 +238,9 @@ class Pilots:
         return found
 
     def likely(self, aligned: Picture, least: float) -> list[int]:
-        """The pilots that may be in an image that nobody moved, the likeliest first.
+        """The pilots that fit an image that nobody moved by ``least`` standard deviations, the likeliest first.
 
-        Args:
-            aligned: what the network is given of the image, in grey levels.
-            least: standard deviations by which each of them fits better than the others do.
+        ``aligned`` is what the network is given of the image, in grey levels.
         """
         likeness = self._likeness(_tiles(whitened(aligned, TILE_SIGMA)).sum(0), 1)[0]
         order = np.argsort(-likeness)
@@ -355,10 +352,7 @@ def _orientation(turns: int, mirrored: bool) -> Matrix:
 
 
 def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
-    """The affine map, matrix and start, by which all tiles fit best.
-
-    ``surfaces`` say how well each tile fits at shifts of -4 to 4 pixels, ``middles`` where the tiles lie.
-    """
+    """The affine map by which all tiles, at ``middles``, fit best; ``surfaces`` tell of shifts of -4 to 4 pixels."""
     from scipy import ndimage
 
     centre = middles.mean(0)

@@ -79,15 +79,8 @@ def fit_to_floor(
     """The pixels with as much of a residual as keeps the image and every patch of it at its floor or above.
 
     Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured. The strength
-    is chosen for each patch, no more than the patch can take, and interpolated between patches.
-
-    Args:
-        prepared: the image.
-        residual: to be added.
-        floor: in dB, of the image.
-        protect: True where no pixel may change, ``(H, W)``.
-        max_difference: the most that a stored value may change.
-        limit: how many times the residual is taken at most.
+    is chosen for each patch, no more than the patch can take, and interpolated between patches. ``protect (H, W)`` is
+    True where no pixel may change; the residual is taken at most ``limit`` times.
     """
     image, span = prepared.image, prepared.shown[1]
     sizes = patch_sizes(image.pixels.shape)
@@ -182,10 +175,10 @@ def _next_strength(
     *,
     last: tuple[NDArray[np.float64], NDArray[np.int64]],
 ) -> float:
-    """The strength, up to ``limit``, at which the squared error of the image should become what its floor allows.
+    """The strength at which the squared error of the image should become what its floor allows.
 
-    Without interpolation between patches, the squared error would be ``unit`` times the strength squared in each; how
-    much more it is in all is known from the ``last`` strengths and squared errors.
+    Without interpolation between patches the squared error would be ``unit`` times the strength squared; how much more
+    it is in all is known from the ``last`` strengths and squared errors.
     """
     strengths, squares = last
     more = float(squares.sum()) / max(float((unit * strengths**2).sum()), 1e-9)

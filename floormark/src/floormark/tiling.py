@@ -16,7 +16,6 @@ from floormark.content_binding import PAIRS, ContentBinding
 from floormark.errors import DataError
 from floormark.network import TILE, Encoding, Lattice, pilot_tiles
 from floormark.payload import Codec, Extracted, Key, Payload, derived
-from floormark.payload.codec import layouts
 from floormark.prepared import MAX_NETWORK_PIXELS, NetworkInput, PreparedImage
 from floormark.registration import CANDIDATES, Alignment, Pilots, periods
 from floormark.strength import Residual
@@ -31,11 +30,6 @@ MAX_EMPHASISED_PIXELS = 1 << 20
 """Of the network; in a larger image, which has more than 256 tiles, no bit is hard to read."""
 EVEN_MARGIN = 0.6  # part of the median margin; where every bit has more, the emphasis is left as it is
 EMPHASIS_RANGE = 0.75, 1.6  # the least and the largest factor by which one round changes the emphasis of a bit
-
-
-def check_bits(bits: int) -> None:
-    """Refuse a network whose messages are too short for the tool, before anybody trains it."""
-    layouts(bits, content_bits=PAIRS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +58,7 @@ class TiledScheme:
     then at the size of a whole image, then at each period that is found."""
 
     def __init__(self, network: Lattice, key: Key | None) -> None:
-        self.network = network
-        self.key = key
+        self.network, self.key = network, key
         self.codec = Codec(network.bits, key, content_bits=PAIRS)
         self.content = ContentBinding(key)
         self.seeds = [derived(key, f"pilot {number}", 16) for number in range(PILOTS)]
@@ -108,10 +101,7 @@ class TiledScheme:
         return Residual(drawn[0, 0].numpy() * np.float32(image.shown[1]), image.scale)
 
     def _emphasised(self, images: Tensor, message: EncodedMessage, size: float) -> Tensor:
-        """A residual in which bits that this image makes hard to read are drawn more strongly, and easy ones less.
-
-        ``size`` is the root mean square that it will have.
-        """
+        """A residual of that root mean square; bits that are hard to read in this image are drawn more strongly."""
         messages = _messages(message.bits)
         emphasis = torch.ones_like(messages)
         for _ in range(EMPHASIS_ROUNDS if images.numel() <= MAX_EMPHASISED_PIXELS else 0):

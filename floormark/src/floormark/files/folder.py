@@ -140,21 +140,21 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
 
 def _open_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     """Begin to fill ``folder``, new or empty, or with ``resume`` go on with one of the same settings."""
-    path, here = folder / FOLDER_FILE, settings
+    path = folder / FOLDER_FILE
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigurationError(f"{folder}: exists and holds other files; choose an empty or a new folder")
-        write_json(path, {"format": FOLDER_FORMAT, "settings": here})
+        write_json(path, {"format": FOLDER_FORMAT, "settings": settings})
         return
     stored = read_json(path, "the settings of a folder of marked images", largest=MAX_SETTINGS_BYTES)
     there = stored.get("settings")
-    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != here.keys():
+    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != settings.keys():
         raise ConfigurationError(f"{path}: is not of this version of floormark; choose another folder")
-    if differ := [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]:
+    if differ := [f"{name} {there[name]} there, {here} here" for name, here in settings.items() if there[name] != here]:
         raise ConfigurationError(f"{folder}: was marked otherwise ({'; '.join(differ)}); choose another folder")
     if not resume:
         raise ConfigurationError(
-            f"{folder}: holds marked images already; add --resume to go on with it, or choose another folder"
+            f"{folder}: holds marked images already; add --resume, or choose another folder"
         )
 
 
@@ -162,9 +162,7 @@ def _check_links(out: Path, folders: set[Path]) -> None:
     """Refuse folders behind links: what is written there would lie elsewhere."""
     below = {part for folder in folders for part in (folder, *folder.parents) if out in part.parents}
     if links := sorted(part for part in below if part.is_symlink()):
-        raise ConfigurationError(
-            f"{links[0]}: is a link, which may lead out of {out}: remove it, or choose another folder"
-        )
+        raise ConfigurationError(f"{links[0]}: is a link, which may lead out of {out}: remove it")
 
 
 def extract_file(marker: Watermarker, path: Path) -> Extracted:
