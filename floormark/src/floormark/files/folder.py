@@ -153,9 +153,7 @@ def _open_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> Non
     if differ := [f"{name} {there[name]} there, {here} here" for name, here in settings.items() if there[name] != here]:
         raise ConfigurationError(f"{folder}: was marked otherwise ({'; '.join(differ)}); choose another folder")
     if not resume:
-        raise ConfigurationError(
-            f"{folder}: holds marked images already; add --resume, or choose another folder"
-        )
+        raise ConfigurationError(f"{folder}: holds marked images already; add --resume, or choose another folder")
 
 
 def _check_links(out: Path, folders: set[Path]) -> None:
