@@ -157,7 +157,8 @@ def with_raw_bits_of(source: Pixels, target: Pixels, key: str) -> Pixels:
     messages = torch.from_numpy(decoded.logits > 0)[None].float()
     with torch.inference_mode():
         pilots = pilot_tiles([scheme.seeds[int(decoded.salt)]])
-        drawn = scheme.network.residual(prepared.network_input.tensor(), messages, pilots)[0, 0].numpy()
+        encoding = scheme.network.encode(prepared.network_input.tensor(), messages, pilots)
+        drawn = scheme.network.draw(encoding)[0, 0].numpy()
     residual = Residual(drawn * np.float32(prepared.shown[1]), prepared.scale)
     return np.asarray(fit_to_floor(prepared, residual, FLOOR), np.uint8)
 

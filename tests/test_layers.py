@@ -27,7 +27,7 @@ LAYERS: dict[str, list[set[str]]] = {
         {"errors", "filters", "patches"},
         {"disk", "processes"},
         {"imageio", "network", "payload"},
-        {"display_range", "region", "registration"},
+        {"display_range", "registration"},
         {"options", "prepared"},
         {"certificate", "content_binding", "strength"},
         {"fidelity", "tiling"},

@@ -155,7 +155,7 @@ def test_an_image_that_did_not_change_reaches_every_floor() -> None:
 
 
 def test_each_floor_decides() -> None:
-    high = Fidelity(255, 50.0, None, 1, 0.5, 0, True, shown_psnr=50.0, min_adjusted_patch_psnr=50.0)
+    high = Fidelity(255, 50.0, None, 1, 0.5, 0, True, 255.0, 50.0, 1.0, "", 50.0, "0,0,32,32")
     for found in (
         replace(high, psnr=40.0),
         replace(high, shown_psnr=40.0),

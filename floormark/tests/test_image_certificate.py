@@ -60,7 +60,7 @@ def example(**changes: Any) -> ImageCertificate:
 def test_the_floor_decides() -> None:
     assert example(floor=41.5).satisfied
     assert not example(floor=41.51).satisfied
-    same = Fidelity(255, None, 1.0, 0, 0.0, 7, True)
+    same = Fidelity(255, None, 1.0, 0, 0.0, 7, True, 255.0, None, 0.0, "", None, None)
     assert example(fidelity=same, floor=100.0).satisfied  # nothing changed
     for lower in (
         dataclasses.replace(example().fidelity, shown_psnr=39.9),
@@ -126,10 +126,10 @@ def damaged(**changes: Any) -> dict[str, Any]:
         (damaged(inner={"min_adjusted_patch_psnr": None, "worst_patch": None}), "agree on whether a pixel changed"),
         (damaged(inner={"worst_patch": "everywhere"}), "worst patch"),
         (damaged(inner={"shown": 0.0}), "width of what is shown"),
-        (damaged(inner={"largest_change": None}), "largest change"),
+        (damaged(inner={"largest_change": None}), "largest_change to be a finite float"),
         (damaged(inner={"ssim": 1.5}), "SSIM"),
         (damaged(inner={"protected_pixels": -1}), "counts of at least 0"),
-        (damaged(inner={"changed_share": 1.5}), "share of at most 1"),
+        (damaged(inner={"changed_share": 1.5}), "and a share"),
         (damaged(inner={"protected_unchanged": 1}), "protected_unchanged to be a finite bool, got 1"),
         (damaged(satisfied=False), "expected satisfied to be True by its numbers, got False"),
         (damaged(satisfied="missing"), "by its numbers, got None"),

@@ -15,7 +15,7 @@ from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from floormark.errors import ConfigurationError, DataError, FloormarkError, OutputError
+from floormark.errors import ConfigurationError, DataError, OutputError
 from floormark.imageio import read
 from floormark.imageio.raster import RASTERS
 from floormark.imageio.stored import MAX_PIXELS
@@ -418,14 +418,10 @@ def test_formats_that_cannot_hold_the_picture_are_refused(dtype: Any, name: str,
         picture.write(tmp_path / name, picture.pixels)
 
 
-def test_pixels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_pixels_are_not_written_to(tmp_path: Path) -> None:
     Image.fromarray(gradient()).save(tmp_path / "a.png")
-    picture = read(tmp_path / "a.png")
-    for pixels in (picture.pixels[1:], picture.pixels.astype(np.uint16), picture.pixels.astype(float)):
-        with pytest.raises(FloormarkError, match=r"expected pixels of shape \(12, 12\) and type uint8"):
-            picture.write(tmp_path / "b.png", pixels)
     with pytest.raises(ValueError, match="read-only"):
-        picture.pixels[0] = 1
+        read(tmp_path / "a.png").pixels[0] = 1
 
 
 @given(arrays(np.float64, (3, 3), elements=st.floats(-1e6, 1e6)))

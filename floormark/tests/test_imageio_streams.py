@@ -34,6 +34,7 @@ from floormark.imageio.streams import (
     JPEG_LS_NEAR,
     RLE,
     Shape,
+    stream_shape,
 )
 
 WAVES = np.add.outer(np.sin(np.arange(40) / 5), np.cos(np.arange(32) / 7)) / 4 + 0.5  # values in [0, 1]
@@ -154,7 +155,7 @@ def test_a_stream_that_is_not_as_the_header_says_is_not_decoded(
 ) -> None:
     pixels = np.rint(WAVES * 4000).astype(np.uint16)
     stream = ENCODERS[syntax](pixels, 12)
-    assert Shape.of(stream) == Shape(32, 40, 1, 16 if syntax == JPEG_LS else 12)
+    assert stream_shape(stream) == Shape(32, 40, 1, 16 if syntax == JPEG_LS else 12)
     path = tmp_path / "a.dcm"
     refused: list[tuple[NDArray[Any], bytes]] = [
         (pixels[:39].copy(), stream),
@@ -192,7 +193,7 @@ def test_several_frames_and_tiles_are_refused(tmp_path: Path) -> None:
     stream = bytearray(ENCODERS[JPEG_2000_LOSSLESS](np.zeros((100, 100), np.uint8), 8))
     stream[24:32] = struct.pack(">II", 1, 1)
     with pytest.raises(DataError, match="at most 4,096 tiles in a JPEG 2000 image, got 10,000"):
-        Shape.of(bytes(stream))
+        stream_shape(bytes(stream))
 
 
 @pytest.mark.parametrize("syntax", [*ENCODERS, ExplicitVRLittleEndian])

@@ -15,7 +15,7 @@ from floormark.disk import PARTIAL, alone
 from floormark.errors import ConfigurationError, DataError
 from floormark.files.folder import FOLDER_FILE, FileResult, Status, extract_file, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker
-from floormark.region import Region
+from floormark.options import Region
 from marking import marking
 from natural_images import natural_image
 

@@ -19,9 +19,8 @@ from floormark.certificate import ImageCertificate, certificate_path, sha256
 from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError
 from floormark.files.marking import FileMarker
 from floormark.imageio import read
-from floormark.options import EmbedOptions
+from floormark.options import EmbedOptions, Region
 from floormark.prepared import PreparedImage
-from floormark.region import Region
 from floormark.verify import verify_files
 from marking import marking
 from natural_images import natural_image

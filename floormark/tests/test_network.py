@@ -11,6 +11,8 @@ from floormark import ConfigurationError, DataError, Watermarker
 from floormark.network import Lattice, Network, load_network, network_name, save_network
 from network_files import SMALL, rewritten
 
+KINDS: dict[str, type[Network]] = {"lattice": Lattice}
+
 
 class Stamp(Network):
     """Of another kind than the tool knows."""
@@ -31,7 +33,7 @@ def test_the_shipped_network_has_the_name_that_certificates_know() -> None:
 
 def test_a_network_comes_back_from_its_file_and_from_the_folder_of_its_run(tmp_path: Path) -> None:
     save_network(tmp_path / "model.safetensors", SMALL)
-    found = load_network(tmp_path / "model.safetensors")
+    found = load_network(tmp_path / "model.safetensors", KINDS)
     assert found.arguments == SMALL.arguments
     assert not found.training
     for key, value in SMALL.state_dict().items():
@@ -54,11 +56,11 @@ def test_the_name_of_a_network_is_that_of_its_weights(tmp_path: Path) -> None:
 
 
 def test_other_kinds_are_kept_under_the_names_that_are_given_and_refused_by_the_tool(tmp_path: Path) -> None:
-    kinds = {"lattice": Lattice, "stamp": Stamp}
-    save_network(tmp_path / "stamp", Stamp(64, size=64), kinds=kinds)
-    found = load_network(tmp_path / "stamp", kinds=kinds)
+    save_network(tmp_path / "stamp", Stamp(64, size=64))
+    kinds: dict[str, type[Network]] = {"stamp": Stamp}
+    found = load_network(tmp_path / "stamp", kinds)
     assert isinstance(found, Stamp)
-    assert network_name(found, kinds=kinds).startswith("stamp-")
+    assert network_name(found).startswith("stamp-")
     with pytest.raises(DataError, match="kind lattice, got 'stamp'"):
         Watermarker.load(tmp_path / "stamp")
     other: Any = found
@@ -84,7 +86,7 @@ def test_files_that_do_not_fit_what_they_name_are_refused_before_memory_is_taken
 ) -> None:
     rewritten(tmp_path / "a", **change)
     with pytest.raises(DataError, match=message):
-        load_network(tmp_path / "a")
+        load_network(tmp_path / "a", KINDS)
 
 
 def test_torn_and_foreign_files_are_refused(tmp_path: Path) -> None:
@@ -95,6 +97,6 @@ def test_torn_and_foreign_files_are_refused(tmp_path: Path) -> None:
     for name, wrong in {"torn": content[:-9], "damaged": bytes(damaged), "foreign": b"x" * 99, "empty": b""}.items():
         (tmp_path / name).write_bytes(wrong)
         with pytest.raises(DataError, match=r"cannot be read|checksum"):
-            load_network(tmp_path / name)
+            load_network(tmp_path / name, KINDS)
     with pytest.raises(DataError, match="a folder"):
-        load_network(tmp_path)
+        load_network(tmp_path, KINDS)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floormark.errors import ConfigurationError
-from floormark.payload.bch import MAX_BITS, PRIMITIVE, BchCode, _generator, nearest_codeword, parity_bits
+from floormark.payload.bch import MAX_BITS, PRIMITIVE, BchCode, _generator, corrected, nearest, parity_bits
 
 # The generators that textbooks list, in octal, by n and t (Lin and Costello, appendix C).
 TEXTBOOK = {
@@ -59,7 +59,7 @@ def test_up_to_t_errors_are_corrected(data: st.DataObject, size: tuple[int, int]
     wrong = data.draw(st.lists(st.integers(0, code.bits - 1), max_size=code.correctable, unique=True))
     word = codeword.copy()
     word[wrong] ^= 1
-    found = code.decode(word)
+    (found,) = corrected([code], word)
     assert found is not None
     np.testing.assert_array_equal(found, codeword)
 
@@ -69,7 +69,7 @@ def test_words_beyond_reach_are_refused_as_often_as_counting_says() -> None:
     words = np.array(list(itertools.product((0, 1), repeat=15)), np.uint8)[::16]
     near = (all_codewords(code)[:, None] != words).sum(2).min(0)
     for word, distance in zip(words, near, strict=True):
-        found = code.decode(word)
+        (found,) = corrected([code], word)
         assert (found is not None) == (distance <= 2)
         assert found is None or np.count_nonzero(found != word) == distance
 
@@ -82,7 +82,7 @@ def test_soft_decoding_finds_the_likeliest_codeword_almost_always(bits: int, cor
     for _ in range(200):
         logits = (2.0 * words[random.integers(len(words))] - 1.0) + random.normal(size=bits)
         likeliest = words[((2.0 * words - 1.0) @ logits).argmax()]
-        found = nearest_codeword(code.generator, logits)
+        (found,) = nearest([code], logits)
         assert (found == words).all(1).any()
         agreed += np.array_equal(found, likeliest)
     assert agreed >= 196
@@ -94,11 +94,25 @@ def test_soft_decoding_reads_what_hard_decoding_cannot() -> None:
     for _ in range(40):
         codeword = code.encode(random.integers(0, 2, code.information, np.uint8))
         logits = (2.0 * codeword - 1.0) + random.normal(size=200) / 1.405  # 8 % wrong bits
-        found = code.decode((logits > 0).astype(np.uint8))
+        (found,) = corrected([code], (logits > 0).astype(np.uint8))
         hard += found is not None and np.array_equal(found, codeword)
-        soft += np.array_equal(nearest_codeword(code.generator, logits), codeword)
+        (likeliest,) = nearest([code], logits)
+        soft += np.array_equal(likeliest, codeword)
     assert hard <= 20
     assert soft >= 35
+
+
+@pytest.mark.parametrize("bits", [60, 255, 300])
+def test_codes_decoded_together_read_the_same_as_each_alone(bits: int) -> None:
+    codes, random = [BchCode(bits, correctable) for correctable in (5, 1, 3)], np.random.default_rng(bits)
+    for noise in (0.3, 0.6, 5.0):
+        sent = codes[0].encode(random.integers(0, 2, codes[0].information, np.uint8))
+        logits = 2.0 * sent - 1.0 + noise * random.normal(size=bits)
+        word = (logits > 0).astype(np.uint8)
+        for code, hard, soft in zip(codes, corrected(codes, word), nearest(codes, logits), strict=True):
+            np.testing.assert_array_equal(hard, next(corrected([code], word)))
+            np.testing.assert_array_equal(soft, next(nearest([code], logits)))
+            assert not (code.checks @ soft % 2).any()
 
 
 @pytest.mark.parametrize(("bits", "correctable"), [(3, 1), (MAX_BITS + 1, 2), (31, 20), (31, 0)])

@@ -44,7 +44,7 @@ def test_keys_that_cannot_be_right_are_refused_without_showing_them(
     (tmp_path / "key").write_text(secret)
     monkeypatch.setenv("WATERMARK_KEY", secret)
     for file, variable in ((tmp_path / "key", None), (None, "WATERMARK_KEY")):
-        with pytest.raises(ConfigurationError, match="openssl rand -hex 32") as caught:
+        with pytest.raises(ConfigurationError, match=r"openssl rand -hex 32|more than 4096 bytes") as caught:
             read_key(file, variable=variable)
         text = "".join(traceback.format_exception(caught.value))
         assert not secret or secret not in text
@@ -62,7 +62,7 @@ def test_missing_keys_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read_key(tmp_path / "none")
     with pytest.raises(ConfigurationError, match="got a folder"):
         read_key(tmp_path)
-    with pytest.raises(ConfigurationError, match="got both"):
+    with pytest.raises(ConfigurationError, match="give one of the two"):
         read_key(tmp_path / "key", variable="WATERMARK_KEY")
 
 

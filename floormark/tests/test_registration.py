@@ -13,8 +13,7 @@ from scipy import ndimage
 
 from floormark.filters import Picture
 from floormark.network import TILE, Lattice, pilot_tiles
-from floormark.registration import Alignment, Pilots, periods, resample
-from floormark.registration.pilots import _middle
+from floormark.registration import Alignment, Pilots, _middle, periods, resample
 from natural_images import natural_image
 
 Matrix = NDArray[np.float64]

@@ -21,7 +21,7 @@ from floormark.certificate import ImageCertificate, certificate_path, read_entri
 from floormark.errors import ConfigurationError, DataError, OutputError
 from floormark.files.folder import Status, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker
-from floormark.region import Region
+from floormark.options import Region
 from floormark.signing import (
     Signer,
     canonical,
@@ -288,9 +288,9 @@ def test_passphrases_come_from_files_or_the_environment(tmp_path: Path, monkeypa
     (tmp_path / "long").write_bytes(b"x" * 1024)
     (tmp_path / "empty").write_bytes(b"\n")
     for arguments, message in (
-        ({"file": tmp_path / "long"}, "1 to 1023 bytes, got a longer one"),
+        ({"file": tmp_path / "long"}, "more than 1023 bytes"),
         ({"file": tmp_path / "empty"}, "1 to 1023 bytes, got none"),
-        ({"variable": "NOT_SET"}, "the environment variable NOT_SET: expected a passphrase"),
+        ({"variable": "NOT_SET"}, "the environment variable NOT_SET is not set"),
         ({"file": tmp_path / "nothing"}, "the passphrase cannot be read"),
         ({}, "give one of the two"),
         ({"file": tmp_path / "words", "variable": "WORDS"}, "give one of the two"),

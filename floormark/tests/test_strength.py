@@ -12,7 +12,7 @@ from scipy import ndimage
 
 from floormark.fidelity import fidelity
 from floormark.imageio import StoredImage, Window
-from floormark.options import checked_floor
+from floormark.options import EmbedOptions
 from floormark.prepared import PreparedImage
 from floormark.strength import Residual, enlarged, fit_to_floor, highest_floor
 from natural_images import natural_image
@@ -153,7 +153,7 @@ def test_the_highest_floor_is_found_to_the_step(below: float, limit: float) -> N
         assert found is not None
         assert max(25.0, min(limit, below) - 0.5) <= found <= limit
         assert found == 25.0 or found < below
-        assert checked_floor(found) == found
+        assert EmbedOptions(psnr=found).psnr == found
 
 
 @given(st.floats(26.0, 80.0))

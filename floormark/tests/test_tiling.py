@@ -1,6 +1,5 @@
 """Marks that are found wherever an image went, and that know which image they are of."""
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attacks import border, crop, jpeg, resize, rotate
-from floormark import Key, Payload, Watermarker, tiling
+from floormark import Key, Payload, Watermarker, registration, tiling
 from floormark.api import Embedded
 from floormark.errors import DataError
 from floormark.imageio import StoredImage
@@ -23,7 +22,6 @@ from natural_images import natural_image
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 MESSAGE, FLOOR = "patient 4711", 40.0
 Pixels = NDArray[Any]
-periods = importlib.import_module("floormark.registration.periods")  # the package has the function by that name
 
 
 def textured(seed: int, side: int = 512) -> Pixels:
@@ -121,7 +119,7 @@ def test_the_chance_counts_every_trial(case: Case, monkeypatch: pytest.MonkeyPat
     # What is not marked is tried at all of them, if everything looks likely enough.
     monkeypatch.setattr(tiling, "MIN_ALIGNED_SCORE", -10.0)
     monkeypatch.setattr(tiling, "MIN_REGISTERED_SCORE", -10.0)
-    monkeypatch.setattr(periods, "MIN_SCORE", -10.0)
+    monkeypatch.setattr(registration, "MIN_PERIOD_SCORE", -10.0)
     decoded.clear()
     assert not case.marker.extract(case.image)
     assert decoded == [1.0] * 6

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,18 @@ from floormark.certificate import ImageCertificate
 from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.fidelity import fidelity
 from floormark.network import SHIPPED_FILE, Lattice, load_network, network_name
-from floormark.options import EmbedOptions
+from floormark.options import EmbedOptions, OptionsByName
 from floormark.payload import Extracted, Key, Payload
 from floormark.prepared import PreparedImage
-from floormark.region import Region
 from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
-from floormark.tiling import Decoded, TiledScheme
+from floormark.tiling import TiledScheme
 
-MODEL_FILE = "model.safetensors"
-"""What was trained, in the folder of its run."""
+MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
 FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
 """Values of the largest images for which the highest floor that works is searched for: finely, and coarsely."""
 MAX_OBLONG = 16
 """How many times longer than wide such images are at most: of narrow ones the network is given more pixels."""
-MUCH_PROTECTED = 0.25
-"""Part of an image; where more is protected, that is named as a reason."""
+MUCH_PROTECTED = 0.25  # part of an image; where more is protected, that is named as a reason
 NO_FLOOR_WORKS = "no floor would work"
 TAKEN_FOR_ANOTHER = (
     "the mark hides what tells this image from others, so that its message would be taken for another image's"
@@ -53,9 +50,8 @@ class Marked:
     """Pixels that carry a message, and what is read of them."""
 
     pixels: NDArray[Any]
-    decoded: Decoded
-    bit_errors: int
-    """How many bits are read wrong."""
+    found: Extracted | None
+    bit_errors: int  # how many bits are read wrong
 
 
 class Watermarker:
@@ -88,32 +84,20 @@ class Watermarker:
         """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
-                return cls(_load_lattice(file), key=key)
+                return cls(load_network(file, {"lattice": Lattice}), key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
-        return cls(_load_lattice(file), key=key)
+        return cls(load_network(file, {"lattice": Lattice}), key=key)
 
-    def embed(
-        self,
-        image: Any,
-        message: Message,
-        *,
-        psnr: float = 45.0,
-        protect: Region | NDArray[np.bool_] | None = None,
-        max_difference: float | None = None,
-        replace: bool = False,
-    ) -> Embedded:
+    def embed(self, image: Any, message: Message, **options: Unpack[OptionsByName]) -> Embedded:
         """Hide a message in an image.
 
         Args:
             image: an array ``(H, W)`` or ``(H, W, 3)`` of uint8 or uint16, or a Pillow image in grey or RGB.
             message: text, bytes, or a :class:`Payload`.
-            psnr: floor in dB that the stored integers keep; that of a patch is the higher the calmer it is.
-            protect: where no pixel may change, such as a mask that is True there, shape ``(H, W)``.
-            max_difference: the most by which a stored value may change.
-            replace: write the message in the place of the one that is there, instead of refusing that.
+            options: by name, those of :class:`~floormark.options.EmbedOptions`, such as ``psnr``, the floor in dB.
 
         Raises:
             RefusedError: the message cannot be read back at this floor, and it says which floor would do; it would be
@@ -121,11 +105,11 @@ class Watermarker:
             DataError: not an image of this kind, or one too small.
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
-        options = EmbedOptions(psnr=psnr, protect=protect, max_difference=max_difference, replace=replace)
+        asked = EmbedOptions(**options)
         original = PreparedImage.of(image)
-        marked = self.mark(original, message, options)
+        marked = self.mark(original, message, asked)
         hashes = _digest(original.pixels), _digest(marked.pixels)
-        certificate = self.certify(original, marked.pixels, options, bit_errors=marked.bit_errors, hashes=hashes)
+        certificate = self.certify(original, marked.pixels, asked, bit_errors=marked.bit_errors, hashes=hashes)
         return Embedded(marked.pixels, certificate)
 
     def extract(self, image: Any) -> Extracted:
@@ -159,22 +143,21 @@ class Watermarker:
             wrong = self.codec.bits
             if decoded.logits is not None:
                 wrong = int(np.count_nonzero((decoded.logits > 0) != encoded.bits))
-            return Marked(pixels, decoded, wrong)
+            return Marked(pixels, decoded.found, wrong)
 
         def readable(marked: Marked) -> bool:
             # As many errors as are always corrected; what soft decoding adds is left for what happens to the file.
-            found = marked.decoded.found
-            return marked.bit_errors <= correctable and found is not None and found.payload == payload
+            return marked.bit_errors <= correctable and marked.found is not None and marked.found.payload == payload
 
         def works(floor: float) -> bool:
             marked = attempt(floor)
-            return readable(marked) and _believed(marked)
+            return readable(marked) and not _taken_for_another(marked)
 
         marked = attempt(options.psnr)
-        if readable(marked) and _believed(marked):
-            return marked
         if readable(marked):
-            raise RefusedError(f"{TAKEN_FOR_ANOTHER}: try a higher floor than {options.psnr:g} dB")
+            if _taken_for_another(marked):
+                raise RefusedError(f"{TAKEN_FOR_ANOTHER}: try a higher floor than {options.psnr:g} dB")
+            return marked
         advice, size = "try a lower floor", original.pixels.size
         narrow, long = sorted(original.pixels.shape[:2])
         if size <= COARSE_SEARCH_VALUES and long <= MAX_OBLONG * narrow:
@@ -182,9 +165,11 @@ class Watermarker:
             highest = highest_floor(works, options.psnr, step=step)
             advice = f"the highest floor that works is {highest:g} dB" if highest else NO_FLOOR_WORKS
         why = _difficulty(self.scheme.tiles(original), mask, hopeless=advice == NO_FLOOR_WORKS)
+        window = original.image.window
+        shown = "" if window is None else f"{original.shown[1] * window.step:g} {window.unit or 'units'}"
         raise RefusedError(
             f"{marked.bit_errors} of {self.network.bits} bits are wrong when read back at {options.psnr:g} dB"
-            f"{_in_window(original)}: {why}; {advice}"
+            f"{shown and f' in its window of {shown}'}: {why}; {advice}"
         )
 
     def certify(
@@ -208,15 +193,8 @@ class Watermarker:
         )
 
 
-def _load_lattice(file: Path) -> Lattice:
-    network = load_network(file)
-    assert isinstance(network, Lattice)  # the only kind that is read here
-    return network
-
-
-def _believed(marked: Marked) -> bool:
-    """Whether the message is not taken for that of another image."""
-    return marked.decoded.found is None or marked.decoded.found.belongs is not False
+def _taken_for_another(marked: Marked) -> bool:
+    return marked.found is not None and marked.found.belongs is False
 
 
 def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
@@ -227,12 +205,6 @@ def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool)
         reasons.append(f"{100 * protected:.0f}% of it is protected")
     flat = "the image is too flat, too black or white, or nothing but noise"
     return " and ".join(reasons) or (flat if hopeless else "the floor is too high")
-
-
-def _in_window(image: PreparedImage) -> str:
-    """In which window the floor is kept, if the image has one."""
-    window = image.image.window
-    return "" if window is None else f" in its window of {image.shown[1] * window.step:g} {window.unit or 'units'}"
 
 
 def _digest(pixels: NDArray[Any]) -> str:

@@ -18,8 +18,7 @@ from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 CERTIFICATE_FORMAT = "floormark-certificate-3"
 ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
-MAX_COUNT, MAX_TEXT = 1 << 32, 200
-"""What no number and no text of a certificate exceeds."""
+MAX_COUNT, MAX_TEXT = 1 << 32, 200  # what no number and no text of a certificate exceeds
 SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error repeats
 HASH = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
@@ -56,24 +55,34 @@ class Fidelity:
     protected_pixels: int
     """How many were not to be touched."""
     protected_unchanged: bool
-    shown: float | None = None
+    shown: float
     """The width of the range that is shown: the display window of a DICOM file, or what is used of many bits."""
-    shown_psnr: float | None = None
+    shown_psnr: float | None
     """In dB, over all values and against :attr:`shown`; None if no pixel changed."""
-    largest_change: float | None = None
+    largest_change: float
     """:attr:`max_difference` in the unit of the modality."""
-    unit: str = ""
-    """Such as HU."""
-    min_adjusted_patch_psnr: float | None = None
+    unit: str
+    """Such as HU; empty if there is none."""
+    min_adjusted_patch_psnr: float | None
     """The floor that every patch keeps: the least PSNR of a patch, less what its floor lies above the image's."""
-    worst_patch: str | None = None
+    worst_patch: str | None
     """Where that patch is: ``x,y,width,height``."""
 
     def __post_init__(self) -> None:
-        if self.peak < 1 or min(self.max_difference, self.protected_pixels) < 0 or not 0 <= self.changed_share <= 1:
-            raise DataError("expected a peak above 0, counts of at least 0 and a share of at most 1")
-        if (self.psnr is None) != (self.max_difference == 0) or (self.changed_share == 0) != (self.max_difference == 0):
-            raise DataError("expected psnr, max_difference and changed_share to agree on whether a pixel changed")
+        counts = self.max_difference, self.protected_pixels, self.largest_change
+        if min(self.peak, self.shown) <= 0 or min(counts) < 0 or not 0 <= self.changed_share <= 1:
+            raise DataError("expected a peak and a width of what is shown above 0, counts of at least 0, and a share")
+        unchanged = {
+            one is None for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr, self.worst_patch)
+        }
+        if unchanged | {self.changed_share == 0} != {self.max_difference == 0}:
+            raise DataError(
+                "expected PSNR, worst_patch, max_difference and changed_share to agree on whether a pixel changed"
+            )
+        if self.worst_patch is not None and not PLACE.fullmatch(self.worst_patch):
+            raise DataError(f"expected x,y,w,h as the worst patch, got {self.worst_patch!r}")
+        if self.ssim is not None and not -1 <= self.ssim <= 1 + 1e-9:
+            raise DataError(f"expected an SSIM of -1 to 1, got {self.ssim}")
 
     @property
     def floors(self) -> tuple[float, ...]:
@@ -122,9 +131,8 @@ class ImageCertificate:
     signature: Signature | None = None
 
     def __post_init__(self) -> None:
-        for digest in (self.original_sha256, self.result_sha256):
-            if not HASH.fullmatch(digest):
-                raise DataError(f"expected a SHA-256 of 64 hexadecimal digits, got {digest!r}")
+        if not HASH.fullmatch(self.original_sha256) or not HASH.fullmatch(self.result_sha256):
+            raise DataError("expected a SHA-256 of 64 hexadecimal digits for the original and the result")
         if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
             raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
         if not 0 <= self.bit_errors <= self.bits:
@@ -168,27 +176,13 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
         )
     told = values.pop("satisfied", None)
     with prefix_path(Path(path)):
-        values["fidelity"] = _checked(_build(Fidelity, values.get("fidelity")))
+        values["fidelity"] = _build(Fidelity, values.get("fidelity"))
         if values.get("signature") is not None:
             values["signature"] = _build(Signature, values["signature"])
         certificate = _build(ImageCertificate, values)
         if told is not certificate.satisfied:
             raise DataError(f"expected satisfied to be {certificate.satisfied} by its numbers, got {told!r}")
     return certificate, entries
-
-
-def _checked(fidelity: Fidelity) -> Fidelity:
-    """What was measured as :func:`~floormark.fidelity.fidelity` measures it: all of it, of one image."""
-    measured = (fidelity.shown_psnr, fidelity.min_adjusted_patch_psnr, fidelity.worst_patch)
-    if any((one is None) != (fidelity.psnr is None) for one in measured):
-        raise DataError("expected all values of PSNR and worst_patch to agree on whether a pixel changed")
-    if fidelity.worst_patch is not None and not PLACE.fullmatch(fidelity.worst_patch):
-        raise DataError(f"expected x,y,w,h as the worst patch, got {fidelity.worst_patch!r}")
-    if (fidelity.shown or 0) <= 0 or fidelity.largest_change is None or fidelity.largest_change < 0:
-        raise DataError("expected a width of what is shown above 0, and a largest change of at least 0")
-    if fidelity.ssim is not None and not -1 <= fidelity.ssim <= 1 + 1e-9:
-        raise DataError(f"expected an SSIM of -1 to 1, got {fidelity.ssim}")
-    return fidelity
 
 
 def _build(kind: type[Kind], values: Any) -> Kind:

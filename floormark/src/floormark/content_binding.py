@@ -13,25 +13,19 @@ from floormark.network import TILE
 from floormark.payload import Key, derived
 from floormark.prepared import NetworkInput
 
-PAIRS = 40
-"""Bits of the content code: for each pair, which of its points is brighter than what is around it."""
+PAIRS = 40  # bits of the content code: for each pair, which of its points is brighter than what is around it
 CODE_SIDE = 256
 """Side in the network's pixels of the square that the pairs are in; the shorter side of every larger image."""
-PAIR_REACH = 24
-"""Pixels between the points of a pair, at most, in rows and in columns."""
+PAIR_REACH = 24  # pixels between the points of a pair, at most, in rows and in columns
 FINE_SIGMA, COARSE_SIGMA = 2.5, 6.0
 """Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
 OWN_SCORE, OTHER_SCORE, OTHER_REGISTERED_SCORE = 3.0, 2.6, 1.0
-"""Standard deviations of chance: from the first on an image is the message's own, below the second another's.
-
-Below the third if it was registered: less of the right image may be left than of a wrong one.
-"""
-MIN_COVERED = 0.7
-"""Part of the square that a registered image must cover to be another's."""
+"""Standard deviations of chance: from the first on an image is the message's own, below the second another's; below the
+third if it was registered, as less of the right image may be left than of a wrong one."""
+MIN_COVERED = 0.7  # part of the square that a registered image must cover to be another's
 MIN_REACHABLE = 3.6
 """Score that the pairs of the right image reach if all agree; where less of it is left, nothing is said."""
-FAINT_LEVELS = 1.0
-"""Grey levels: a difference that is nothing."""
+FAINT_LEVELS = 1.0  # grey levels: a difference that is nothing
 CLEAR_RELIEF = 0.11
 """Root mean square by which the points of pairs differ in :func:`_relief`, from which on an image may be another's.
 X-rays have 0.12 and more; of a mark at 40 dB where nothing else is, 0.1."""
@@ -55,15 +49,16 @@ class ContentBinding:
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
         """Whether a message with this content code was written into an image; None if that cannot be said.
 
-        Args:
-            code: as it was read.
-            given: what the network is given of the image, which begins at a multiple of a tile.
-            registered: whether whole tiles may be missing before the first, or have been added. Then all such shifts
-                are tried, and the best must stand out more for it.
+        If the image was registered, whole tiles may be missing before the first or have been added: all such shifts are
+        tried, and the best must stand out more for it.
         """
         signs, relief = 2.0 * np.array(code) - 1.0, _relief(given.grey)
         score, trials, clear = 0.0, 0, False
-        for origin in _origins(given, registered=registered):
+        origins = [given.origin]
+        if registered:
+            down, across = (range(-length // TILE, -(-CODE_SIDE // TILE) + 1) for length in given.grey.shape)
+            origins = [np.array([TILE * rows, TILE * columns], np.int64) for rows in down for columns in across]
+        for origin in origins:
             values = self._values(relief, given.inside, origin)
             length = float(np.linalg.norm(values))
             reachable = float(np.abs(values).sum()) / (length + 1e-9)
@@ -98,14 +93,6 @@ def _median(values: NDArray[np.floating[Any]]) -> float:
     """That of NumPy imports masked arrays, which takes longer than all else here."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
-
-
-def _origins(given: NetworkInput, *, registered: bool) -> list[NDArray[np.int64]]:
-    """Which of the network's pixels the first one may be in the image that was marked."""
-    if not registered:
-        return [given.origin]
-    down, across = (range(-length // TILE, -(-CODE_SIDE // TILE) + 1) for length in given.grey.shape)
-    return [np.array([TILE * rows, TILE * columns], np.int64) for rows in down for columns in across]
 
 
 def _relief(grey: Picture) -> Picture:

@@ -1,11 +1,10 @@
-"""Files written whole or not at all, folders that one process works in, JSON read with errors that say what to do."""
+"""Files written whole or not at all, folders that one process works in, JSON and secrets read with helpful errors."""
 
 import contextlib
 import csv
 import errno
 import io
 import json
-import math
 import os
 import shutil
 import stat
@@ -18,20 +17,20 @@ from floormark.errors import ConfigurationError, DataError, FloormarkError, Outp
 
 PARTIAL = ".partial-"  # how the names of what is not yet whole begin
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
-"""Where the names begin of what a shell opened for us, such as ``<(pass show key)``."""
+HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what a shell opened for us, such as <(pass show key)
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
+ADVICE = {
+    errno.ENOSPC: "the disk is full. Free some space and resume",
+    errno.EDQUOT: "the quota is used up. Free some space and resume",
+    errno.ENOENT: "its folder is gone. Was it moved or removed?",
+    errno.ELOOP: "it is a link, which may lead anywhere. Remove it",
+    errno.ENOTDIR: "a part of its path is a file. Choose another folder",
+}
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """The error for what the system did not let us write, with what to do about it."""
-    advice = {
-        errno.ENOSPC: "the disk is full. Free some space and resume",
-        errno.EDQUOT: "the quota is used up. Free some space and resume",
-        errno.ENOENT: "its folder is gone. Was it moved or removed?",
-        errno.ELOOP: "it is a link, which may lead anywhere. Remove it",
-        errno.ENOTDIR: "a part of its path is a file. Choose another folder",
-    }.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
+    advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
     return OutputError(f"cannot write {path}: {advice}")
 
 
@@ -43,13 +42,31 @@ def check_regular(path: Path | str) -> None:
         raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
 
 
-def open_regular(path: Path | str, *, handed_over: bool = False) -> io.BufferedReader:
-    """Open a regular file for reading; with ``handed_over`` also a pipe that the shell opened, as secrets come by."""
-    if handed_over and str(path).startswith(HANDED_OVER):
-        return Path(path).open("rb")
+def open_regular(path: Path | str) -> io.BufferedReader:
+    """Open a regular file for reading."""
     check_regular(path)
     # Should a pipe have taken its place meanwhile, nobody waits for it either.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+
+
+def read_secret(what: str, file: Path | str | None = None, *, variable: str | None = None, most: int) -> bytes:
+    """Up to ``most`` bytes from a file, from a pipe that the shell opened, or from an environment variable."""
+    if (file is None) == (variable is None):
+        raise ConfigurationError(f"expected the {what} in a file or in an environment variable: give one of the two")
+    if variable is not None:
+        if variable not in os.environ:
+            raise ConfigurationError(f"the environment variable {variable} is not set: it should hold the {what}")
+        content = os.fsencode(os.environ[variable])
+    else:
+        assert file is not None
+        try:
+            with Path(file).open("rb") if str(file).startswith(HANDED_OVER) else open_regular(file) as opened:
+                content = opened.read(most + 1)
+        except OSError as error:
+            raise ConfigurationError(f"{file}: the {what} cannot be read: {error.strerror or error}") from error
+    if len(content) > most:
+        raise ConfigurationError(f"{file or variable}: expected a {what}, got more than {most} bytes")
+    return content
 
 
 @contextlib.contextmanager
@@ -132,27 +149,15 @@ def make_folder(folder: Path) -> None:
         raise cannot_write(folder, error) from error
 
 
-def strict_json(value: Any) -> Any:
-    """``value`` with NaN and infinities as null, which strict JSON asks for."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): strict_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict_json(item) for item in value]
-    return value
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write strict, indented JSON, whole or not at all."""
     with atomic(path) as temporary:
-        text = json.dumps(strict_json(value), indent=2, allow_nan=False) + "\n"
-        temporary.write_text(text, encoding="utf-8", newline="")
+        temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8", newline="")
 
 
 @contextlib.contextmanager
 def decoding(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside, on a file that is missing, torn or foreign, into one :class:`DataError`.
+    """Turn whatever goes wrong on a file that is missing, torn or foreign into one :class:`DataError`.
 
     It names the file and ``what`` it should be, such as ``a certificate``.
     """

@@ -95,8 +95,7 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     ):
         first, second = (torch.from_numpy(image[down[rows]].astype(np.float64)) for image in images)
         both, difference = (first + second).sub_(2.0 * original.lowest), first - second
-        moments = torch.stack([both, difference, both * both, difference * difference])
-        moments = _filtered(moments, window, 1)
+        moments = _filtered(torch.stack([both, difference, both * both, difference * difference]), window, 1)
         left, right = moments[:, :, 1 : reach + 1].flip(2), moments[:, :, -reach - 1 : -1].flip(2)
         mean, error, square, error_square = _filtered(torch.cat([left, moments, right], 2), window, 2)
         # The constants as everybody takes them, for values up to the peak; twice, as all is of a sum.

@@ -8,10 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Picture = NDArray[np.float32]
-"""Grey, ``(H, W)``."""
-Edges = Literal["symmetric", "wrap"]
-"""What lies beyond the edges of a picture: its mirror image, or the picture again."""
+Picture = NDArray[np.float32]  # grey, ``(H, W)``
+Edges = Literal["symmetric", "wrap"]  # what lies beyond the edges of a picture: its mirror image, or the picture again
 
 
 def gaussian(picture: Picture, sigma: float, *, truncate: float = 4.0, mode: Edges = "symmetric") -> Picture:

@@ -6,10 +6,10 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -23,36 +23,27 @@ from floormark.errors import ConfigurationError, DataError
 from floormark.patches import above_image, calmness
 
 NETWORK_FORMAT = "floormark-network-1"
-SHIPPED_FILE = "lattice.safetensors"
-"""The trained network that comes with the package, in its folder."""
-CELL = 8
-"""Side of a cell in pixels: that of a JPEG block."""
-GROUPS = 8
-"""That group norm divides the channels of a layer into."""
-TILE = 64
-"""Side in pixels of what repeats."""
+SHIPPED_FILE = "lattice.safetensors"  # the trained network that comes with the package, in its folder
+CELL = 8  # side of a cell in pixels: that of a JPEG block
+GROUPS = 8  # that group norm divides the channels of a layer into
+TILE = 64  # side in pixels of what repeats
 CELLS_ACROSS = TILE // CELL
-SLOTS = 4
-"""Bits that are written into each cell."""
+SLOTS = 4  # bits that are written into each cell
 BASIS_SIDE = 16
 """Side in pixels of the basis patterns that bits are drawn with: twice a cell, so that neighbours overlap."""
-PILOT_AMPLITUDE = 0.5
-"""Of the pilot, relative to the message: a fifth of the energy."""
+PILOT_AMPLITUDE = 0.5  # of the pilot, relative to the message: a fifth of the energy
 PILOT_BAND = 5.0, 22.0
 """Lowest and highest frequency of a pilot, in waves per tile: lungs are full of lower ones, JPEG takes higher ones."""
-UNIT_CHANGE = 0.02
-"""Change of a pixel where the gain is one."""
+UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
 
 
 Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """From what the encoder gave, and the covers, to the images that ship and those that arrive."""
+Kind = TypeVar("Kind", bound="Network")
 
 
 class Network(nn.Module, ABC):
-    """An encoder and a decoder trained together: all that training, evaluation and the tool ask of one.
-
-    A subclass takes these arguments and gives the three methods below. Files know it by the name that it has in the
-    ``kinds`` of :func:`save_network` and :func:`load_network`.
+    """An encoder and a decoder trained together. Files know a subclass by its name in small letters.
 
     Args:
         bits: length of a message.
@@ -66,10 +57,7 @@ class Network(nn.Module, ABC):
 
     def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
         super().__init__()
-        self.bits = bits
-        self.size = size
-        self.channels = channels
-        self.width = width
+        self.bits, self.size, self.channels, self.width = bits, size, channels, width
 
     @property
     def arguments(self) -> dict[str, int]:
@@ -77,7 +65,7 @@ class Network(nn.Module, ABC):
         return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
 
     def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
-        """Hide messages, send the images through a channel; the images that ship, and what is read of what arrives.
+        """The images that ship with messages in them, and what is read of those that a channel delivers.
 
         Training calls this, not the parts: wrappers for several devices see only calls of the whole model.
         """
@@ -107,14 +95,10 @@ def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
 class Encoding:
     """Messages as they will be drawn into images, before the emphasis of their bits is chosen."""
 
-    signs: Tensor
-    """Of the bit of each slot, ``(B, 4, h, w)``."""
-    amounts: Tensor
-    """How strongly each slot is drawn, same shape."""
-    pilot: Tensor
-    """Shape ``(B, 1, H, W)``."""
-    gain: Tensor
-    """How much a pixel may change, same shape."""
+    signs: Tensor  # of the bit of each slot, (B, 4, h, w)
+    amounts: Tensor  # how strongly each slot is drawn, (B, 4, h, w)
+    pilot: Tensor  # (B, 1, H, W)
+    gain: Tensor  # how much a pixel may change, (B, 1, H, W)
 
 
 class Lattice(Network):
@@ -137,7 +121,6 @@ class Lattice(Network):
     """
 
     cell = CELL
-    tile = TILE
 
     def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
         super().__init__(bits, size=size, channels=channels, width=width)
@@ -153,7 +136,8 @@ class Lattice(Network):
         self.mix = nn.Sequential(block(2 * width + SLOTS, 2 * width), nn.Conv2d(2 * width, SLOTS, 1))
         with torch.device("cpu"):  # where a network is only laid out, arithmetic would import half of torch
             # The basis patterns; the name of the parameter is a part of what names the network.
-            self.strokes = nn.Parameter(torch.randn(SLOTS, 1, BASIS_SIDE, BASIS_SIDE) * _hann(BASIS_SIDE))
+            window = torch.hann_window(BASIS_SIDE + 2, periodic=False)[1:-1]
+            self.strokes = nn.Parameter(torch.randn(SLOTS, 1, BASIS_SIDE, BASIS_SIDE) * torch.outer(window, window))
         self.decoder = nn.Sequential(
             block(16, width),
             block(width, width),
@@ -166,11 +150,7 @@ class Lattice(Network):
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
         if pilots is None:
             pilots = random_pilots(len(images), images.device) if self.training else pilot_tiles([b""])
-        return images + self.residual(images, messages, pilots)
-
-    def residual(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Tensor:
-        """What is added to every channel, ``(B, 1, H, W)``."""
-        return self.draw(self.encode(images, messages, pilots))
+        return images + self.draw(self.encode(images, messages, pilots))
 
     def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
         """Messages ``(B, L)`` for images ``(B, C, H, W)``: all of a residual but the emphasis of its bits."""
@@ -240,18 +220,9 @@ def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
     return tiles.repeat(1, 1, down, across)[:, :, :height, :width]
 
 
-def _hann(size: int) -> Tensor:
-    """A Hann window, ``(size, size)``."""
-    window = torch.hann_window(size + 2, periodic=False)[1:-1]
-    return torch.outer(window, window)
-
-
 @functools.lru_cache(maxsize=64)
 def _owners(bits: int) -> Tensor:
-    """The bit that each of a tile's 256 slots carries.
-
-    By a hash and not by a random generator: files must be readable by every later version.
-    """
+    """The bit that each of a tile's 256 slots carries: by a hash, so that every later version reads the same."""
     slots = SLOTS * CELLS_ACROSS**2
     draws = np.frombuffer(hashlib.shake_256(f"samplewise lattice {bits}".encode()).digest(8 * slots), "<u8")
     return torch.from_numpy(np.argsort(draws, kind="stable")) % bits
@@ -279,38 +250,37 @@ def pilot_tiles(seeds: Sequence[bytes]) -> Tensor:
     return _banded(torch.from_numpy(draws / 65535.0 - 0.5).float())
 
 
-KINDS: Mapping[str, type[Network]] = {"lattice": Lattice}
-"""The kinds of network that the tool knows, by the names that files use."""
-
-
-def network_name(network: Network, *, kinds: Mapping[str, type[Network]] = KINDS) -> str:
+def network_name(network: Network) -> str:
     """What tells a network from others in certificates: its kind, and a part of the hash of all its weights."""
     digest = hashlib.sha256(json.dumps(network.arguments, sort_keys=True).encode())
-    for part in _weight_bytes(network.state_dict()):
-        digest.update(part)
-    return f"{_kind(network, kinds)}-{digest.hexdigest()[:12]}"
+    return f"{_kind(network)}-{_hashed(digest, network.state_dict())[:12]}"
 
 
-def _weight_bytes(weights: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """What a digest of weights is made of: their names, types, shapes and values."""
+def _kind(network: Network) -> str:
+    return type(network).__name__.lower()
+
+
+def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
+    """A digest that goes on with the names, types, shapes and values of weights."""
     for key, value in sorted(weights.items()):
-        yield f"{key}:{value.dtype}:{tuple(value.shape)}".encode()
-        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        digest.update(f"{key}:{value.dtype}:{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return str(digest.hexdigest())
 
 
-def _kind(network: Network, kinds: Mapping[str, type[Network]]) -> str:
-    """The name of a network's class, as files have it."""
-    return next((name for name, kind in kinds.items() if type(network) is kind), type(network).__name__.lower())
+def _digest(header: Mapping[str, str], weights: Mapping[str, Tensor]) -> str:
+    """Of the header of a file and all its weights."""
+    return _hashed(hashlib.blake2b(json.dumps(dict(header), sort_keys=True).encode(), digest_size=16), weights)
 
 
-def save_network(path: Path, network: Network, *, kinds: Mapping[str, type[Network]] = KINDS) -> None:
+def save_network(path: Path, network: Network) -> None:
     """Write a network to a safetensors file, whole or not at all.
 
     The header holds the format, the kind and the arguments of the network as JSON, and a digest of these and of all
     weights.
     """
     weights = {key: value.detach().cpu().contiguous().clone() for key, value in network.state_dict().items()}
-    header = {"format": NETWORK_FORMAT, "kind": _kind(network, kinds), "arguments": json.dumps(network.arguments)}
+    header = {"format": NETWORK_FORMAT, "kind": _kind(network), "arguments": json.dumps(network.arguments)}
     try:
         with atomic(Path(path)) as temporary:
             save_file(weights, temporary, metadata={**header, "digest": _digest(header, weights)})
@@ -318,11 +288,11 @@ def save_network(path: Path, network: Network, *, kinds: Mapping[str, type[Netwo
         raise cannot_write(Path(path), OSError(0, str(error))) from error
 
 
-def load_network(path: Path, *, kinds: Mapping[str, type[Network]] = KINDS) -> Network:
+def load_network(path: Path, kinds: Mapping[str, type[Kind]]) -> Kind:
     """Build the network that :func:`save_network` wrote, in eval mode.
 
     Raises:
-        DataError: the file is torn, foreign or damaged, or of a kind that is not among ``kinds``.
+        DataError: the file is torn, foreign or damaged, or of a kind that is not among ``kinds``, classes by name.
     """
     try:
         check_regular(path)
@@ -352,11 +322,3 @@ def load_network(path: Path, *, kinds: Mapping[str, type[Network]] = KINDS) -> N
     except (KeyError, TypeError, RuntimeError, ValueError, AttributeError) as error:
         raise DataError(f"{path}: does not fit the network that it names: {' '.join(str(error).split())}") from error
     return network.eval()
-
-
-def _digest(header: Mapping[str, str], weights: Mapping[str, Tensor]) -> str:
-    """Of the header and all weights."""
-    digest = hashlib.blake2b(json.dumps(dict(header), sort_keys=True).encode(), digest_size=16)
-    for part in _weight_bytes(weights):
-        digest.update(part)
-    return digest.hexdigest()

@@ -1,10 +1,16 @@
-"""What may be asked of an embedding: the options of ``Watermarker.embed``, of files, of folders and of the command."""
+"""What may be asked of an embedding: the options of ``Watermarker.embed``, of files, of folders and of the command.
+
+NumPy is imported where it is needed: the command's ``--help`` does without.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from floormark.errors import ConfigurationError, finite_number
 
@@ -12,34 +18,86 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from floormark.region import Region
-
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
+GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask that is not zero where to protect"
+RECTANGLE = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 
 
-def checked_floor(psnr: float) -> float:
-    """``psnr``, or say which floors there are."""
-    floor = finite_number(psnr, "the PSNR floor")
-    if not LOWEST_FLOOR <= floor <= HIGHEST_FLOOR:
-        raise ConfigurationError(f"expected a PSNR floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {floor:g}")
-    return floor
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Where no pixel may change."""
 
+    text: str
+    """As it was given: a rectangle ``x,y,w,h``, or the file of a mask."""
+    drawn: NDArray[np.bool_] | None = None
+    """The mask, True inside, shape ``(H, W)``."""
 
-def _number(name: str) -> Callable[[str], float]:
-    def parse(text: str) -> float:
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``x,y,w,h``, or the mask in the file of that name."""
+        if found := RECTANGLE.fullmatch(text):
+            if not int(found[3]) or not int(found[4]):
+                raise ConfigurationError(f"expected a region of at least one pixel, got {text!r}: {GRAMMAR}")
+            return cls(text)
         try:
-            return float(text)
-        except ValueError:
-            raise ConfigurationError(f"expected a number for --{name}, got {text!r}") from None
+            there = Path(text).exists()
+        except OSError:  # such as a name that is too long
+            there = False
+        if not there:
+            raise ConfigurationError(f"expected a region as {GRAMMAR}; got {text!r}")
+        from floormark.imageio import read
 
-    return parse
+        pixels = read(text).pixels
+        inside = pixels != 0 if pixels.ndim == 2 else (pixels != 0).any(2)
+        if not inside.any():
+            raise ConfigurationError(f"{text}: expected a mask that protects some pixels, got one of zeros")
+        return cls(text, inside)
+
+    @classmethod
+    def of(cls, mask: NDArray[np.bool_]) -> Self:
+        """The region of a mask that lies in memory."""
+        import numpy as np
+
+        drawn = np.asarray(mask)
+        if drawn.dtype != np.bool_ or drawn.ndim != 2:
+            raise ConfigurationError(f"expected a mask of bool and shape (H, W), got {drawn.dtype} of {drawn.shape}")
+        return cls("protect", drawn)
+
+    @property
+    def place(self) -> str:
+        """How certificates name it: ``x,y,w,h``, or the SHA-256 of the mask."""
+        if self.drawn is None:
+            return ",".join(str(int(number)) for number in self.text.split(","))
+        import numpy as np
+
+        return hashlib.sha256(f"{self.drawn.shape}".encode() + np.packbits(self.drawn).tobytes()).hexdigest()
+
+    def mask(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+        """True inside, for an image of that height and width."""
+        import numpy as np
+
+        height, width = shape[:2]
+        if self.drawn is not None:
+            if self.drawn.shape != (height, width):
+                raise ConfigurationError(
+                    f"{self.text}: expected a mask of {width} x {height} pixels, as the image, got "
+                    f"{self.drawn.shape[1]} x {self.drawn.shape[0]}"
+                )
+            return self.drawn
+        left, top, across, down = map(int, self.text.split(","))
+        if left + across > width or top + down > height:
+            raise ConfigurationError(f"expected a region inside of {width} x {height} pixels, got {self.text}")
+        mask = np.zeros((height, width), np.bool_)
+        mask[top : top + down, left : left + across] = True
+        return mask
 
 
-def _region(text: str) -> Region:
-    from floormark.region import Region  # here, since --help does without NumPy
-
-    return Region.parse(text)
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigurationError(f"expected a number, got {text!r}") from None
 
 
 def _command(help: str, parse: Callable[[str], Any] | None = None) -> dict[str, Any]:
@@ -47,28 +105,41 @@ def _command(help: str, parse: Callable[[str], Any] | None = None) -> dict[str, 
     return {"help": help, "parse": parse}
 
 
-@dataclass(frozen=True, eq=False)
+class OptionsByName(TypedDict, total=False):
+    """The arguments of :class:`EmbedOptions`, for functions that take them by name."""
+
+    psnr: float
+    protect: Region | NDArray[np.bool_] | None
+    max_difference: float | None
+    replace: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class EmbedOptions:
-    """How a message is embedded. A new option takes a field here, and its place in the signature of ``embed``."""
+    """How a message is embedded. A new option takes a field here and its type in :class:`OptionsByName`."""
 
     psnr: float = field(
-        default=45.0, metadata=_command("PSNR in dB that every written file keeps; 45 if not given", _number("psnr"))
+        default=45.0, metadata=_command("PSNR in dB that every written file keeps; 45 if not given", _number)
     )
     """Floor in dB that the stored integers keep; that of a patch is the higher the calmer it is."""
     protect: Region | NDArray[np.bool_] | None = field(
-        default=None, metadata=_command("region that stays bit-exact: x,y,w,h, or the file of a mask", _region)
+        default=None, metadata=_command("region that stays bit-exact: x,y,w,h, or the file of a mask", Region.parse)
     )
     """Where no pixel may change; a mask is True there, shape ``(H, W)``."""
     max_difference: float | None = field(
-        default=None,
-        metadata=_command("the most by which any stored value may change", _number("max-difference")),
+        default=None, metadata=_command("the most by which any stored value may change", _number)
     )
+    """The most by which a stored value may change."""
     replace: bool = field(default=False, metadata=_command("write in the place of a message that is there already"))
-    """Instead of refusing an image that is marked."""
+    """Write in the place of a message that is there, instead of refusing an image that is marked."""
 
     def __post_init__(self) -> None:
         # What is wrong for every image is said before one is read.
-        object.__setattr__(self, "psnr", checked_floor(self.psnr))
+        floor = finite_number(self.psnr, "the PSNR floor")
+        if not LOWEST_FLOOR <= floor <= HIGHEST_FLOOR:
+            allowed = f"{LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB"
+            raise ConfigurationError(f"expected a PSNR floor of {allowed}, got {floor:g}")
+        object.__setattr__(self, "psnr", floor)
         if self.max_difference is not None:
             most = finite_number(self.max_difference, "the largest difference")
             if most < 1:
@@ -76,26 +147,28 @@ class EmbedOptions:
             object.__setattr__(self, "max_difference", most)
 
     @classmethod
-    def parsed(cls, **texts: Any) -> Self:
+    def parsed(cls, texts: dict[str, Any]) -> Self:
         """From the options of a command, by name: texts, flags, or None for those that were not given."""
-        parse = {option.name: option.metadata["parse"] for option in fields(cls)}
-        given = {name: value for name, value in texts.items() if value is not None}
-        return cls(**{name: value if parse[name] is None else parse[name](value) for name, value in given.items()})
+        given: dict[str, Any] = {}
+        for option in fields(cls):
+            value, parse = texts.get(option.name), option.metadata["parse"]
+            if value is not None:
+                try:
+                    given[option.name] = value if parse is None else parse(value)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"--{option.name.replace('_', '-')}: {error}") from error
+        return cls(**given)
 
     @property
     def region(self) -> Region | None:
         """:attr:`protect`, be it given as a region or as a mask."""
-        if self.protect is None:
-            return None
-        from floormark.region import Region
-
-        return self.protect if isinstance(self.protect, Region) else Region.of(self.protect)
+        return self.protect if self.protect is None or isinstance(self.protect, Region) else Region.of(self.protect)
 
     def mask(self, shape: tuple[int, ...]) -> NDArray[np.bool_] | None:
         """True where nothing may change in an image of that shape; None if everything may."""
-        return None if self.region is None else self.region.mask(shape[:2])
+        return None if self.region is None else self.region.mask(shape)
 
     def settings(self) -> dict[str, Any]:
         """What tells these options from others, as JSON has it."""
         found = {option.name: getattr(self, option.name) for option in fields(self)}
-        return found | {"protect": None if self.region is None else self.region.identity}
+        return found | {"protect": None if self.region is None else self.region.place}

@@ -6,21 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-PATCH_SIDE = 32
-"""Pixels."""
-SQUARE_SIDE = 8
-"""Pixels of the squares of a patch whose standard deviations say how calm it is."""
+PATCH_SIDE = 32  # pixels
+SQUARE_SIDE = 8  # pixels of the squares of a patch whose standard deviations say how calm it is
 MAX_CALMER, MAX_LIVELIER = 18.0, 6.0
 """dB by which the floor of a patch is raised and lowered at most, against that of a typical one."""
 TYPICAL_BELOW = 3.0
 """dB that the floor of a typical patch lies below that of the image: calm patches use up much less than theirs."""
-MIN_SPREAD = 1e-4
-"""Standard deviation, of values in [0, 1], at and below which a square is flat."""
+MIN_SPREAD = 1e-4  # standard deviation, of values in [0, 1], at and below which a square is flat
 MAX_TYPICAL = -10.0 * math.log10(MIN_SPREAD) - MAX_CALMER
 """dB of calmness, a standard deviation of 1.6 of 255 levels. No typical patch counts as calmer, so that a flat patch
 always has the highest floor, also among others that are flat."""
-MAX_PSNR = 120.0
-"""dB that stand for "unchanged"."""
+MAX_PSNR = 120.0  # dB that stand for "unchanged"
 
 
 def patch_means(values: Tensor) -> Tensor:

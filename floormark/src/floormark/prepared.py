@@ -25,20 +25,16 @@ PICTURE_SIDE = 1024
 """Pixels of the shorter side, or up to twice as many, of the picture in which a mark is searched for."""
 MAX_NETWORK_PIXELS = 1 << 22
 """Pixels that the network is given at most. Only images many times as long as they are wide have more."""
-LEVELS = np.float32(255)
-"""Steps of grey between black and white."""
+LEVELS = np.float32(255)  # steps of grey between black and white
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkInput:
     """What the network is given of an image: grey levels at its own pixels, of which the first begins a tile."""
 
-    grey: Picture
-    """From 0 to 255."""
-    inside: NDArray[np.bool_]
-    """Which pixels lie in the image, same shape."""
-    origin: NDArray[np.int64]
-    """The row and the column of the first pixel; zeros unless the image was registered."""
+    grey: Picture  # from 0 to 255
+    inside: NDArray[np.bool_]  # which pixels lie in the image, same shape
+    origin: NDArray[np.int64]  # the row and the column of the first pixel; zeros unless the image was registered
 
     def tensor(self) -> Tensor:
         """In [0, 1], shape ``(1, 1, h, w)``."""

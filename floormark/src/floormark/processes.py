@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 from floormark.errors import ProcessLostError
 
 LOST = "a process was ended from outside, perhaps for want of memory"
-QUEUED = 4
-"""Items in the hands of each process, so that none waits and none piles up."""
+QUEUED = 4  # items in the hands of each process, so that none waits and none piles up
 
 Kept = TypeVar("Kept")
 Item = TypeVar("Item")
@@ -34,8 +33,7 @@ class Workers(Generic[Kept]):
     """Processes at work, each of which keeps something that all its work needs."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
-        self.pool = pool
-        self.count = count
+        self.pool, self.count = pool, count
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
         """Have ``function(kept, *arguments)`` called in one of the processes."""
@@ -79,7 +77,7 @@ def side_by_side(
         count: how many.
         keep: gives what each process keeps; called once in each, so it must be picklable.
         threads: of each process; PyTorch's choice if not given.
-        end_at_once: whether an error or an interrupt ends work in the middle, or only what has not begun.
+        end_at_once: whether an error ends work in the middle, or only what has not begun.
     """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(keep, threads))
@@ -107,8 +105,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_kept: Any = None
-"""Of this process."""
+_kept: Any = None  # of this process
 
 
 def _begin(keep: Callable[[], object], threads: int | None) -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from floormark.certificate import ALGORITHM, ImageCertificate, Signature
-from floormark.disk import cannot_write, open_regular, strict_json
+from floormark.disk import cannot_write, read_secret
 from floormark.errors import ConfigurationError
 
 MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
@@ -55,6 +55,10 @@ class Signer:
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     @property
+    def _key(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+    @property
     def public(self) -> PublicKey:
         """The key to give to those who verify."""
         return PublicKey(self._key.public_key().public_bytes_raw())
@@ -66,31 +70,24 @@ class Signer:
 
     def signed(self, entries: Mapping[str, Any], signature: Signature | None) -> bool:
         """Whether this key signed these entries of a file."""
-        return signature is not None and signed_by(entries, signature) == self.public
+        return signed_by(entries, signature) == self.public
 
     def pem(self, passphrase: bytes | None = None) -> bytes:
         """PKCS #8, encrypted if there is a passphrase."""
-        hidden = (
-            serialization.NoEncryption() if passphrase is None else serialization.BestAvailableEncryption(passphrase)
-        )
+        hidden = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
         return self._key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden)
-
-    @property
-    def _key(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(self.secret)
 
 
 def canonical(entries: Mapping[str, Any]) -> bytes:
     """The bytes that are signed: all entries but the signature, as JSON in ASCII with sorted names and no spaces."""
     facts = {name: value for name, value in entries.items() if name != "signature"}
-    return json.dumps(strict_json(facts), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
-def signed_by(entries: Mapping[str, Any], signature: Signature) -> PublicKey | None:
-    """The key that signed these entries; None if the signature is not one of them by the key that it names.
-
-    ``entries`` are those of the file, not of a certificate made of them: a later version may know more of them.
-    """
+def signed_by(entries: Mapping[str, Any], signature: Signature | None) -> PublicKey | None:
+    """The key that signed the entries of a file; None if the signature is not one of them by the key that it names."""
+    if signature is None:
+        return None
     key = PublicKey(bytes.fromhex(signature.public_key))
     try:
         Ed25519PublicKey.from_public_bytes(key.raw).verify(bytes.fromhex(signature.value), canonical(entries))
@@ -133,7 +130,7 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
 
 def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
     """The private key in a PEM file, which nobody but its owner and group may read."""
-    content = _content(path, "private key")
+    content = read_secret("private key", path, most=MAX_KEY)
     if b"PUBLIC KEY" in content:
         raise ConfigurationError(f"{path}: holds a public key: to sign, give the private one, without .pub")
     try:
@@ -156,7 +153,7 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
 
 def read_public_key(path: Path | str) -> PublicKey:
     """The public key in a PEM file."""
-    content = _content(path, "public key")
+    content = read_secret("public key", path, most=MAX_KEY)
     if b"PRIVATE KEY" in content:
         raise ConfigurationError(f"{path}: holds a private key, which is for signing: to verify, give its .pub")
     try:
@@ -172,29 +169,10 @@ def read_public_key(path: Path | str) -> PublicKey:
 
 def read_passphrase(file: Path | str | None = None, *, variable: str | None = None) -> bytes:
     """The passphrase of a private key from a file or an environment variable; line ends behind it are no part of it."""
-    if (file is None) == (variable is None):
-        raise ConfigurationError("expected the passphrase in a file or in an environment variable: give one of the two")
-    if file is not None:
-        where, found = f"the file {file}", _content(file, "passphrase")
-    else:
-        assert variable is not None
-        where, found = f"the environment variable {variable}", os.fsencode(os.environ.get(variable, ""))
-    found = found.rstrip(b"\r\n")
-    if not 0 < len(found) <= MAX_PASSPHRASE:
-        got = "a longer one" if found else "none"
-        raise ConfigurationError(f"{where}: expected a passphrase of 1 to {MAX_PASSPHRASE} bytes, got {got}")
+    found = read_secret("passphrase", file, variable=variable, most=MAX_PASSPHRASE).rstrip(b"\r\n")
+    if not found:
+        raise ConfigurationError(f"{file or variable}: expected a passphrase of 1 to {MAX_PASSPHRASE} bytes, got none")
     return found
-
-
-def _content(path: Path | str, what: str) -> bytes:
-    try:
-        with open_regular(path, handed_over=True) as file:
-            content = file.read(MAX_KEY + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: the {what} cannot be read: {error.strerror or error}") from error
-    if len(content) > MAX_KEY:
-        raise ConfigurationError(f"{path}: expected a {what}, got more than {MAX_KEY} bytes")
-    return content
 
 
 def _kind(key: object) -> str:

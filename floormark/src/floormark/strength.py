@@ -18,21 +18,15 @@ from floormark.options import LOWEST_FLOOR
 from floormark.patches import PATCH_SIDE
 from floormark.prepared import PreparedImage
 
-FLOOR_STEP = 0.5
-"""dB between the floors that are tried where one is too high."""
-FLOOR_STRIDE = 4
-"""Steps that are taken at once where none works yet."""
-MAX_STRENGTH = 24.0
-"""How many times its residual a network is given where the floor leaves room."""
-CLOSE = 0.995
-"""Part of the squared error that a floor allows; more is not worth another trial."""
-TRIALS = 8
-"""Of different strengths, or twice as many if none has kept all floors until then."""
+FLOOR_STEP = 0.5  # dB between the floors that are tried where one is too high
+FLOOR_STRIDE = 4  # steps that are taken at once where none works yet
+MAX_STRENGTH = 24.0  # how many times its residual a network is given where the floor leaves room
+CLOSE = 0.995  # part of the squared error that a floor allows; more is not worth another trial
+TRIALS = 8  # of different strengths, or twice as many if none has kept all floors until then
 STEP_BACK, FAR_STEP_BACK = 0.97, 0.6
 """What is left of the strength of a patch that rounding took below its floor, beside what its excess says; the second
 where that was not enough: in a patch of one value, all pixels round to the next value at once."""
-TRIAL_BAND_VALUES = 1 << 18
-"""Values that are worked on at once: few, so that they stay in the processor's cache."""
+TRIAL_BAND_VALUES = 1 << 18  # values that are worked on at once: few, so that they stay in the processor's cache
 KEPT_VALUES = 1 << 22
 """Values of an image whose residual is kept at full size; that of a larger one is computed anew for each trial."""
 
@@ -58,10 +52,8 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
 class Residual:
     """What a network adds to an image to hide bits in it."""
 
-    values: NDArray[np.float32]
-    """To be added, to all colours alike, in stored values, at the network's pixels ``(h, w)``."""
-    scale: float
-    """Pixels of the image for one of the network's."""
+    values: NDArray[np.float32]  # to be added, to all colours alike, in stored values, at the network's pixels (h, w)
+    scale: float  # pixels of the image for one of the network's
 
 
 def enlarged(
@@ -87,15 +79,8 @@ def fit_to_floor(
     """The pixels with as much of a residual as keeps the image and every patch of it at its floor or above.
 
     Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured. The strength
-    is chosen for each patch, no more than the patch can take, and interpolated between patches.
-
-    Args:
-        prepared: the image.
-        residual: to be added.
-        floor: in dB, of the image.
-        protect: True where no pixel may change, ``(H, W)``.
-        max_difference: the most that a stored value may change.
-        limit: how many times the residual is taken at most.
+    is chosen for each patch, no more than the patch can take, and interpolated between patches. ``protect (H, W)`` is
+    True where no pixel may change; the residual is taken at most ``limit`` times.
     """
     image, span = prepared.image, prepared.shown[1]
     sizes = patch_sizes(image.pixels.shape)
@@ -190,10 +175,10 @@ def _next_strength(
     *,
     last: tuple[NDArray[np.float64], NDArray[np.int64]],
 ) -> float:
-    """The strength, up to ``limit``, at which the squared error of the image should become what its floor allows.
+    """The strength at which the squared error of the image should become what its floor allows.
 
-    Without interpolation between patches, the squared error would be ``unit`` times the strength squared in each; how
-    much more it is in all is known from the ``last`` strengths and squared errors.
+    Without interpolation between patches the squared error would be ``unit`` times the strength squared; how much more
+    it is in all is known from the ``last`` strengths and squared errors.
     """
     strengths, squares = last
     more = float(squares.sum()) / max(float((unit * strengths**2).sum()), 1e-9)

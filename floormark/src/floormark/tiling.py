@@ -16,43 +16,29 @@ from floormark.content_binding import PAIRS, ContentBinding
 from floormark.errors import DataError
 from floormark.network import TILE, Encoding, Lattice, pilot_tiles
 from floormark.payload import Codec, Extracted, Key, Payload, derived
-from floormark.payload.codec import layouts
 from floormark.prepared import MAX_NETWORK_PIXELS, NetworkInput, PreparedImage
 from floormark.registration import CANDIDATES, Alignment, Pilots, periods
 from floormark.strength import Residual
 
-PILOTS = 256
-"""Of a key, of which an image has one; order and mask of the bits differ with it."""
+PILOTS = 256  # of a key, of which an image has one; order and mask of the bits differ with it
 MIN_REGISTERED_SCORE = 4.5
 """Standard deviations of a pilot. Chance reaches 4.4 and more at times: the checksum decides, this saves trials."""
-ALIGNED_PILOTS = 3
-"""How many pilots are tried in an image that nobody moved, the likeliest first."""
-MIN_ALIGNED_SCORE = 2.6
-"""Standard deviations that each of them has at least; of all pilots one has that by chance."""
-EMPHASIS_ROUNDS = 4
-"""How often the emphasis of the bits is corrected, so that none is much harder to read than others."""
+ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, the likeliest first
+MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
+EMPHASIS_ROUNDS = 4  # how often the emphasis of the bits is corrected, so that none is much harder to read than others
 MAX_EMPHASISED_PIXELS = 1 << 20
 """Of the network; in a larger image, which has more than 256 tiles, no bit is hard to read."""
-EVEN_MARGIN = 0.6
-"""Part of the median margin; where every bit has more, the emphasis is left as it is."""
-EMPHASIS_RANGE = 0.75, 1.6
-"""The least and the largest factor by which one round changes the emphasis of a bit."""
-
-
-def check_bits(bits: int) -> None:
-    """Refuse a network whose messages are too short for the tool, before anybody trains it."""
-    layouts(bits, content_bits=PAIRS)
+EVEN_MARGIN = 0.6  # part of the median margin; where every bit has more, the emphasis is left as it is
+EMPHASIS_RANGE = 0.75, 1.6  # the least and the largest factor by which one round changes the emphasis of a bit
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
     """What was read of an image at one alignment."""
 
-    logits: NDArray[np.float32] | None = None
-    """Of each bit; None if nothing could be read."""
+    logits: NDArray[np.float32] | None = None  # of each bit; None if nothing could be read
     found: Extracted | None = None
-    salt: str = ""
-    """That the message was encoded with: the number of its pilot."""
+    salt: str = ""  # that the message was encoded with: the number of its pilot
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +47,7 @@ class EncodedMessage:
 
     bits: NDArray[np.uint8]
     encoding: Encoding
-    replaced: Encoding | None
-    """That of the message in whose place it is written, if there is one."""
+    replaced: Encoding | None  # that of the message in whose place it is written, if there is one
 
 
 class TiledScheme:
@@ -73,8 +58,7 @@ class TiledScheme:
     then at the size of a whole image, then at each period that is found."""
 
     def __init__(self, network: Lattice, key: Key | None) -> None:
-        self.network = network
-        self.key = key
+        self.network, self.key = network, key
         self.codec = Codec(network.bits, key, content_bits=PAIRS)
         self.content = ContentBinding(key)
         self.seeds = [derived(key, f"pilot {number}", 16) for number in range(PILOTS)]
@@ -117,10 +101,7 @@ class TiledScheme:
         return Residual(drawn[0, 0].numpy() * np.float32(image.shown[1]), image.scale)
 
     def _emphasised(self, images: Tensor, message: EncodedMessage, size: float) -> Tensor:
-        """A residual in which bits that this image makes hard to read are drawn more strongly, and easy ones less.
-
-        ``size`` is the root mean square that it will have.
-        """
+        """A residual of that root mean square; bits that are hard to read in this image are drawn more strongly."""
         messages = _messages(message.bits)
         emphasis = torch.ones_like(messages)
         for _ in range(EMPHASIS_ROUNDS if images.numel() <= MAX_EMPHASISED_PIXELS else 0):

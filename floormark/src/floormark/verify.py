@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,8 +13,8 @@ from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate
 from floormark.errors import DataError, finite_number
 from floormark.fidelity import fidelity
 from floormark.imageio import ImageFile, prefix_path, read, shown_alike
+from floormark.options import Region
 from floormark.payload import Extracted
-from floormark.region import Region
 from floormark.signing import PublicKey, signed_by
 
 TOLERANCES = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
@@ -80,10 +81,9 @@ def verify_files(
         raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
     beside = certificate_path(marked)
     told, entries = read_entries(beside) if os.path.lexists(beside) else (None, {})
-    signer = None if told is None or told.signature is None else signed_by(entries, told.signature)
+    signer = None if told is None else signed_by(entries, told.signature)
     floors = [] if told is None else [told.floor]
-    if floor is not None:
-        floors.append(finite_number(floor, "the PSNR floor"))
+    floors += [] if floor is None else [finite_number(floor, "the PSNR floor")]
     certified = None
     if told is not None and told.protected is not None and PLACE.fullmatch(told.protected):
         with prefix_path(beside):
@@ -128,19 +128,16 @@ def _kind(image: ImageFile) -> str:
 
 def _problems(found: Verification) -> list[str]:
     """What is wrong with the files, whatever their certificate says."""
-    measured = found.fidelity
-    problems = []
-    if found.floor is not None and not measured.reaches(found.floor):
-        problems.append(f"PSNR of {min(measured.floors):.3f} dB, below the floor of {found.floor:g}")
-    if not measured.protected_unchanged:
-        problems.append("pixels changed in the protected region")
-    if not found.extracted:
-        problems.append("no readable watermark with this network and key")
-    if found.extracted.belongs is False:
-        problems.append("the message belongs to another image and was copied")
-    if found.certificate is None:
-        problems.append("no certificate beside the image, so nothing says what should hold for it")
-    return problems
+    measured, floor = found.fidelity, -math.inf if found.floor is None else found.floor
+    reached = min(measured.floors, default=math.inf)
+    problems = {
+        f"PSNR of {reached:.3f} dB, below the floor of {floor:g}": reached < floor,
+        "pixels changed in the protected region": not measured.protected_unchanged,
+        "no readable watermark with this network and key": not found.extracted,
+        "the message belongs to another image and was copied": found.extracted.belongs is False,
+        "no certificate beside the image, so nothing says what should hold for it": found.certificate is None,
+    }
+    return [problem for problem, there in problems.items() if there]
 
 
 def _disagreements(found: Verification) -> list[str]:

@@ -158,7 +158,7 @@ def test_bad_keys_end_in_one_line(
         (("keygen", key), "no key is replaced"),
         (("keygen", "."), "expected the name of a file"),
         (("keygen", tmp_path / ".."), "expected the name of a file"),
-        (("keygen", tmp_path / "new", "--passphrase", "env:NOT_SET"), "NOT_SET: expected a passphrase"),
+        (("keygen", tmp_path / "new", "--passphrase", "env:NOT_SET"), "NOT_SET is not set"),
         ((*embed, "--sign", key), "is encrypted: give its passphrase"),
         ((*embed, "--sign", key, "--passphrase", "env:WORDS"), "the passphrase is wrong"),
         ((*embed, "--sign", public), "holds a public key"),

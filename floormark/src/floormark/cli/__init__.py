@@ -7,15 +7,14 @@ __all__ = ["formerly", "main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, or that of the process, and return its exit code: 0, 1 (the job failed) or 2 (bad input)."""
-    from floormark.cli.app import parser
-    from floormark.cli.outcome import run
+    from floormark.cli.app import run
 
-    return run(parser(), arguments)
+    return run(arguments)
 
 
 def formerly(arguments: Sequence[str]) -> int:
     """Run ``samplewise watermark embed ...``, the spelling of before, given the words after ``samplewise``."""
-    from floormark.cli.outcome import note
+    from floormark.cli.output import note
 
     words = list(arguments)
     words.remove("watermark")

@@ -1,17 +1,24 @@
-"""The command line of ``floormark``: its subcommands, what they share, and those of a few lines."""
+"""The command line of ``floormark``: its subcommands, and how each of them ends."""
 
 from __future__ import annotations
 
 import argparse
+import errno
+import io
+import os
 import platform
-from collections.abc import Callable
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import NoReturn
 
-from floormark.cli import embed, extract, keys, verify
-from floormark.cli.outcome import SUCCEEDED, emit
-from floormark.errors import ConfigurationError
+from floormark.cli import embed, keys, read
+from floormark.cli.output import FAILED, SUCCEEDED, emit, note
+from floormark.errors import ConfigurationError, DataError, FloormarkError
 
+BAD_INPUT, INTERRUPTED = 2, 130
 NEEDED = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
 """Packages whose versions ``floormark env`` prints."""
 
@@ -35,10 +42,10 @@ def parser() -> Parser:
     )
     found.add_argument("--version", action="version", version=f"floormark {metadata.version('floormark')}")
     found.add_argument("--debug", action="store_true", help="show the traceback of an error, for bug reports")
-    found.set_defaults(command=lambda: _help(found))
+    found.set_defaults(command=None)
     commands = found.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
 
-    def command(function: Callable[..., int], add: Callable[[Parser], None], example: str) -> None:
+    def command(function: Callable[[Namespace], int], add: Callable[[Parser], None], example: str) -> None:
         told = (function.__doc__ or "").strip()
         made = commands.add_parser(
             function.__name__,
@@ -47,25 +54,68 @@ def parser() -> Parser:
             epilog=example,
         )
         add(made)
-        made.add_argument("--json", action="store_true", dest="as_json", help="print the result as JSON, for machines")
+        made.add_argument("--json", action="store_true", help="print the result as JSON, for machines")
         made.set_defaults(command=function)
 
     command(embed.embed, embed.add_options, embed.EXAMPLES)
-    command(extract.extract, extract.add_options, extract.EXAMPLES)
-    command(verify.verify, verify.add_options, verify.EXAMPLES)
+    command(read.extract, read.add_extract_options, read.EXTRACT_EXAMPLES)
+    command(read.verify, read.add_verify_options, read.VERIFY_EXAMPLES)
     command(keys.keygen, keys.add_options, keys.EXAMPLES)
     command(env, lambda made: None, "example: floormark env --json")
     return found
 
 
-def _help(parser: Parser) -> int:
-    parser.print_help()
-    return SUCCEEDED
-
-
-def env(as_json: bool) -> int:
+def env(given: Namespace) -> int:
     """Print versions, for bug reports."""
     found = {"floormark": metadata.version("floormark"), "python": platform.python_version()}
     found |= {"system": platform.platform()} | {name: metadata.version(name) for name in NEEDED}
-    emit(found, "\n".join(f"{name}: {version}" for name, version in found.items()), as_json=as_json)
+    emit(found, "\n".join(f"{name}: {version}" for name, version in found.items()), as_json=given.json)
     return SUCCEEDED
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; every error becomes one line on standard error and an exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files and messages may be more than it can show
+    try:
+        found = parser()
+        given = found.parse_args(arguments)
+        if given.command is None:
+            found.print_help()
+            return SUCCEEDED
+        code: int = given.command(given)
+        sys.stdout.flush()
+        return code
+    except SystemExit as done:  # after --help or --version
+        return int(done.code or 0)
+    except KeyboardInterrupt:
+        note("floormark: interrupted; a folder goes on with --resume")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; a second error at exit must not follow.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if "--debug" in arguments:
+            for line in traceback.format_exc().splitlines():
+                note(line)
+        note(f"floormark: error: {' '.join(_explained(error).split())}")
+        return BAD_INPUT if isinstance(error, ConfigurationError | DataError) else FAILED
+
+
+def _explained(error: Exception) -> str:
+    if isinstance(error, FloormarkError):
+        return str(error)
+    if isinstance(error, OSError):
+        full = "the disk is full; free some space and go on with --resume" if error.errno == errno.ENOSPC else ""
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{full or error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return "not enough memory"
+    if isinstance(error, ImportError) and error.name and not error.name.startswith("floormark"):
+        return f"{error.name} is not installed: install floormark again, with all that it needs"
+    return (
+        f"unexpected {type(error).__name__}: {error}. Please report it with the output of floormark env and the "
+        "traceback that floormark --debug COMMAND shows"
+    )

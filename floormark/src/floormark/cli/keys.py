@@ -1,15 +1,16 @@
-"""``floormark keygen``: the pair of keys that certificates are signed and verified with."""
+"""``floormark keygen``, and what the options ``--key``, ``--model``, ``--sign`` and ``--passphrase`` mean."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floormark.cli.outcome import SUCCEEDED, emit
+from floormark.cli.output import SUCCEEDED, emit
 from floormark.errors import ConfigurationError, printable
 
 if TYPE_CHECKING:
+    from floormark.api import Watermarker
     from floormark.signing import Signer
 
 PASSPHRASE = "file that holds the passphrase of the private key, or env:NAME"
@@ -24,36 +25,62 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--passphrase", help=PASSPHRASE)
 
 
-def keygen(name: Path, passphrase: str | None, as_json: bool) -> int:
+def keygen(given: Namespace) -> int:
     """Make a pair of Ed25519 keys: NAME, to be kept secret, signs certificates; with NAME.pub anybody verifies them."""
     from floormark.signing import Signer, write_keys
 
     signer = Signer.generate()
-    public = write_keys(name, signer, _passphrase(passphrase))
+    public = write_keys(given.name, signer, _passphrase(given.passphrase))
     fingerprint = signer.public.fingerprint
     emit(
-        {"private_key": str(name), "public_key": str(public), "fingerprint": fingerprint},
+        {"private_key": str(given.name), "public_key": str(public), "fingerprint": fingerprint},
         f"{printable(str(public))}: fingerprint {fingerprint}",
-        f"Keep {name} secret; give {public} to those who verify, in a way that they trust",
-        as_json=as_json,
+        f"Keep {given.name} secret; give {public} to those who verify, in a way that they trust",
+        as_json=given.json,
     )
     return SUCCEEDED
 
 
-def open_signer(key: Path | None, passphrase: str | None) -> Signer | None:
-    """What the options --sign and --passphrase mean."""
-    if key is None:
-        if passphrase is not None:
+def add_marker_options(parser: ArgumentParser) -> None:
+    """Those of :func:`load_marker`."""
+    parser.add_argument("--key", help="file that holds the key, or env:NAME for an environment variable")
+    parser.add_argument(
+        "--model", type=Path, help="trained weights, or the folder of their run; the shipped ones if not given"
+    )
+
+
+def load_marker(given: Namespace) -> Watermarker:
+    """The network and the key that were asked for."""
+    from floormark.api import Watermarker
+    from floormark.payload import read_key
+
+    return Watermarker.load(given.model, key=None if given.key is None else read_key(**_place(given.key)))
+
+
+def open_signer(given: Namespace) -> Signer | None:
+    """The private key that was asked for."""
+    if given.sign is None:
+        if given.passphrase is not None:
             raise ConfigurationError("--passphrase opens the private key of --sign: give both, or neither")
         return None
     from floormark.signing import read_signer
 
-    return read_signer(key, _passphrase(passphrase))
+    return read_signer(given.sign, _passphrase(given.passphrase))
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def _passphrase(text: str | None) -> bytes | None:
-    if text is None:
-        return None
     from floormark.signing import read_passphrase
 
-    return read_passphrase(variable=text[4:]) if text.startswith("env:") else read_passphrase(text)
+    return None if text is None else read_passphrase(**_place(text))
+
+
+def _place(text: str) -> dict[str, str]:
+    """Where a secret lies: in a file, or in an environment variable."""
+    return {"variable": text[4:]} if text.startswith("env:") else {"file": text}

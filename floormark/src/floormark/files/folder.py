@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -42,8 +43,7 @@ class Status(Enum):
 class Task:
     """One file to be marked."""
 
-    name: str
-    """Relative to the folder."""
+    name: str  # relative to the folder
     source: Path
     target: Path
 
@@ -55,8 +55,7 @@ class FileResult:
     name: str
     status: Status
     reason: str = ""
-    certificate: ImageCertificate | None = None
-    """Of a file that was written."""
+    certificate: ImageCertificate | None = None  # of a file that was written
     notes: tuple[str, ...] = ()
 
 
@@ -124,7 +123,7 @@ def mark_folder(
             yield from (_mark(marker, task) for task in found)
             return
         # One thread each: the processes share the cores between them.
-        with side_by_side(workers, partial(replace, marker), threads=1) as pool:
+        with side_by_side(workers, partial(copy, marker), threads=1) as pool:
             yield from pool.map(_mark, found)
 
 
@@ -141,31 +140,27 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
 
 def _open_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
     """Begin to fill ``folder``, new or empty, or with ``resume`` go on with one of the same settings."""
-    path, here = folder / FOLDER_FILE, settings
+    path = folder / FOLDER_FILE
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigurationError(f"{folder}: exists and holds other files; choose an empty or a new folder")
-        write_json(path, {"format": FOLDER_FORMAT, "settings": here})
+        write_json(path, {"format": FOLDER_FORMAT, "settings": settings})
         return
     stored = read_json(path, "the settings of a folder of marked images", largest=MAX_SETTINGS_BYTES)
     there = stored.get("settings")
-    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != here.keys():
+    if stored.get("format") != FOLDER_FORMAT or not isinstance(there, dict) or there.keys() != settings.keys():
         raise ConfigurationError(f"{path}: is not of this version of floormark; choose another folder")
-    if differ := [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]:
+    if differ := [f"{name} {there[name]} there, {here} here" for name, here in settings.items() if there[name] != here]:
         raise ConfigurationError(f"{folder}: was marked otherwise ({'; '.join(differ)}); choose another folder")
     if not resume:
-        raise ConfigurationError(
-            f"{folder}: holds marked images already; add --resume to go on with it, or choose another folder"
-        )
+        raise ConfigurationError(f"{folder}: holds marked images already; add --resume, or choose another folder")
 
 
 def _check_links(out: Path, folders: set[Path]) -> None:
     """Refuse folders behind links: what is written there would lie elsewhere."""
     below = {part for folder in folders for part in (folder, *folder.parents) if out in part.parents}
     if links := sorted(part for part in below if part.is_symlink()):
-        raise ConfigurationError(
-            f"{links[0]}: is a link, which may lead out of {out}: remove it, or choose another folder"
-        )
+        raise ConfigurationError(f"{links[0]}: is a link, which may lead out of {out}: remove it")
 
 
 def extract_file(marker: Watermarker, path: Path) -> Extracted:
@@ -180,12 +175,8 @@ def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> It
     if workers == 1:
         yield from (_extract(marker, path) for path in paths)
         return
-    with side_by_side(workers, partial(_same, marker), threads=1) as pool:
+    with side_by_side(workers, partial(copy, marker), threads=1) as pool:
         yield from pool.map(_extract, paths)
-
-
-def _same(marker: Watermarker) -> Watermarker:
-    return marker
 
 
 def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 LOSSY_TRIALS = 4
 """Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
-MIN_MARK_SQUARE = 1e-8
-"""Mean square, of values in [0, 1]: less is no mark."""
-MAX_NAME_BYTES = 230
-"""Of a file; the name of the certificate is longer, and file systems take 255."""
+MIN_MARK_SQUARE = 1e-8  # mean square, of values in [0, 1]: less is no mark
+MAX_NAME_BYTES = 230  # of a file; the name of the certificate is longer, and file systems take 255
+
+
+Notes = tuple[str, ...]
 
 
 class _BelowFloor(RefusedError):
@@ -65,21 +66,16 @@ class FileMarker:
         if isinstance(self.message, Payload):
             hidden = self.marker.codec.encode(self.message).tobytes()
         else:
-            hidden = self.marker.codec.encode(Payload.of(b"?")).tobytes() + self.message.identity.encode()
+            hidden = self.marker.codec.encode(b"?").tobytes() + self.message.identity.encode()
         return hashlib.sha256(hidden).hexdigest()[:16]
 
-    def mark_file(
-        self, source: Path, target: Path, *, name: str | None = None
-    ) -> tuple[ImageCertificate, tuple[str, ...]]:
+    def mark_file(self, source: Path, target: Path, *, name: str | None = None) -> tuple[ImageCertificate, Notes]:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
         The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
         is marked so much weaker that it keeps the floor after that.
 
-        Args:
-            source: the image.
-            target: the marked one.
-            name: of the image among the messages for each file; that of the file if not given.
+        ``name`` is that of the image among the messages for each file; that of the file if not given.
 
         Returns:
             The certificate, and notes: what was converted, and what could not be kept.
@@ -120,7 +116,7 @@ class FileMarker:
         if isinstance(self.message, Payload):
             return self.message
         with prefix_path(image.path):
-            payload = self.message.for_file(image, name)
+            payload = Payload.from_text(self.message.text(image, name))
             self.marker.codec.encode(payload)
         return payload
 
@@ -128,22 +124,17 @@ class FileMarker:
         """Refuse names that cannot be written to, before the work of marking."""
         beside = certificate_path(target)
         if len(os.fsencode(target.name)) > MAX_NAME_BYTES:
-            raise ConfigurationError(
-                f"{target}: expected a name of at most {MAX_NAME_BYTES} bytes: choose a shorter one"
-            )
+            raise ConfigurationError(f"{target}: expected a name of at most {MAX_NAME_BYTES} bytes")
         for path in (target, beside):
             if path.exists() and path.samefile(source):
-                raise ConfigurationError(
-                    f"{path}: is the image that is read: choose another name, to keep the original"
-                )
+                raise ConfigurationError(f"{path}: is the image that is read: choose another name")
         check_free(target, force=self.force)
         if os.path.lexists(beside):
             try:
                 ImageCertificate.read(beside)  # left by a run that was killed before its image took its name
             except DataError as error:
-                raise ConfigurationError(
-                    f"{beside}: is there already, and no certificate that could be replaced: choose another name"
-                ) from error
+                told = f"{beside}: is there already, and no certificate that could be replaced: choose another name"
+                raise ConfigurationError(told) from error
 
     def _attempt(
         self, image: ImageFile, prepared: PreparedImage, payload: Payload, target: Path, floor: float, *, exact: bool
@@ -153,20 +144,14 @@ class FileMarker:
             marked = self.marker.mark(prepared, payload, dataclasses.replace(self.options, psnr=floor))
         with image.writing(target, marked.pixels, force=self.force, lossy=self.lossy) as written:
             # A file that holds every pixel as it is, which writing has checked, is read as the pixels were.
-            found = marked.decoded.found if exact else self.marker.extract(written)
+            found = marked.found if exact else self.marker.extract(written)
             if found is None or found.payload != payload:
-                raise RefusedError(
-                    f"{image.path}: the message cannot be read from the written file: lower the floor, or write .png"
-                )
+                told = "the message cannot be read from the written file: lower the floor, or write .png"
+                raise RefusedError(f"{image.path}: {told}")
             if found.belongs is False:
                 raise RefusedError(f"{image.path}: {TAKEN_FOR_ANOTHER}, as written: raise the floor, or write .png")
-            certificate = self.marker.certify(
-                prepared,
-                written.pixels,
-                self.options,
-                bit_errors=found.corrected_errors,
-                hashes=(image.sha256, written.sha256),
-            )
+            hashes, errors = (image.sha256, written.sha256), found.corrected_errors
+            certificate = self.marker.certify(prepared, written.pixels, self.options, bit_errors=errors, hashes=hashes)
             if not certificate.satisfied:
                 reached = min(certificate.fidelity.floors, default=math.inf)
                 told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.options.psnr:g}"

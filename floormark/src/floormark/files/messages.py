@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Self
 from floormark.disk import decoding, open_regular
 from floormark.errors import ConfigurationError, DataError, did_you_mean
 from floormark.imageio import ImageFile
-from floormark.payload import Payload
 
 if TYPE_CHECKING:
     from pydicom import Dataset
 
 COLUMNS = ["file", "text"]
 MAX_TABLE = 1 << 27  # bytes
-NAMED = 5
-"""Files that are named in one error."""
+NAMED = 5  # files that are named in one error
 
 
 class Messages(ABC):
@@ -38,11 +36,7 @@ class Messages(ABC):
 
     @abstractmethod
     def text(self, image: ImageFile, name: str) -> str:
-        """That of one file; what it lacks is a :class:`DataError` that does not repeat what the file says."""
-
-    def for_file(self, image: ImageFile, name: str) -> Payload:
-        """The message of an image under that name, relative to its folder."""
-        return Payload.from_text(self.text(image, name))
+        """That of an image, under its name relative to the folder; an error does not repeat what the file says."""
 
     def check_files(self, names: Collection[str]) -> None:  # noqa: B027 - most have nothing to say of all files
         """Refuse messages that are not for these files."""
@@ -52,8 +46,7 @@ class Messages(ABC):
 class MessageTable(Messages):
     """A text for each file of a folder."""
 
-    texts: Mapping[str, str]
-    """By the file's name, relative to the folder."""
+    texts: Mapping[str, str]  # by the file's name, relative to the folder
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -27,12 +27,9 @@ from floormark.imageio.stored import (
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
 __all__ += ["looks_like_image", "prefix_path", "read", "shown_alike", "suffix_format", "target_format"]
 
-FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
-"""A new one takes its entry in one of these modules and nothing else."""
-SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)
-"""Of files that are taken for images."""
-NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"
-"""For messages."""
+FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)  # a new one takes its entry in one of these modules and nothing else
+SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)  # of files that are taken for images
+NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"  # for messages
 MAX_FILE = 1 << 30  # bytes
 SIGNATURE_BYTES = 132  # bytes that tell the format
 
@@ -66,8 +63,7 @@ def target_format(image: ImageFile, path: Path, *, lossy: bool) -> Format:
     if image.format is DICOM:
         if named not in (None, DICOM):
             raise ConfigurationError(
-                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says of the patient "
-                "and of the values: choose a name that ends in .dcm"
+                f"{path}: a DICOM image is written as DICOM only, as {path.suffix} loses what it says: write .dcm"
             )
         return DICOM
     if not isinstance(named, RasterFormat):
@@ -75,9 +71,7 @@ def target_format(image: ImageFile, path: Path, *, lossy: bool) -> Format:
         raise ConfigurationError(f"{path}: expected a name that ends in {suffixes}, got {path.suffix!r}")
     kind = named.name.upper()
     if not named.exact and not lossy:
-        raise ConfigurationError(
-            f"{path}: {kind} changes the pixels, and with them the watermark; write .png, or allow it with lossy"
-        )
+        raise ConfigurationError(f"{path}: {kind} changes the pixels; write .png, or allow it with lossy")
     mode = "I;16" if image.bits > 8 else "L" if image.pixels.ndim == 2 else "RGB"
     if mode + ("" if image.alpha is None else "A") not in named.modes:
         what = "16 bits" if image.bits > 8 else "grey" if mode not in named.modes else "an alpha channel"
@@ -92,10 +86,9 @@ def looks_like_image(path: Path) -> bool:
     try:
         with open_regular(path) as file:
             head = file.read(SIGNATURE_BYTES)
-        return any(each.any_name and each.matches(head) for each in FORMATS)
     except OSError:
-        pass
-    return False
+        return False
+    return any(each.any_name and each.matches(head) for each in FORMATS)
 
 
 def _content(path: Path) -> bytes:

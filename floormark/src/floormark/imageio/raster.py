@@ -49,12 +49,10 @@ QUICKLY = 1 << 24  # values of an image whose file is compressed less
 class RasterFormat(Format):
     """A format that Pillow reads and writes."""
 
-    modes: frozenset[str]
-    """Pillow's names of what it holds: grey L and I;16, colour RGB, with alpha LA and RGBA."""
+    modes: frozenset[str]  # Pillow's names of what it holds: grey L and I;16, colour RGB, with alpha LA and RGBA
     options: Callable[[Kept, Pixels], Kept]
     """What Pillow's writer is told beside the colour profile, of what is kept and the pixels."""
-    check: Callable[[bytes], None] = lambda content: None
-    """Refuses files before they are decoded."""
+    check: Callable[[bytes], None] = lambda content: None  # refuses files before they are decoded
     metadata: Callable[[Any, bytes, list[str]], Kept] = lambda image, content, notes: {}
     """More to keep than what Pillow tells for every format, of the image and the file; it may add notes."""
     was_lossy: Callable[[Any, bytes], bool] = lambda image, content: False

@@ -19,14 +19,10 @@ from floormark.errors import ConfigurationError, DataError, RefusedError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
-ALLOWED_BYTES = 1 << 25
-"""Bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits."""
-MAX_RATIO = 10
-"""Bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less."""
-BAND_VALUES = 1 << 20
-"""Values of a large image that are worked on at once."""
-MAX_SCANS = 64
-"""Of a JPEG image, each as slow as decoding all of it; encoders write ten."""
+ALLOWED_BYTES = 1 << 25  # bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits
+MAX_RATIO = 10  # bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less
+BAND_VALUES = 1 << 20  # values of a large image that are worked on at once
+MAX_SCANS = 64  # of a JPEG image, each as slow as decoding all of it; encoders write ten
 OBJECT_TEXT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
 Pixels = NDArray[Any]  # uint8, uint16 or int16
 
@@ -80,14 +76,10 @@ def check_scans(jpeg: bytes) -> None:
 class Window:
     """What a viewer shows from black to white, unless its user chooses something else."""
 
-    low: float
-    """The first stored value that is not black; of MONOCHROME1, not white."""
-    high: float
-    """The last one that is not white, at least one more; both within what the bits of the image can hold."""
-    unit: str = ""
-    """Of what the values stand for, such as HU; empty if that is not known."""
-    step: float = 1.0
-    """How many units one stored value is from the next."""
+    low: float  # the first stored value that is not black; of MONOCHROME1, not white
+    high: float  # the last one that is not white, at least one more; both within what the bits can hold
+    unit: str = ""  # of what the values stand for, such as HU; empty if that is not known
+    step: float = 1.0  # how many units one stored value is from the next
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,19 +189,18 @@ class ImageFile(StoredImage):
 
         Args:
             path: the file. Its suffix chooses the format, among those that can hold the image.
-            pixels: of the same shape and type as :attr:`pixels`.
+            pixels: of the same shape and type as :attr:`pixels`, as :meth:`nearest` rounds them.
             force: replace a file that is there.
             lossy: allow a format that changes the pixels (JPEG).
 
         Raises:
-            ConfigurationError: the pixels do not fit, the file is there already, or the format does not fit.
+            ConfigurationError: the file is there already, or the format does not fit.
             DataError: what is kept of a strange file cannot be written such that it reads back.
             OutputError: the disk does not take it.
         """
         from floormark.imageio import read, target_format  # it imports this module
 
         path = Path(path)
-        self._check(pixels)
         target = target_format(self, path, lossy=lossy)
         check_free(path, force=force)
         try:
@@ -234,31 +225,11 @@ class ImageFile(StoredImage):
         with self.writing(path, pixels, force=force, lossy=lossy):
             pass
 
-    def _check(self, pixels: Pixels) -> None:
-        own = self.pixels
-        if pixels.shape != own.shape or pixels.dtype != own.dtype:
-            raise ConfigurationError(
-                f"expected pixels of shape {own.shape} and type {own.dtype} for {self.path.name}, "
-                f"got {pixels.shape} and {pixels.dtype}"
-            )
-        for rows in bands(own):
-            before, after = own[rows], pixels[rows]
-            outside = ((after < self.lowest) | (after > self.lowest + self.peak)) & (after != before)
-            if outside.any():
-                raise ConfigurationError(
-                    f"expected pixels from {self.lowest} to {self.lowest + self.peak} for {self.path.name}, "
-                    f"got {after[outside][0]}"
-                )
-            padding = self.padding(before)
-            if (padding != self.padding(after)).any() or (after[padding] != before[padding]).any():
-                raise ConfigurationError(f"expected the padding of {self.path.name} unchanged: use nearest() to round")
-
 
 def shown_alike(one: ImageFile, other: ImageFile) -> bool:
     """Whether the same pixels would be seen alike in two files: window, polarity, padding and transparency."""
-    if one.alpha is None or other.alpha is None:
-        transparent = one.alpha is other.alpha
-    else:
+    transparent = one.alpha is other.alpha  # both have none
+    if one.alpha is not None and other.alpha is not None:
         transparent = np.array_equal(one.alpha, other.alpha)
     first, second = ((each.window, each.inverted, each.padding_range) for each in (one, other))
     return transparent and first == second

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ JPEG_LS, JPEG_LS_NEAR = (f"1.2.840.10008.1.2.4.{end}" for end in ("80", "81"))
 JPEG_2000_LOSSLESS, JPEG_2000 = (f"1.2.840.10008.1.2.4.{end}" for end in ("90", "91"))
 HIGH_THROUGHPUT = tuple(f"1.2.840.10008.1.2.4.{end}" for end in ("201", "202", "203"))
 RLE = "1.2.840.10008.1.2.5"
-MAX_TILES = 4096
-"""Of a JPEG 2000 image, each with tables of its own; encoders write one, or some hundred."""
+MAX_TILES = 4096  # of a JPEG 2000 image, each with tables of its own; encoders write one, or some hundred
 NO_CONVERSION = "YCBCR"  # given as the colours of both sides, so that none are converted
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
 JPEG_BEGINS, JPEG_ENDS, JPEG_2000_BEGINS = b"\xff\xd8", b"\xff\xd9", b"\xff\x4f\xff\x51"
@@ -36,8 +34,7 @@ SIZ = struct.Struct(">H8IH")
 """The sizes of a JPEG 2000 stream: capabilities, image, its offset, tiles, their offset, components."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """What a stream says that it holds."""
 
     width: int
@@ -45,41 +42,38 @@ class Shape:
     samples: int
     bits: int
 
-    @classmethod
-    def of(cls, stream: bytes) -> Self:
-        """Read the header of a JPEG, JPEG-LS or JPEG 2000 stream, and refuse what makes decoders slow."""
-        try:
-            if stream.startswith(JPEG_BEGINS):
-                return cls._of_jpeg(stream)
-            if stream.startswith(JPEG_2000_BEGINS):
-                return cls._of_jpeg_2000(stream)
-        except (IndexError, struct.error) as error:
-            raise DataError("expected the size of the image in its stream, got none") from error
-        raise DataError("expected a JPEG, JPEG-LS or JPEG 2000 stream, got something else")
 
-    @classmethod
-    def _of_jpeg(cls, stream: bytes) -> Self:
-        check_scans(stream)
-        place = len(JPEG_BEGINS)
-        while (marker := stream[place + 1]) not in FRAME_HEADERS:
-            if stream[place] != 0xFF:
-                break
-            place += 1 if marker == 0xFF else 2 + int.from_bytes(stream[place + 2 : place + 4])  # or a filling byte
-        else:
-            bits, height, width, samples = struct.unpack_from(">BHHB", stream, place + 4)
-            return cls(width, height, samples, bits)
-        raise IndexError("no marker")
+def stream_shape(stream: bytes) -> Shape:
+    """Read the header of a JPEG, JPEG-LS or JPEG 2000 stream, and refuse what makes decoders slow."""
+    try:
+        if stream.startswith(JPEG_BEGINS):
+            return _jpeg_shape(stream)
+        if stream.startswith(JPEG_2000_BEGINS):
+            return _jpeg_2000_shape(stream)
+    except (IndexError, struct.error) as error:
+        raise DataError("expected the size of the image in its stream, got none") from error
+    raise DataError("expected a JPEG, JPEG-LS or JPEG 2000 stream, got something else")
 
-    @classmethod
-    def _of_jpeg_2000(cls, stream: bytes) -> Self:
-        _, right, bottom, left, top, across, down, first, upper, samples = SIZ.unpack_from(stream, 6)
-        width, height, bits = right - left, bottom - top, (stream[42] & 0x7F) + 1
-        tiles = -(-(right - first) // max(across, 1)) * -(-(bottom - upper) // max(down, 1))
-        if tiles > MAX_TILES:
-            raise DataError(f"expected at most {MAX_TILES:,} tiles in a JPEG 2000 image, got {tiles:,}")
-        if any(stream[43 + 3 * sample + step] != 1 for sample in range(samples) for step in (0, 1)):
-            raise DataError("expected all samples of a JPEG 2000 image in full size: convert it first")
-        return cls(width, height, samples, bits)
+
+def _jpeg_shape(stream: bytes) -> Shape:
+    check_scans(stream)
+    place = len(JPEG_BEGINS)
+    while (marker := stream[place + 1]) not in FRAME_HEADERS:
+        if stream[place] != 0xFF:
+            raise IndexError("no marker")
+        place += 1 if marker == 0xFF else 2 + int.from_bytes(stream[place + 2 : place + 4])  # or a filling byte
+    bits, height, width, samples = struct.unpack_from(">BHHB", stream, place + 4)
+    return Shape(width, height, samples, bits)
+
+
+def _jpeg_2000_shape(stream: bytes) -> Shape:
+    _, right, bottom, left, top, across, down, first, upper, samples = SIZ.unpack_from(stream, 6)
+    tiles = -(-(right - first) // max(across, 1)) * -(-(bottom - upper) // max(down, 1))
+    if tiles > MAX_TILES:
+        raise DataError(f"expected at most {MAX_TILES:,} tiles in a JPEG 2000 image, got {tiles:,}")
+    if any(stream[43 + 3 * sample + step] != 1 for sample in range(samples) for step in (0, 1)):
+        raise DataError("expected all samples of a JPEG 2000 image in full size: convert it first")
+    return Shape(right - left, bottom - top, samples, (stream[42] & 0x7F) + 1)
 
 
 def unwrapped(stream: bytes) -> bytes:
@@ -92,14 +86,10 @@ def decode_stream(stream: bytes, runner: DecodeRunner) -> bytes:
     import imagecodecs
 
     stream = unwrapped(stream)
-    found = Shape.of(stream)
+    found = stream_shape(stream)
     expected = Shape(runner.columns, runner.rows, runner.samples_per_pixel, found.bits)
     if found != expected or not found.bits <= runner.bits_allocated:
-        raise DataError(
-            f"expected {expected.width} x {expected.height} pixels of {expected.samples} samples and at most "
-            f"{runner.bits_allocated} bits in its stream, got {found.width} x {found.height} of {found.samples} and "
-            f"{found.bits}"
-        )
+        raise DataError(f"expected {expected} of at most {runner.bits_allocated} bits in its stream, got {found}")
     syntax = runner.transfer_syntax
     # There may be filling bytes after the end. Without it libjpeg makes up what is missing, and CharLS takes its time.
     if stream.startswith(JPEG_BEGINS) and not stream.rstrip(b"\0\xff").endswith(JPEG_ENDS):

@@ -1,6 +1,7 @@
 """Binary BCH codes: they correct any t wrong bits, and more where the reader says which bits it doubts."""
 
 import functools
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from operator import xor
 
@@ -86,40 +87,51 @@ class BchCode:
         word: Bits = information @ self.generator  # sums wrap at 256, which keeps their last bit
         return word & np.uint8(1)
 
-    def syndromes(self, word: Bits) -> NDArray[np.int64]:
-        """The values of ``word (bits,)``, as a polynomial, at the roots of the code: zeros if it is a codeword."""
-        table = np.array(_field(self.exponent)[0])
-        degrees = self.bits - 1 - np.flatnonzero(word)
-        roots = np.arange(1, 2 * self.correctable + 1)
-        found: NDArray[np.int64] = np.bitwise_xor.reduce(table[np.outer(roots, degrees) % len(table)], axis=1)
-        return found
-
-    def decode(self, word: Bits) -> Bits | None:
-        """The codeword at most ``correctable`` bits away from ``word (bits,)``, if there is one."""
-        powers, logarithm = _field(self.exponent)
-        table, order = np.array(powers), len(powers)
-        locator = _shortest_recurrence(self.syndromes(word).tolist(), powers, logarithm)
-        if len(locator) > self.correctable + 1:
-            return None
-        # Bits are wrong where the locator is zero at the inverse of their power.
-        places = np.arange(self.bits)
-        terms = [table[(logarithm[value] - i * places) % order] for i, value in enumerate(locator) if value]
-        wrong = np.flatnonzero(np.bitwise_xor.reduce(terms) == 0)
-        if len(wrong) != len(locator) - 1:
-            return None
-        codeword = word.copy()
-        codeword[self.bits - 1 - wrong] ^= 1
-        return codeword
+    @functools.cached_property
+    def checks(self) -> Bits:
+        """Rows that every codeword is orthogonal to, ``(m t, bits)``; those of a weaker code are the first of them."""
+        table, degrees = np.array(_field(self.exponent)[0]), np.arange(self.bits)[::-1]
+        values = table[np.outer(np.arange(1, 2 * self.correctable, 2), degrees) % len(table)]
+        rows: Bits = (values[:, None] >> np.arange(self.exponent)[:, None] & 1).astype(np.uint8)
+        return rows.reshape(-1, self.bits)
 
 
-def _shortest_recurrence(values: list[int], powers: list[int], logarithm: dict[int, int]) -> list[int]:
-    """The shortest linear recurrence over GF(2^m) that gives ``values``, lowest degree first (Berlekamp and Massey)."""
+def corrected(codes: Sequence[BchCode], word: Bits) -> Iterator[Bits | None]:
+    """For each code the codeword at most ``correctable`` bits away from ``word (bits,)``, if there is one.
+
+    The codes are of the same length, so each contains the stronger ones and they share the work.
+    """
+    strongest = max(codes, key=lambda code: code.correctable)
+    powers, logarithm = _field(strongest.exponent)
+    table, order, places = np.array(powers), len(powers), np.arange(strongest.bits)
+    roots = np.arange(1, 2 * strongest.correctable + 1)
+    degrees = strongest.bits - 1 - np.flatnonzero(word)
+    syndromes = np.bitwise_xor.reduce(table[np.outer(roots, degrees) % order], axis=1)
+    locators = _shortest_recurrences(syndromes.tolist(), powers, logarithm)
+    for code in codes:
+        locator, codeword = locators[2 * code.correctable - 1], None
+        if len(locator) <= code.correctable + 1:
+            # Bits are wrong where the locator is zero at the inverse of their power.
+            terms = [table[(logarithm[value] - i * places) % order] for i, value in enumerate(locator) if value]
+            wrong = np.flatnonzero(np.bitwise_xor.reduce(terms) == 0)
+            if len(wrong) == len(locator) - 1:
+                codeword = word.copy()
+                codeword[code.bits - 1 - wrong] ^= 1
+        yield codeword
+
+
+def _shortest_recurrences(values: list[int], powers: list[int], logarithm: dict[int, int]) -> list[list[int]]:
+    """The shortest linear recurrence over GF(2^m) that gives the first 1, 2, ... of ``values`` (Berlekamp and Massey).
+
+    Coefficients have the lowest degree first.
+    """
     order = len(powers)
 
     def times(a: int, b: int) -> int:
         return powers[(logarithm[a] + logarithm[b]) % order] if a and b else 0
 
     found, before, length, last, gap = [1], [1], 0, 1, 1
+    recurrences = []
     for step in range(len(values)):
         wrong = functools.reduce(xor, (times(a, values[step - i]) for i, a in enumerate(found)))
         if wrong:
@@ -130,55 +142,68 @@ def _shortest_recurrence(values: list[int], powers: list[int], logarithm: dict[i
                 before, length, last, gap = found, step + 1 - length, wrong, 0
             found = better
         gap += 1
-    return (found + [0] * length)[: length + 1]
+        recurrences.append((found + [0] * length)[: length + 1])
+    return recurrences
 
 
-def nearest_codeword(generator: Bits, logits: NDArray[np.float64]) -> Bits:
-    """The codeword that contradicts ``logits (n,)`` least, among those that up to two changes make.
+def nearest(codes: Sequence[BchCode], logits: NDArray[np.float64]) -> Iterator[Bits]:
+    """For each code the codeword that contradicts ``logits (bits,)`` least, among those that up to two changes make.
 
     Ordered statistics decoding of order 2 (Fossorier and Lin, 1995), near the best a linear code can do: the k most
     reliable independent bits determine a codeword. It and all that differ from it in one or two of these bits are
-    compared by the sum of magnitudes they contradict. The rows of ``generator (k, n)`` span the code.
+    compared by the sum of magnitudes they contradict.
     """
     order = np.argsort(-np.abs(logits), kind="stable")
     weight = np.abs(logits)[order]
     read = (logits > 0).astype(np.uint8)[order]
-    rows, pivots = _reduced(generator[:, order])
-
-    start: Bits = read[pivots] @ rows & np.uint8(1)
-    agreement = 1.0 - 2.0 * (start ^ read)  # 1 where the start agrees with what was read, -1 where not
-    signs = 1.0 - 2.0 * rows
-    # Entry (i, j) is the agreement after adding rows i and j; the diagonal, where they cancel, is the start's.
-    # By PyTorch, which keeps to the threads that a process was given.
-    pairs = torch.mm(torch.from_numpy(signs * (agreement * weight)), torch.from_numpy(signs.T)).numpy()
-    singles = signs @ (agreement * weight)
-    first, second = divmod(int(pairs.argmax()), len(rows))
-    single = int(singles.argmax())
-    best = start ^ rows[single] if singles[single] > pairs[first, second] else start ^ rows[first] ^ rows[second]
-
-    codeword = np.empty_like(read)
-    codeword[order] = best
-    return codeword
+    for rows, reliable in _reliable_bases(codes, order):
+        start: Bits = read[reliable] @ rows & np.uint8(1)
+        agreement = 1.0 - 2.0 * (start ^ read)  # 1 where the start agrees with what was read, -1 where not
+        signs = 1.0 - 2.0 * rows
+        # Entry (i, j) is the agreement after adding rows i and j; the diagonal, where they cancel, is the start's.
+        # By PyTorch, which keeps to the threads that a process was given.
+        pairs = torch.mm(torch.from_numpy(signs * (agreement * weight)), torch.from_numpy(signs.T)).numpy()
+        singles = signs @ (agreement * weight)
+        first, second = divmod(int(pairs.argmax()), len(rows))
+        single = int(singles.argmax())
+        best = start ^ rows[single] if singles[single] > pairs[first, second] else start ^ rows[first] ^ rows[second]
+        codeword = np.empty_like(read)
+        codeword[order] = best
+        yield codeword
 
 
-def _reduced(matrix: Bits) -> tuple[Bits, list[int]]:
-    """The reduced row echelon form over GF(2), and its pivot columns."""
-    height, width = matrix.shape
-    packed = np.zeros((height, -(-width // 64) * 8), np.uint8)  # eight columns in a byte
-    packed[:, : -(-width // 8)] = np.packbits(matrix, axis=1)
-    rows = packed.view(np.uint64)  # the same memory, in words, which are added quicker
-    pivots: list[int] = []
-    for column in range(width):
-        row = len(pivots)
-        if row == height:
-            break
-        ones = (packed[:, column >> 3] & (128 >> (column & 7))).nonzero()[0]
-        place = ones.searchsorted(row)
-        if place == len(ones):
-            continue
-        pivot = rows[ones[place]].copy()
-        rows[ones] ^= pivot  # all of them: the pivot's own place is taken by the row that makes room for it
-        rows[ones[place]] = rows[row]
-        rows[row] = pivot
-        pivots.append(column)
-    return np.unpackbits(packed, axis=1, count=width), pivots
+def _reliable_bases(codes: Sequence[BchCode], order: NDArray[np.intp]) -> Iterator[tuple[Bits, NDArray[np.intp]]]:
+    """For each code rows that span it, bits in ``order``, and its first k independent bits: there they are unit rows.
+
+    The parity checks of all codes are brought into reduced echelon form together, the last bits first: of each code
+    the bits that lead no row are the independent ones.
+    """
+    strongest = max(codes, key=lambda code: code.correctable)
+    packed = np.packbits(strongest.checks[:, order[::-1]], axis=1)
+    reduced: dict[int, int] = {}  # rows as integers, by the number of their first bit
+    forms = {}
+    for number, check in enumerate(packed, start=1):
+        row = int.from_bytes(check.tobytes())
+        for lead, other in reduced.items():
+            if row >> lead & 1:
+                row ^= other
+        if row:
+            first = row.bit_length() - 1
+            for lead, other in reduced.items():
+                if other >> first & 1:
+                    reduced[lead] = other ^ row
+            reduced[first] = row
+        if number % strongest.exponent == 0:
+            forms[number // strongest.exponent] = dict(reduced)
+    for code in codes:
+        form = forms[code.correctable]
+        content = b"".join(row.to_bytes(packed.shape[1]) for row in form.values())
+        checks = np.unpackbits(np.frombuffer(content, np.uint8).reshape(len(form), -1), axis=1, count=code.bits)[
+            :, ::-1
+        ]
+        led = code.bits - 8 * packed.shape[1] + np.array(list(form), np.intp)
+        reliable = np.setdiff1d(np.arange(code.bits), led)
+        rows = np.zeros((len(reliable), code.bits), np.uint8)
+        rows[:, reliable] = np.eye(len(reliable), dtype=np.uint8)
+        rows[:, led] = checks[:, reliable].T
+        yield rows, reliable

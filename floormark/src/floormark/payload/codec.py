@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from floormark.errors import ConfigurationError, DataError
-from floormark.payload.bch import MAX_BITS, BchCode, nearest_codeword, parity_bits
+from floormark.payload.bch import MAX_BITS, BchCode, corrected, nearest, parity_bits
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
 HEADER = 4  # bits: two of version, two of kind
@@ -29,18 +29,16 @@ class Layout:
     The length itself is stored nowhere: the layout whose checksum fits tells it.
     """
 
-    length: int
-    """Bytes of the payload."""
-    checksum: int
-    """Bits of the checksum."""
+    length: int  # bytes of the payload
+    checksum: int  # bits of the checksum
     code: BchCode
 
     @property
     def false_positive_rate(self) -> float:
         """The probability that uniform random bits pass as a frame of this layout; an upper bound.
 
-        The soft decoder always finds a codeword, any one as likely as any other; the checksum fits for one in
-        ``2**checksum``. The hard decoder finds one only within t errors and adds that share.
+        The soft decoder always finds a codeword, whose checksum fits for one in ``2**checksum``. The hard decoder finds
+        one only within t errors and adds that fraction.
         """
         within_reach = _ball(self.code.bits, self.code.correctable) / (1 << self.code.parity)
         return (1.0 + within_reach) / (1 << self.checksum)
@@ -55,9 +53,8 @@ def _ball(bits: int, radius: int) -> int:
 def layouts(bits: int, *, content_bits: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
     """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
 
-    The checksum has by default at least 28 bits and those that count to L: as there are fewer than L/8 layouts to try,
-    the rate of false positives stays below 2^-30 for every L. At 200 bits that is 36, the longest that leaves room for
-    16 bytes, a UUID. Beside a content code it has 32.
+    The checksum has at least 32 bits beside a content code, and otherwise 28 and those that count to L: as there are
+    fewer than L/8 layouts to try, the rate of false positives stays below 2^-30 for every L.
     """
     if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1:
         raise ConfigurationError(f"expected a whole number of bits above 0, got {bits!r}")
@@ -84,12 +81,7 @@ def layouts(bits: int, *, content_bits: int = 0, checksum: int | None = None) ->
 
 
 class Codec:
-    """Payloads to ``bits`` bits and back.
-
-    Which code: at 200 bits and 8 bytes of payload there is room to correct 6 symbols by Reed-Solomon over GF(2^8), 7
-    over GF(2^6), or 12 bits by a binary BCH code. A network's errors are single bits in random places, of which the
-    last corrects the most, as a wrong bit costs the others a whole symbol. Where it fails, the magnitudes of the logits
-    are used too.
+    """Payloads to ``bits`` bits and back, by binary BCH codes: a network's errors are single bits in random places.
 
     Decoding tries each payload length. What comes out was encoded with this key, except for a rate of
     :attr:`false_positive_rate`.
@@ -103,9 +95,7 @@ class Codec:
     """
 
     def __init__(self, bits: int, key: Key | None = None, *, content_bits: int = 0) -> None:
-        self.bits = bits
-        self.key = key
-        self.content_bits = content_bits
+        self.bits, self.key, self.content_bits = bits, key, content_bits
         self.version = BOUND_VERSION if content_bits else VERSION
         self.layouts = layouts(bits, content_bits=content_bits)
 
@@ -116,11 +106,10 @@ class Codec:
 
     @property
     def false_positive_rate(self) -> float:
-        """The probability that random bits read as a payload, with or without a key; an upper bound.
+        """The probability that random bits read as a payload; an upper bound.
 
-        For bits that are uniform and independent of how sure the reader is of them. What a network reads from an
-        unmarked image need not be so; then it is the rate over keys, as mask and order are as good as random to the
-        network.
+        What a network reads from an unmarked image need not be random; then it is the rate over keys, as mask and order
+        are random to the network.
 
         Example:
             >>> print(f"{Codec(200).false_positive_rate:.1e}")
@@ -136,8 +125,7 @@ class Codec:
         if not 1 <= length <= self.max_bytes:
             raise ConfigurationError(
                 f"expected a payload of 1 to {self.max_bytes} bytes, as {self.bits} bits can hold, got {length} "
-                "(text counts in UTF-8 bytes, bits with one more before them): shorten it, or hide an identifier and "
-                "keep the rest elsewhere"
+                "(of text in UTF-8): shorten it, or hide an identifier and keep the rest elsewhere"
             )
         return self.layouts[length - 1]
 
@@ -186,16 +174,12 @@ class Codec:
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
-        """A codeword for each layout: where no bit is wrong at once, then by counting errors, then by weighing them."""
-        for layout in self.layouts:
-            if not layout.code.syndromes(read).any():
-                yield layout, read
-        for layout in self.layouts:
-            codeword = layout.code.decode(read)
-            if codeword is not None:
-                yield layout, codeword
-        for layout in self.layouts:
-            yield layout, nearest_codeword(layout.code.generator, frame)
+        """Codewords of the layouts: first by counting errors, then by weighing them."""
+        codes = [layout.code for layout in self.layouts]
+        for codewords in (corrected(codes, read), nearest(codes, frame)):
+            for layout, codeword in zip(self.layouts, codewords, strict=True):
+                if codeword is not None:
+                    yield layout, codeword
 
     def _chance(self, corrected: int) -> float:
         """The probability that random bits read as some payload with at most so many errors; an upper bound."""

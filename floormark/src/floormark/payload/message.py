@@ -2,7 +2,6 @@
 
 import enum
 import hashlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from floormark.disk import open_regular
+from floormark.disk import read_secret
 from floormark.errors import ConfigurationError
 
 MIN_KEY_BYTES = 16  # shorter ones can be found by trying
@@ -133,19 +132,16 @@ class Key:
     """A secret that masks and permutes the bits of a payload and signs them.
 
     Without it no message can be read, and none of one's own choice written, not even with the network. It is not
-    encryption in the strict sense: mask and order are one of 256, chosen by the image, so who knows the payloads of
-    very many images can work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A whole
-    watermark can be copied from one image to another; there :attr:`Extracted.belongs` says that it is not its own. Put
-    an identifier into the payload, not the secret itself.
+    encryption in the strict sense: mask and order are one of 256, so who knows the payloads of very many images can
+    work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A watermark can be copied to
+    another image, where :attr:`Extracted.belongs` tells. Put an identifier into the payload, not the secret itself.
     """
 
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if len(self.secret) < MIN_KEY_BYTES:  # neither the key nor its length is told
-            raise ConfigurationError(
-                f"expected a key of at least {MIN_KEY_BYTES} bytes, got a shorter one; {KEY_ADVICE}"
-            )
+            raise ConfigurationError(f"expected a key of at least {MIN_KEY_BYTES} bytes; {KEY_ADVICE}")
 
 
 def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:
@@ -154,27 +150,11 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
     Line ends behind it are not part of the key. There is no way to give it on a command line, where every user of
     the machine could read it.
     """
-    if file is not None and variable is not None:
-        raise ConfigurationError("expected the key in a file or in an environment variable, got both: give one")
-    if file is not None:
-        where = f"the file {file}"
-        try:
-            with open_regular(file, handed_over=True) as opened:  # a pipe from a password manager is welcome
-                secret = opened.read(MAX_KEY_BYTES + 1)
-        except OSError as error:
-            raise ConfigurationError(f"the key file {file} cannot be read: {error.strerror or error}") from error
-    elif variable is not None:
-        where = f"the environment variable {variable}"
-        if variable not in os.environ:
-            raise ConfigurationError(f"{where} is not set: it should hold the key")
-        secret = os.fsencode(os.environ[variable])
-    else:
+    if file is None and variable is None:
         return None
-    if len(secret) > MAX_KEY_BYTES:
-        raise ConfigurationError(f"{where} holds more than {MAX_KEY_BYTES} bytes: expected a key; {KEY_ADVICE}")
-    secret = secret.rstrip(b"\r\n")
+    secret = read_secret("key", file, variable=variable, most=MAX_KEY_BYTES).rstrip(b"\r\n")
     if len(secret) < MIN_KEY_BYTES:
-        raise ConfigurationError(f"{where} holds less than {MIN_KEY_BYTES} bytes: too short for a key; {KEY_ADVICE}")
+        raise ConfigurationError(f"{file or variable}: expected a key of at least {MIN_KEY_BYTES} bytes; {KEY_ADVICE}")
     return Key(secret)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from floormark import network as tool
-from floormark.network import Lattice, Network
+from floormark.network import Lattice, Network, network_name, save_network
 from studies.watermark.networks.hidden import Discriminator, Hidden
 from studies.watermark.networks.swift import Swift
 
@@ -18,16 +18,6 @@ NETWORKS: dict[str, type[Network]] = {"hidden": Hidden, "lattice": Lattice, "swi
 """By the name that commands and files use. A new network takes its class and a line here."""
 
 
-def network_name(network: Network) -> str:
-    """What tells a network from others: its kind, and a part of the hash of all its weights."""
-    return tool.network_name(network, kinds=NETWORKS)
-
-
-def save_network(path: Path, network: Network) -> None:
-    """Write ``network``, whole or not at all."""
-    tool.save_network(path, network, kinds=NETWORKS)
-
-
 def load_network(path: Path) -> Network:
     """Build the network that :func:`save_network` wrote, in eval mode."""
-    return tool.load_network(path, kinds=NETWORKS)
+    return tool.load_network(path, NETWORKS)

@@ -1,0 +1,149 @@
+"""``floormark extract`` and ``floormark verify``: what marked images say, and whether that is true."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from floormark.cli.keys import add_marker_options, load_marker, positive
+from floormark.cli.output import (
+    BELONGS,
+    FAILED,
+    SUCCEEDED,
+    begin,
+    confidence,
+    decibels,
+    emit,
+    emit_json,
+    largest_change,
+    message_text,
+    note,
+)
+from floormark.errors import DataError, printable
+
+if TYPE_CHECKING:
+    from floormark.verify import Verification
+
+EXTRACT_EXAMPLES = """example:  floormark extract marked.png
+with key: floormark extract marked --key env:WATERMARK_KEY --json"""
+VERIFY_EXAMPLES = """example:  floormark verify xray.png marked.png
+a region: floormark verify xray.png marked.png --protect 100,80,64,64
+signed:   floormark verify xray.png marked.png --public-key hospital.pub"""
+
+
+def add_extract_options(parser: ArgumentParser) -> None:
+    """Those of :func:`extract`."""
+    parser.add_argument("source", metavar="IMAGE", type=Path, help="an image, or a folder of images")
+    add_marker_options(parser)
+    parser.add_argument("--workers", type=positive, default=1, help="processes for a folder; 1 if not given")
+
+
+def extract(given: Namespace) -> int:
+    """Read the message of an image: exactly what was embedded, or that there is none.
+
+    An image that was cropped, scaled, rotated, mirrored or inverted is searched for it.
+    The exit code is 1 without a message, and for one that was copied from another image.
+    """
+    source: Path = given.source
+    begin(f"extract: loading the network for {source}")
+    from floormark.files.folder import extract_file, extract_files, image_files
+
+    marker = load_marker(given)
+    if not source.is_dir():
+        found = extract_file(marker, source)
+        about = f"{confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+        emit(found.to_dict(), message_text(found), about if found else "", as_json=given.json)
+        return SUCCEEDED if found and found.belongs is not False else FAILED
+    results: dict[str, dict[str, Any]] = {}
+    images, _ = image_files(source)
+    each = extract_files(marker, images, workers=min(given.workers, len(images)))
+    for path, one in zip(images, each, strict=True):
+        name = str(path.relative_to(source))
+        if isinstance(one, DataError):
+            results[name] = {"message": None, "error": str(one)}
+            shown = f"bad input: {printable(str(one))}"
+        else:
+            results[name] = one.to_dict()
+            shown = message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
+        if not given.json:
+            print(f"{printable(name)}: {shown}", flush=True)
+    if given.json:
+        emit_json(results)
+    failed = any(result["message"] is None or result["belongs"] is False for result in results.values())
+    return FAILED if failed else SUCCEEDED
+
+
+def add_verify_options(parser: ArgumentParser) -> None:
+    """Those of :func:`verify`."""
+    parser.add_argument("original", metavar="ORIGINAL", type=Path, help="the image before")
+    parser.add_argument("marked", metavar="MARKED", type=Path, help="the image after")
+    parser.add_argument("--psnr", type=float, help="floor in dB to check beside that of the certificate of MARKED")
+    parser.add_argument("--protect", help="region that must be unchanged: x,y,w,h, or the file of a mask")
+    parser.add_argument("--public-key", type=Path, help="the key that the certificate must be signed with")
+    add_marker_options(parser)
+
+
+def verify(given: Namespace) -> int:
+    """Measure a marked image against its original, read its message, and compare with the certificate beside it.
+
+    The exit code is 1 if not all is well, or if there is no certificate.
+    """
+    begin(f"verify: comparing {given.marked} with {given.original}")
+    from floormark.options import Region
+    from floormark.signing import read_public_key
+    from floormark.verify import verify_files
+
+    found = verify_files(
+        protect=None if given.protect is None else Region.parse(given.protect),
+        public_key=None if given.public_key is None else read_public_key(given.public_key),
+        marker=load_marker(given),
+        original=given.original,
+        marked=given.marked,
+        floor=given.psnr,
+    )
+    facts = _facts(found, given.psnr)
+    emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=given.json)
+    if not given.json:
+        if found.unmeasured:
+            note("the certificate speaks of a mask that only it has measured; to check it, give the same --protect")
+        for problem in found.problems:
+            note(f"not well: {problem}")
+    return FAILED if found.problems else SUCCEEDED
+
+
+def _facts(found: Verification, asked: float | None) -> dict[str, str]:
+    """What was found, line by line."""
+    measured, floor = found.fidelity, found.floor
+    whose = "asked for" if floor == asked else "of the certificate"
+    facts = {
+        "PSNR": decibels(measured.shown_psnr) + ("" if floor is None else f", floor {floor:g} dB {whose}"),
+        "SSIM": "not defined" if measured.ssim is None else f"{measured.ssim:.5f}",
+        "max difference": largest_change(measured),
+        "changed pixels": f"{100 * measured.changed_share:.1f}%",
+    }
+    if measured.min_adjusted_patch_psnr is not None:
+        worst = decibels(measured.min_adjusted_patch_psnr)
+        facts["worst patch"] = f"{worst} by its own floor, at {measured.worst_patch}"
+    if measured.protected_pixels:
+        kept = "unchanged" if measured.protected_unchanged else "CHANGED"
+        facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
+    elif found.unmeasured:
+        facts["protected"] = f"NOT MEASURED; the certificate says: {', '.join(found.unmeasured)}"
+    facts["message"] = message_text(found.extracted)
+    if found.extracted:
+        facts["belongs"] = BELONGS[found.extracted.belongs]
+    facts["certificate"] = "none beside the image" if found.certificate is None else "compared with the image"
+    if found.certificate is not None:
+        facts["signature"] = _signature_text(found)
+    return facts
+
+
+def _signature_text(found: Verification) -> str:
+    """Who signed the certificate, and whether that is who should have."""
+    if found.certificate is None or found.certificate.signature is None:
+        return "none: whoever can write the files can write the certificate"
+    if found.signed_by is None:
+        return "NOT VALID"
+    vouched = "the key that was given" if found.trusted else "a key for which nobody vouched: give --public-key"
+    return f"by {found.signed_by}, {vouched}"
