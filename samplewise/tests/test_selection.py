@@ -3,14 +3,12 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import samplewise as sw
-from samplewise.audits import INFEASIBLE, check_target, selection_loss
-from samplewise.errors import ConfigurationError
+from samplewise.audits import INFEASIBLE, selection_loss
 from samplewise.history import audit_row
 
 Found = tuple[bool, float, int, float]
@@ -77,9 +75,3 @@ def test_a_measure_of_its_name_does_not_decide() -> None:
     audit = sw.Audit(x, {"x": x, "selection_loss": -x, "satisfied": -x}, (sw.AtMost("x", 3.0),))
     row = audit_row("val", audit)
     assert (row["val/selection_loss"], row["val/satisfied"]) == (1.5, 1.0)
-
-
-@pytest.mark.parametrize("target", [-0.1, 1.1, math.nan, "all"])
-def test_a_target_is_a_share(target: float) -> None:
-    with pytest.raises(ConfigurationError, match="target"):
-        check_target(target)

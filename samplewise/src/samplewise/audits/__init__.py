@@ -1,5 +1,5 @@
 """What holds on a whole data set, and exact bounds for unseen samples."""
 
-from samplewise.audits.audit import INFEASIBLE, Audit, ConstraintAudit, audit, check_target, selection_loss
+from samplewise.audits.audit import INFEASIBLE, Audit, ConstraintAudit, audit, selection_loss
 
-__all__ = ["INFEASIBLE", "Audit", "ConstraintAudit", "audit", "check_target", "selection_loss"]
+__all__ = ["INFEASIBLE", "Audit", "ConstraintAudit", "audit", "selection_loss"]

@@ -17,7 +17,7 @@ from samplewise.audits.binomial import violation_rate_upper as violation_rate_up
 from samplewise.audits.columns import check_given, evaluate_all, for_each_batch, source_to_audit
 from samplewise.audits.streaming import QUANTILES, ConstraintTotals, Totals, TotalsAccumulator
 from samplewise.constraints import Constraint, ViolationStats, present
-from samplewise.errors import ConfigurationError, constraint_named, finite_number, whole_number
+from samplewise.errors import ConfigurationError, constraint_named, whole_number
 from samplewise.problem import ByContent, Problem
 from samplewise.samples import Data, Feed
 
@@ -312,13 +312,6 @@ def selection_loss(feasible: bool, objective: float, violated: int, mean_violati
     # By its logarithm: a fraction of the mean violation itself would be lost beside the samples' number.
     size = math.log2(min(max(mean_violation, sys.float_info.min), sys.float_info.max))
     return INFEASIBLE * (violated + (size + 1023) / 2048)
-
-
-def check_target(target: float | None) -> float | None:
-    """The fraction of samples that must meet all constraints for a model to be feasible, or an error."""
-    if target is not None and not 0 <= finite_number(target, "target") <= 1:
-        raise ConfigurationError(f"expected a target in [0, 1], the required fraction of samples, got {target}")
-    return target
 
 
 def audit(
