@@ -169,7 +169,7 @@ def test_tensorboard_shows_what_the_network_changes(store: Store, tmp_path: Path
     shown = shown[..., 0] if shown.ndim == 3 else shown
     originals, marked, change = shown.split(32)
     count = shown.shape[1] // 32
-    rows = [store.rows[picture] for picture in store.split.validation[:count]]
+    rows = [store.names.index(picture) for picture in store.split.validation[:count]]
     assert torch.equal(originals, torch.from_numpy(np.concatenate(list(store.images[rows]), axis=1)).float())
     difference = (marked - originals) * 20 + 127.5
     torch.testing.assert_close(change, difference.clamp(0, 255), rtol=0, atol=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from studies.chest.densenet import Classifier
     from studies.chest.impact import Diagnoses
     from studies.pictures import Listing, Store
-    from studies.watermark.training import Run
 
 NAMES_SHOWN = 5  # of skipped pictures; all of them are in the store's index
 UNFINISHED = "unfinished"
@@ -94,20 +94,17 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
-    parts = summary["parts"]
-    columns = {name: {**part, **part["labels"], "No Finding": part["no_finding"]} for name, part in parts.items()}
+    from samplewise.report import markdown_table
+
+    parts, skipped = summary["parts"], summary["skipped"]
+    columns = [{**part, **part["labels"], "No Finding": part["no_finding"]} for part in parts.values()]
     titles = ["images", "patients", *parts["train"]["labels"], "No Finding"]
-    width = max(map(len, titles))
     lines = [
         f"{summary['images']:,} images of {summary['patients']:,} patients, {summary['size']} x {summary['size']}",
-        f"{'':<{width}}" + "".join(f"{name:>12}" for name in parts),
-        *(f"{each:<{width}}" + "".join(f"{column[each]:>12,}" for column in columns.values()) for each in titles),
+        markdown_table([["", *parts], *([each, *(f"{column[each]:,}" for column in columns)] for each in titles)]),
+        f"skipped: {len(skipped):,}" + (" (all are in the store's index.json)" if len(skipped) > NAMES_SHOWN else ""),
+        *(f"  {name}: {reason}" for name, reason in list(skipped.items())[:NAMES_SHOWN]),
     ]
-    skipped = summary["skipped"]
-    lines.append(f"skipped: {len(skipped):,}")
-    lines += [f"  {name}: {reason}" for name, reason in list(skipped.items())[:NAMES_SHOWN]]
-    if len(skipped) > NAMES_SHOWN:
-        lines.append("  ... all are in the store's index.json under bad")
     if summary["converted"]:
         lines.append("turned grey: " + ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items()))
     if summary["rows_without_file"]:
@@ -186,14 +183,11 @@ def _result_text(result: dict[str, Any]) -> str:
     from studies.chest.for_report import score_table
 
     table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
-    return "\n".join(
-        [
-            f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min",
-            table.title,
-            markdown_table([table.columns, *table.rows]),
-            *([f"not in the mean, with fewer than {FEWEST} positives: {', '.join(left_out)}"] if left_out else []),
-        ]
-    )
+    ended = f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min"
+    lines = [ended, table.title, markdown_table([table.columns, *table.rows])]
+    if left_out:
+        lines.append(f"not in the mean, with fewer than {FEWEST} positives: {', '.join(left_out)}")
+    return "\n".join(lines)
 
 
 @app.command(
@@ -224,10 +218,15 @@ def impact(
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
     from samplewise.storage import provenance
     from studies.chest.classifier import check_unseen, read_classifier
-    from studies.chest.densenet import fingerprint_of, probabilities
-    from studies.chest.impact import diagnose_marked, diagnosed_once, evaluate_originals, evaluate_run
+    from studies.chest.densenet import fingerprint_of
+    from studies.chest.impact import (
+        diagnose_marked,
+        diagnose_originals,
+        diagnosed_once,
+        evaluate_originals,
+        evaluate_run,
+    )
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
-    from studies.options import open_output
     from studies.pictures import Store
     from studies.watermark.evaluation.output import warn_of_seen
     from studies.watermark.training import read_trained
@@ -236,38 +235,32 @@ def impact(
     network = read_classifier(classifier)
     pictures = Store.open(store)
     check_unseen(classifier, pictures)
-    open_output(out, IMPACT_FILES)
+    options.open_output(out, IMPACT_FILES)
     device = options.Devices(accelerator, threads=threads)().device
     data = pictures.select("test")
     weights = fingerprint_of(network)
     if not resume:
         shutil.rmtree(out / UNFINISHED, ignore_errors=True)
     about = {"classifier": weights, "pictures": pictures.fingerprint, "split": str(pictures.split.origin)}
-    once = partial(diagnosed_once, out / UNFINISHED, about)
     network.to(device)
 
-    def diagnose_originals() -> Diagnoses:
-        with progress("diagnosing originals") as watch:
-            return {"probabilities": probabilities(network, data, batch_size=batch_size, watch=watch)}
-
-    def diagnose_run(run: Run) -> Diagnoses:
-        with progress(f"diagnosing {run.label}") as watch:
-            return diagnose_marked(
-                network, run.network, data, floor=run.recipe.floor, batch_size=batch_size, watch=watch
-            )
+    def once(key: str, label: str, diagnose: Callable[..., Diagnoses]) -> Diagnoses:
+        with progress(f"diagnosing {label}") as watch:
+            return diagnosed_once(out / UNFINISHED, about, key, partial(diagnose, batch_size=batch_size, watch=watch))
 
     originals = evaluate_originals(
         network,
         data,
+        lambda: once("originals", "originals", partial(diagnose_originals, network, data)),
         fewest=fewest,
         resamples=resamples,
         seed=seed,
-        diagnose=lambda: once("originals", diagnose_originals)["probabilities"],
     )
     impacts = []
     for run in runs:
         warn_of_seen(run, data)
-        diagnoses = once(fingerprint_of(run.network), partial(diagnose_run, run))
+        marked = partial(diagnose_marked, network, run.network, data, floor=run.recipe.floor)
+        diagnoses = once(fingerprint_of(run.network), run.label, marked)
         impacts.append(evaluate_run(run, originals, diagnoses, bounds=diagnosis or (0.01, 0.02, 0.05)))
     columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
     asked = {

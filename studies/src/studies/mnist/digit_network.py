@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from samplewise import AtMost, Problem
 from samplewise.errors import ConfigurationError
-from samplewise.measures import mse
 
 Latent = Literal["linear", "relu"]
 CONSTRAINT = "reconstruction"
@@ -47,7 +46,9 @@ def evaluate(model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]
     images, labels = batch
     scores, reconstruction = model(images)
     objective = nn.functional.cross_entropy(scores, labels, reduction="none")
-    measures = {CONSTRAINT: mse(reconstruction, images)}
+    # As samplewise.measures.mse, bit by bit, in one pass over the pixels.
+    error = nn.functional.mse_loss(reconstruction, images, reduction="none").mean(1)
+    measures = {CONSTRAINT: error}
     if not torch.is_grad_enabled():
         measures["accuracy"] = (scores.argmax(1) == labels).to(objective.dtype)
     return objective, measures

@@ -87,7 +87,7 @@ class Split:
         validated = _shuffled(others, seed)[: _count(HELD_OUT_FRACTION / (1 - HELD_OUT_FRACTION), len(others), 1)]
         return cls(*_divide(names, patients, validation=validated, test=tested), "official", seed)
 
-    def part(self, part: Part) -> tuple[str, ...]:
+    def part(self, part: str) -> tuple[str, ...]:
         """The names in one part."""
         names: tuple[str, ...] = getattr(self, part)
         return names

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
-from studies.watermark.conversion import Pixels
-from studies.watermark.operators import OPERATORS, Limits, Step, shortest
+from studies.watermark.operators import OPERATORS, Limits, Pixels, Step, shortest
 
 WEIGHTS = Limits(0.001, 1000)
 NUMBER = r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"  # leaves both dots of 0..1 alone

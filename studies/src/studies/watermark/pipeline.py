@@ -17,9 +17,9 @@ from samplewise import AtLeast, AtMost, Constraint, Problem
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.storage import distributed
-from studies.watermark.conversion import LEVELS
 from studies.watermark.networks import Network
 from studies.watermark.noise import parse_noise
+from studies.watermark.operators import LEVELS
 from studies.watermark.recipe import Recipe
 
 CONSTRAINT = "psnr"

@@ -29,9 +29,9 @@ from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
 from samplewise.storage import atomic, decoding, ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.conversion import FileKind, as_images, as_pixels
 from studies.watermark.networks import Network
 from studies.watermark.noise import Chain
+from studies.watermark.operators import FileKind, as_images, as_pixels
 from studies.watermark.pipeline import fixed_messages
 
 Column = NDArray[np.float64]

@@ -16,17 +16,14 @@ from samplewise.report import markdown_table
 from samplewise.storage import provenance, save_state, write_csv, write_json, write_text
 from studies.pictures import PictureData, Store
 from studies.pictures.store import SPLIT
-from studies.watermark.conversion import as_pixels
 from studies.watermark.evaluation.measure import Flags, Measured, Pixels, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor
 from studies.watermark.networks import Lattice
+from studies.watermark.operators import as_pixels
 from studies.watermark.training import Run
 
-FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3, 4))
-"""The last is written. Before the second, a baseline without a floor was given the one that its recipe names; before
-the third, all networks were evaluated by themselves, and what was trained on went by the fingerprint of the pictures;
-before the fourth, operators and representations had other names."""
+FORMAT = "samplewise-watermark-evaluation-4"
 REPORT = "report.json"
 FILES = {REPORT, "table.csv", "table.md", "figures", "runs", "store"}
 """All that an evaluation's folder holds."""
@@ -119,7 +116,7 @@ def write_report(
     """Write ``report.json`` and the table of runs, at least one, into ``out``; returns what the report holds."""
     runs = [report_entry(out, one) for one in evaluations]
     report = {
-        "format": FORMATS[-1],
+        "format": FORMAT,
         "how": EXPLANATIONS,
         "part": part,
         "runs": runs,
