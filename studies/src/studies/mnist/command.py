@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,7 +149,7 @@ def mnist(
         note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
         raise failed
-    emit(table.to_dict(), table.text(), f"The table and the figures are in {out}", as_json=as_json)
+    emit(asdict(table), table.text(), f"The table and the figures are in {out}", as_json=as_json)
 
 
 def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list[Job]:
