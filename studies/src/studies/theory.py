@@ -36,7 +36,7 @@ def smoothness(
         slopes: M_i1, the largest ``||grad g_i||`` on C, one for each constraint and sample.
         violations: M_i2, the largest ``max(0, g_i)`` on C.
         constraints: L_gi, the Lipschitz constant of the gradient of g_i.
-        tau: weight of the penalty.
+        tau: the penalty's weight.
         samples: N; 1 for the general problem (2), where the sum is not a mean.
 
     Example:

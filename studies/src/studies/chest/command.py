@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from samplewise.cli import begin, emit
 from studies import options
@@ -38,20 +38,14 @@ app = options.command_group(
 )
 def prepare(
     data: Annotated[
-        Path, typer.Option(help="Folder of ChestX-ray8: images in it or below, the CSV in it or up to two above.")
+        Path, Option(help="Folder of ChestX-ray8: images in or below it, the CSV in it or up to two above.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the store: a new or empty one.")],
-    size: Annotated[int, typer.Option(min=1, help="Height and width that every image is resized to.")] = 224,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split.")] = 0,
-    split: Annotated[
-        str, typer.Option(help="patients: 70, 15 and 15 % of them; official: the published test list.")
-    ] = "patients",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads that decode; one for each core if not given.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Use the store if it is there already; else make it.")
-    ] = False,
+    out: Annotated[Path, Option(help="Folder of the store: a new or empty one.")],
+    size: Annotated[int, Option(min=1, help="Height and width that every image is resized to.")] = 224,
+    seed: Annotated[int, Option(min=0, help="Of the split.")] = 0,
+    split: Annotated[str, Option(help="patients: 70, 15, 15 % of them; official: the published lists.")] = "patients",
+    workers: Annotated[int | None, Option(min=1, help="Threads that decode; one for each core if not given.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Use the store if it is there already; else make it.")] = False,
     as_json: options.JsonFlag = False,
 ) -> None:
     """Decode the images once into a store, with labels, and split them so that no patient is on two sides."""
@@ -124,20 +118,12 @@ def _summary_text(summary: dict[str, Any]) -> str:
     "Go on: the same command with --resume"
 )
 def classifier(
-    store: Annotated[Path, typer.Option(help="Store made by studies chest prepare.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="ImageNet weights of DenseNet-121, or the model.safetensors of another run, to start from; from "
-            "scratch if not given."
-        ),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=32, help="Height and width it looks at; the store's if not given.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most; 100 if not given.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a step; 64 if not given.")] = None,
+    store: Annotated[Path, Option(help="Store made by studies chest prepare.")],
+    out: Annotated[Path, Option(help="Folder of the run.")],
+    weights: Annotated[Path | None, Option(help="To start from: of ImageNet, or model.safetensors of a run.")] = None,
+    size: Annotated[int | None, Option(min=32, help="Height and width it looks at (the store's).")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="At most; 100 if not given.")] = None,
+    batch_size: Annotated[int | None, Option(min=2, help="Images in a step; 64 if not given.")] = None,
     seed: options.Seed = None,
     recipe: options.RecipeFile = None,
     threads: options.Threads = None,
@@ -196,21 +182,17 @@ def _result_text(result: dict[str, Any]) -> str:
     "Go on: the same command with --resume"
 )
 def impact(
-    classifier: Annotated[Path, typer.Option(help="Run of studies chest classifier.")],
-    watermark: Annotated[list[Path], typer.Option(help="Run of studies watermark train; may be given often.")],
-    store: Annotated[Path, typer.Option(help="Store made by studies chest prepare; its test part is marked.")],
-    out: Annotated[Path, typer.Option(help="Folder for tables, report.json and figure.")],
-    diagnosis: Annotated[
-        list[float] | None, typer.Option(help="Changes of probability to count images within; may be given often.")
-    ] = None,
-    fewest: Annotated[int, typer.Option(min=1, help="Positives that a pathology needs to count in a mean.")] = 30,
-    resamples: Annotated[int, typer.Option(min=100, help="Of the bootstrap over patients.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
+    classifier: Annotated[Path, Option(help="Run of studies chest classifier.")],
+    watermark: Annotated[list[Path], Option(help="Run of studies watermark train; may be given often.")],
+    store: Annotated[Path, Option(help="Store made by studies chest prepare; its test part is marked.")],
+    out: Annotated[Path, Option(help="Folder for tables, report.json and figure.")],
+    diagnosis: Annotated[list[float] | None, Option(help="Changes of probability to count images within.")] = None,
+    fewest: Annotated[int, Option(min=1, help="Positives that a pathology needs to count in a mean.")] = 30,
+    resamples: Annotated[int, Option(min=100, help="Of the bootstrap over patients.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
+    batch_size: Annotated[int, Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
     threads: options.Threads = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take what an earlier process that was ended had diagnosed.")
-    ] = False,
+    resume: Annotated[bool, Option("--resume", help="Take what an interrupted process had diagnosed.")] = False,
     accelerator: options.Accelerator = "auto",
     as_json: options.JsonFlag = False,
 ) -> None:

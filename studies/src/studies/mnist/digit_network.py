@@ -16,12 +16,7 @@ CONSTRAINT = "reconstruction"
 class DigitNetwork(nn.Module):
     """An encoder to a small code, a classifier on the code, and a decoder back to the image (Figure 1).
 
-    Args:
-        pixels: D, values of one image; 784 in the paper.
-        classes: 10 in the paper.
-        hidden: width of the layer before the code and of the one after it.
-        code: units of the code.
-        latent: activation of the code. The paper says ReLU; its published numbers were made without ("linear").
+    ``latent`` is the activation of the code: the paper says ReLU, its published numbers were made without ("linear").
     """
 
     def __init__(

@@ -60,12 +60,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
-        """Open the store in ``folder``.
-
-        Raises:
-            DataError: there is none.
-            CheckpointError: it is unfinished, torn, damaged or foreign.
-        """
+        """Open the store in ``folder``, or say that there is none, or that it is unfinished, damaged or foreign."""
         folder = Path(folder)
         path = folder / INDEX
         if not path.exists():
@@ -126,14 +121,10 @@ class Store:
 
 
 class PictureData(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures of a store as batches; satisfies :class:`samplewise.samples.BatchedDataset`.
+    """The pictures ``rows`` of a store as batches; satisfies :class:`samplewise.samples.BatchedDataset`.
 
     A sample is ``(image, number)``: float32 in [0, 1] of shape ``(1, H, W)``, and the picture's row in the store, which
     stays the same in every part and every run.
-
-    Args:
-        store: where the pixels are.
-        rows: which of them, in this order.
     """
 
     def __init__(self, store: Store, rows: Sequence[int]) -> None:

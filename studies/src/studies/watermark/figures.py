@@ -23,9 +23,10 @@ from samplewise.report import (
     styled,
 )
 from samplewise.training import History
-from studies.watermark.evaluation.measure import Column, Pixels
+from studies.watermark.evaluation.measure import Column
 from studies.watermark.evaluation.output import RunEvaluation, re_embed
 from studies.watermark.noise import parse_attack
+from studies.watermark.operators import Pixels
 from studies.watermark.pipeline import CONSTRAINT
 from studies.watermark.recipe import Recipe
 from studies.watermark.training import Run
