@@ -140,7 +140,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "1 to 64 bits" in error(capsys, *data, "--network", "swift", "--size", "32", "--bits", "65")
     assert "multiple of 64 pixels" in error(capsys, *data, "--size", "96")
     assert "98 to" in error(capsys, *data, "--bits", "97")  # the tool could not use it
-    assert "one of hidden, lattice, swift" in error(capsys, *data, "--network", "unet")
+    assert "one of lattice, hidden, swift" in error(capsys, *data, "--network", "unet")
     assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
     assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")
     assert "give --steps" in error(capsys, *data, "--epochs", "3")
