@@ -75,7 +75,8 @@ def environment(folder: Path) -> Path:
 
 
 def install(python: Path, *wanted: str | Path, cwd: Path) -> None:
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt")
+    quick = ("--quiet", "--disable-pip-version-check", "--no-compile")  # what is used is compiled when it is imported
+    pip = (python, "-m", "pip", "install", *quick, "-c", ROOT / "constraints.txt")
     run(*pip, *wanted, cwd=cwd)
 
 

@@ -5,6 +5,7 @@ what one before the next operation leaves, so that "before each" is "after each"
 """
 
 import builtins
+import functools
 import hashlib
 import io
 import itertools
@@ -14,6 +15,7 @@ import shutil
 import signal
 import traceback
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
+from samplewise.storage import origins
 from small import of_last_step
 
 CHANGING = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir", "chmod")
@@ -207,5 +210,7 @@ def compare(case: str, folder: Path, every: int) -> dict[str, Any]:
 
 def compare_and_report(folder: Path, case: str, every: int, report: Path) -> None:
     """Into ``report`` as JSON: how many operations there were, and what went wrong."""
+    # Neither changes while the forks run, and asking takes as long as the training.
+    origins._git, metadata.version = functools.cache(origins._git), functools.cache(metadata.version)
     run(case, folder / "first")  # what is loaded at first use is so in all forks
     report.write_text(json.dumps(compare(case, folder / case, every)))

@@ -76,12 +76,7 @@ class ImageData:
         return sum(hash(image.tobytes()) in seen for image in self.test.tensors[0].numpy())
 
     def with_validation(self, samples: int, seed: int = 0) -> Self:
-        """The training set split in two, for choosing settings without the test set.
-
-        Args:
-            samples: how many training samples become the held-out part, in the place of the test set.
-            seed: of the permutation that decides which.
-        """
+        """The training set split in two: ``samples`` of it, drawn by the seed, take the place of the test set."""
         total = len(self.train)
         if not 0 < samples < total:
             raise ConfigurationError(f"expected a validation part of 1 to {total - 1} samples, got {samples}")
@@ -109,12 +104,7 @@ def _dataset(images: Tensor, labels: Tensor) -> TensorDataset:
 
 
 def digits(*, test_fraction: float = 0.2, seed: int = 0) -> ImageData:
-    """Load the 1,797 handwritten digits of 8 x 8 pixels with a stratified split, the same for the same seed.
-
-    Args:
-        test_fraction: part of the samples that is held out, of every class alike.
-        seed: of the split.
-    """
+    """The 1,797 handwritten digits of 8 x 8 pixels; ``test_fraction`` of each class, drawn by the seed, is held out."""
     if not 0 < test_fraction < 1:
         raise ConfigurationError(f"expected a test fraction between 0 and 1, got {test_fraction}")
     from sklearn.datasets import load_digits  # takes seconds
@@ -137,28 +127,30 @@ Report = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class PublishedData:
-    """One data set in MNIST's four files.
-
-    Args:
-        name: what it is called in commands.
-        checksums: md5 of each file unpacked, by its name without .gz, so that the same data packed again is the same
-            data; empty for data of one's own, whose md5 nobody knows.
-        mirrors: folders on the web, tried in turn.
-    """
+    """One data set in MNIST's four files."""
 
     name: str
     checksums: Mapping[str, str]
+    """md5 of each file unpacked, by its name without .gz; empty for data of one's own."""
     mirrors: tuple[str, ...]
+    """Folders on the web, tried in turn."""
 
 
+MNIST_MD5 = (
+    "6bbc9ace898e44ae57da46a324031adb",
+    "a25bea736e30d166cdddb491f175f624",
+    "2646ac647ad5339dbf082846283269ea",
+    "27ae3e4e09519cfbb04c329615203637",
+)
+FASHION_MD5 = (
+    "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+    "9018921c3c673c538a1fc5bad174d6f9",
+    "8181f5470baa50b63fa0f6fddb340f0a",
+    "15d484375f8d13e6eb1aabb0c3f46965",
+)
 MNIST = PublishedData(
     "mnist",
-    {
-        FILES[0]: "6bbc9ace898e44ae57da46a324031adb",
-        FILES[1]: "a25bea736e30d166cdddb491f175f624",
-        FILES[2]: "2646ac647ad5339dbf082846283269ea",
-        FILES[3]: "27ae3e4e09519cfbb04c329615203637",
-    },
+    dict(zip(FILES, MNIST_MD5, strict=True)),
     (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -167,12 +159,7 @@ MNIST = PublishedData(
 )
 FASHION_MNIST = PublishedData(
     "fashion-mnist",
-    {
-        FILES[0]: "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        FILES[1]: "9018921c3c673c538a1fc5bad174d6f9",
-        FILES[2]: "8181f5470baa50b63fa0f6fddb340f0a",
-        FILES[3]: "15d484375f8d13e6eb1aabb0c3f46965",
-    },
+    dict(zip(FILES, FASHION_MD5, strict=True)),
     (
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
@@ -237,46 +224,43 @@ def _load(path: Path, name: str, data: PublishedData) -> Tensor:
     return values
 
 
-def read_idx(path: Path, dimensions: int, file: IO[bytes] | None = None) -> tuple[Tensor, str]:
+def read_idx(path: Path, dimensions: int, content: bytes | None = None) -> tuple[Tensor, str]:
     """Read one idx file, plain or gzip-compressed: a magic number, the sizes, then the bytes.
 
     Args:
         path: the file.
-        dimensions: 3 for images ``(N, H, W)``, 1 for labels ``(N,)``; the result is uint8, with the md5 unpacked.
-        file: what it holds, if it is not on disk yet.
+        dimensions: 3 for images ``(N, H, W)``, 1 for labels ``(N,)``.
+        content: what it holds, if it is not on disk yet.
+
+    Returns:
+        The values, uint8, and the md5 of the unpacked file.
     """
     try:
-        if file is None:
-            if path.exists() and not path.is_file():
-                raise DataError(f"{path}: cannot be read: not a regular file")
-            with path.open("rb") as opened:
-                return read_idx(path, dimensions, opened)
-        length = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        if packed:
-            with gzip.open(file) as unpacked:
-                return _take(unpacked, path, dimensions, FREE_BYTES + EXPANSION * length)
-        if path.suffix == ".gz":
-            raise DataError(f"{path}: is not a gzip file, though its name ends in .gz; download it again")
-        return _take(file, path, dimensions, length)
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: cannot be read: not a regular file")
+        with path.open("rb") if content is None else io.BytesIO(content) as file:
+            length, _ = file.seek(0, io.SEEK_END), file.seek(0)
+            packed, _ = file.read(2) == b"\x1f\x8b", file.seek(0)
+            if path.suffix == ".gz" and not packed:
+                raise DataError(f"{path}: is not a gzip file, though its name ends in .gz; download it again")
+            if packed:
+                return _unpack(gzip.open(file), path, dimensions, FREE_BYTES + EXPANSION * length)
+            return _unpack(file, path, dimensions, length)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: truncated or corrupted gzip file ({error}); download it again") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _take(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: int) -> tuple[Tensor, str]:
+def _unpack(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: int) -> tuple[Tensor, str]:
     """Tensor and md5 of at most ``limit`` bytes of a file, unpacked as they are read."""
     header = 4 + 4 * dimensions
     content = bytearray(file.read(header))
     expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
     if content[:4] != expected:
         raise DataError(
-            f"{path}: wrong magic number: expected {expected.hex()} (idx, unsigned bytes, {dimensions} "
-            f"dimension{'s' if dimensions > 1 else ''}), got {content[:4].hex() or 'an empty file'}; "
-            "is this the right file?"
+            f"{path}: wrong magic number: expected {expected.hex()} (idx, unsigned bytes, {dimensions} dimensions), "
+            f"got {content[:4].hex() or 'an empty file'}; is this the right file?"
         )
     if len(content) < header:
         raise DataError(f"{path}: truncated: the header needs {header} bytes, the file has {len(content)}")
@@ -292,10 +276,8 @@ def _take(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: i
     content += file.read(min(size, limit) + 1)
     found = len(content) - header
     if found != size:
-        state = "truncated" if found < size else "too long"
-        raise DataError(
-            f"{path}: {state}: {announced}, {'at least ' * (found > size)}{found} follow; download it again"
-        )
+        state, least = ("truncated", "") if found < size else ("too long", "at least ")
+        raise DataError(f"{path}: {state}: {announced}, {least}{found} follow; download it again")
     if not size:
         raise DataError(f"{path}: holds no samples")
     values = torch.frombuffer(content, dtype=torch.uint8, offset=header).reshape(sizes)
@@ -303,7 +285,7 @@ def _take(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: i
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: where PyTorch keeps its own, on every system."""
+    """Where downloads are kept: beside those of PyTorch."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samplewise"
 
 
@@ -312,14 +294,8 @@ def download(
 ) -> Path:
     """Fetch the four files of ``data`` unless they are there already; each comes whole or not at all.
 
-    Args:
-        data: which data set.
-        folder: where to keep them; a folder in the user's cache if not given.
-        timeout: seconds a mirror may stay silent.
-        report: called as bytes come in.
-
-    Returns:
-        The folder, for ``load_folder``.
+    Returns the folder, one in the user's cache if none is given. A mirror may be silent for ``timeout`` seconds;
+    ``report`` is called as bytes come in.
     """
     if not data.mirrors:
         raise ConfigurationError(f"{data.name!r} data cannot be downloaded: give its folder")
@@ -336,14 +312,14 @@ def download(
     return target
 
 
-def _fetch(data: PublishedData, name: str, target: Path, timeout: float, report: Report | None) -> bytearray:
+def _fetch(data: PublishedData, name: str, target: Path, timeout: float, report: Report | None) -> bytes:
     """The packed file from the first mirror that has the right one."""
     file = f"{name}.gz"
     failures = []
     for mirror in data.mirrors:
         try:
             content = _transfer(mirror, file, timeout, report)
-            if read_idx(Path(file), _dimensions(name), io.BytesIO(content))[1] == data.checksums[name]:
+            if read_idx(Path(file), _dimensions(name), content)[1] == data.checksums[name]:
                 return content
             failures.append(f"{mirror}: the file has another md5 than {data.checksums[name]}")
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -354,7 +330,7 @@ def _fetch(data: PublishedData, name: str, target: Path, timeout: float, report:
     )
 
 
-def _transfer(mirror: str, file: str, timeout: float, report: Report | None) -> bytearray:
+def _transfer(mirror: str, file: str, timeout: float, report: Report | None) -> bytes:
     request = urllib.request.Request(mirror + file, headers={"User-Agent": "samplewise"})
     content = bytearray()
     with urllib.request.urlopen(request, timeout=timeout) as response:
@@ -366,4 +342,4 @@ def _transfer(mirror: str, file: str, timeout: float, report: Report | None) -> 
                 report(file, len(content), total)
     if total is not None and len(content) < total:
         raise ConnectionError(f"broke off after {len(content)} of {total} bytes")
-    return content
+    return bytes(content)

@@ -36,7 +36,7 @@ def smoothness(
         slopes: M_i1, the largest ``||grad g_i||`` on C, one for each constraint and sample.
         violations: M_i2, the largest ``max(0, g_i)`` on C.
         constraints: L_gi, the Lipschitz constant of the gradient of g_i.
-        tau: weight of the penalty.
+        tau: the penalty's weight.
         samples: N; 1 for the general problem (2), where the sum is not a mean.
 
     Example:
@@ -53,20 +53,13 @@ def smoothness(
 
 
 def sample_gradients(
-    problem: Problem,
-    model: nn.Module,
-    samples: Sequence[Tensor] | Callable[[Tensor], Any],
-    index: Tensor,
-    method: Method,
+    problem: Problem, model: nn.Module, samples: Sequence[Tensor], index: Tensor, method: Method
 ) -> Tensor:
-    """The gradients of ``P^j_tau`` of the samples ``index``, ``(B,)``, in eval mode, shape ``(B, n)``.
-
-    ``samples`` are these samples as a batch of tensors, or a function that gives those of given numbers as a batch.
-    """
+    """The gradients of ``P^j_tau`` in eval mode, ``(B, n)``, of a batch of ``samples`` with the numbers ``index``."""
     weights, rows = _weights(model), []
     with evaluation_mode(model, method), torch.enable_grad():
         for place, number in enumerate(index.split(1)):
-            one = samples(number) if callable(samples) else tuple(each[place : place + 1] for each in samples)
+            one = tuple(each[place : place + 1] for each in samples)
             rows.append(_gradient(method.loss(problem.evaluate(model, one, number)), weights))
     return torch.stack(rows)
 
@@ -81,11 +74,9 @@ def estimate_smoothness(
 ) -> float:
     """The largest curvature of the penalty function at the model's weights: a lower bound of L in Lemma 3.
 
-    The eigenvalue of largest size of the Hessian of the mean of ``P^j_tau`` over the batches, in eval mode, by scipy's
-    Lanczos method on Hessian-vector products: the Hessian is never formed. At the kink of a linear penalty the
-    curvature is not defined; the value is that of either side.
-
-    ``batches`` are pairs of a batch and its sample numbers; ``tolerance`` is the relative accuracy of the eigenvalue.
+    The eigenvalue of largest size of the Hessian of the mean of ``P^j_tau`` over ``batches``, pairs of a batch and its
+    sample numbers, in eval mode, to a relative ``tolerance``: by scipy's Lanczos method, which never forms the Hessian.
+    At the kink of a linear penalty the value is that of either side.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh  # here, since importing it takes long
 
@@ -129,11 +120,8 @@ def _gradient(value: Tensor, weights: Sequence[Tensor], *, create_graph: bool = 
 def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
     """The constant rho of the strong growth condition (Definition 5) as seen at the given points.
 
-    ``mean_j ||grad P^j||^2 / ||grad P||^2``, the largest over the points: the smallest rho that is right at all of
-    them. It is infinite where the mean vanishes and its parts do not: there the condition cannot hold.
-
-    ``gradients`` are those of all samples at one point, ``(N, n)``, as :func:`sample_gradients` gives them; or such
-    tensors for several points.
+    ``mean_j ||grad P^j||^2 / ||grad P||^2``, the largest over the points, of the gradients ``(N, n)`` of all samples at
+    one point or at several. It is infinite where the mean vanishes and its parts do not: the condition cannot hold.
     """
     points = [gradients] if isinstance(gradients, Tensor) else list(gradients)
     if not points:
@@ -151,9 +139,8 @@ def growth_constant(gradients: Tensor | Iterable[Tensor]) -> float:
 def iteration_bound(*, growth: float, smoothness: float, gap: float, epsilon: float) -> int:
     """T_k of Theorem 2: after so many SGD steps ``E||grad P(x)|| <= epsilon`` for the uniformly drawn output.
 
-    ``T = 2 rho L (P(z0) - P*) / epsilon^2``, rounded up, and at least one; ``growth`` is rho of the strong growth
-    condition, ``smoothness`` L of the penalty function, ``gap`` the difference. Any lower bound of P, such as that of
-    f, may stand for P*.
+    ``T = 2 rho L (P(z0) - P*) / epsilon^2``, rounded up, with rho the ``growth``, L the ``smoothness`` and the ``gap``
+    between brackets, in which any lower bound may stand for P*.
 
     Example:
         >>> iteration_bound(growth=2.0, smoothness=3.0, gap=1.0, epsilon=0.1)
@@ -170,16 +157,12 @@ def iteration_bound(*, growth: float, smoothness: float, gap: float, epsilon: fl
 
 @dataclass(frozen=True)
 class FiniteSum:
-    """``min 1/N sum_j f_j(x)`` subject to ``g_ij(x) <= 0`` (problem (3), by means).
-
-    Args:
-        f: ``f(x, j)`` gives f_j(x) for the sample numbers j ``(B,)``, shape ``(B,)``.
-        g: ``g(x, j)`` gives g_ij(x), shape ``(B,)`` or ``(B, m)``.
-        samples: N.
-    """
+    """``min 1/N sum_j f_j(x)`` subject to ``g_ij(x) <= 0`` (problem (3), by means)."""
 
     f: Callable[[Tensor, Tensor], Tensor]
+    """``f(x, j)`` gives f_j(x) for the sample numbers j ``(B,)``, shape ``(B,)``."""
     g: Callable[[Tensor, Tensor], Tensor]
+    """``g(x, j)`` gives g_ij(x), shape ``(B,)`` or ``(B, m)``."""
     samples: int
 
     def penalty(self, x: Tensor, tau: float, j: Tensor | None = None) -> Tensor:
@@ -194,10 +177,7 @@ class FiniteSum:
 
 
 def uniform_below(count: int, generator: torch.Generator) -> int:
-    """A whole number drawn uniformly from 0 ... count - 1, each with its probability to ``count / 2^53``.
-
-    By the 53 bits of float64: the 24 of float32 would miss some numbers, or give some twice as often, beyond a million.
-    """
+    """A whole number drawn uniformly from 0 ... count - 1, by the 53 bits of float64: float32 would miss some."""
     return int(torch.rand((), dtype=torch.float64, generator=generator) * count)
 
 

@@ -1,6 +1,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,15 @@ from picture_folders import save
 from samplewise.errors import DataError
 from small_chest import make_store
 from studies.chest.densenet import Classifier, probabilities
-from studies.chest.impact import Diagnoses, Impact, Originals, diagnose_marked, evaluate_originals, evaluate_run
+from studies.chest.impact import (
+    Diagnoses,
+    Impact,
+    Originals,
+    diagnose_marked,
+    diagnose_originals,
+    evaluate_originals,
+    evaluate_run,
+)
 from studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
 from studies.pictures import PATHOLOGIES, Store, prepare
 from studies.watermark.evaluation.shipped import payload_of
@@ -60,7 +69,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def originals(store: Store) -> Originals:
-    return evaluate_originals(Corners(32).eval(), store.select("test"), fewest=5, resamples=300, seed=0)
+    classifier, data = Corners(32).eval(), store.select("test")
+    diagnose = partial(diagnose_originals, classifier, data)
+    return evaluate_originals(classifier, data, diagnose, fewest=5, resamples=300, seed=0)
 
 
 def test_the_originals_are_scored_as_they_are(originals: Originals) -> None:
@@ -167,7 +178,7 @@ def test_tables_report_and_figure(originals: Originals, tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_is_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1000 positives"):
-        evaluate_originals(Corners(32), store.select("test"), fewest=1000, resamples=100, seed=0)
+        evaluate_originals(Corners(32), store.select("test"), dict, fewest=1000, resamples=100, seed=0)
     odd = make_store(tmp_path, patients=6, size=36)
     with pytest.raises(DataError, match="36"):
         diagnose_marked(Corners(32), Swift(4, size=40, width=8), odd.select())

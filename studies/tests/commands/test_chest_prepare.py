@@ -67,7 +67,7 @@ def test_the_summary_for_people_says_the_same(mixed: Path, tmp_path: Path, capsy
     assert prepare(mixed, tmp_path / "out") == 0
     shown = capsys.readouterr()
     assert "119 images of 60 patients, 8 x 8" in shown.out
-    assert re.search(r"patients +42 +9 +9\n", shown.out)
+    assert re.search(r"\| patients +\| 42 +\| 9 +\| 9 +\|\n", shown.out)
     assert "skipped: 1\n  00000005_000.png: " in shown.out
     assert "turned grey: 2 RGBA" in shown.out
     assert "rows of Data_Entry_2017_v2020.csv without an image here: 2 (00000098_000, 00000099_000 ...)" in shown.out

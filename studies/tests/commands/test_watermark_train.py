@@ -140,7 +140,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert "1 to 64 bits" in error(capsys, *data, "--network", "swift", "--size", "32", "--bits", "65")
     assert "multiple of 64 pixels" in error(capsys, *data, "--size", "96")
     assert "98 to" in error(capsys, *data, "--bits", "97")  # the tool could not use it
-    assert "one of hidden, lattice, swift" in error(capsys, *data, "--network", "unet")
+    assert "one of lattice, hidden, swift" in error(capsys, *data, "--network", "unet")
     assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
     assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")
     assert "give --steps" in error(capsys, *data, "--epochs", "3")
@@ -154,7 +154,7 @@ def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.Capt
         ("rate = 0", "recipe.toml: expected a rate above 0, got 0"),
         ("rounds = 2.5", "recipe.toml: expected a whole number as rounds, got 2.5"),
         ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
-        ('network = "swft"', "recipe.toml: expected network as one of hidden, lattice, swift, got 'swft' Did you mean"),
+        ('network = "swft"', "recipe.toml: expected network as one of lattice, hidden, swift, got 'swft' Did you mean"),
         ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
         ("rounds = ", "recipe.toml: cannot be read as TOML"),
     ):

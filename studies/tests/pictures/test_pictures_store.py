@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from picture_folders import chest_names, noise, save, write_chest, write_pictures
 from samplewise.errors import CheckpointError, DataError
 from samplewise.samples import BatchedDataset, in_order
-from studies.pictures import PARTS, PATHOLOGIES, Seen, Split, Store, prepare
+from studies.pictures import PARTS, PATHOLOGIES, Seen, Store, prepare
 
 
 @pytest.fixture
@@ -56,24 +56,6 @@ def test_parts_hold_every_picture_once_with_its_patient_and_labels(store: Store)
             assert shown == chest_names()[name]
     patients = [set(part.patients) for part in data]
     assert sum(map(len, patients)) == len(set().union(*patients)) == 12
-
-
-def test_names_of_another_split_can_be_selected(store: Store) -> None:
-    split = Split.by_patient(store.names, store.patients, seed=7)
-    assert store.select(split.test).names == split.test
-    assert store.select(reversed(store.names)).rows.tolist() == list(range(23, -1, -1))
-    assert len(store.select()) == len(store) == 24
-
-
-def test_a_selection_that_cannot_be_right_is_refused(store: Store) -> None:
-    with pytest.raises(DataError, match="'tset'"):
-        store.select("tset")
-    with pytest.raises(DataError, match=r"x\.png, y\.png"):
-        store.select(["x.png", store.names[0], "y.png"])
-    with pytest.raises(DataError, match="each once"):
-        store.select([store.names[0]] * 2)
-    with pytest.raises(DataError, match="names, each once; got 0"):
-        store.select([])
 
 
 def test_pictures_without_labels_have_none(tmp_path: Path) -> None:
@@ -153,7 +135,7 @@ def test_pictures_that_were_seen_are_known_by_content_and_by_patient(store: Stor
     assert not seen.among(store.select("test")).any()
     trained, tested = store.split.train[0], store.split.test[0]
     other = tmp_path / "other"
-    pixels = {name: store.images[store.rows[name]] for name in (trained, tested)}
+    pixels = {name: store.images[store.names.index(name)] for name in (trained, tested)}
     save(other / "renamed.bmp", pixels[trained])
     save(other / "sub" / f"{trained[:8]}_009.png", noise(900))  # another picture of the same patient
     save(other / "00009999_000.png", pixels[trained])  # under the name of another patient, who has a second picture

@@ -14,8 +14,8 @@ from scipy.ndimage import center_of_mass
 from natural_images import natural_image, to_pixels, to_tensor
 from samplewise.errors import ConfigurationError
 from studies.watermark.evaluation.measure import check_in_place
-from studies.watermark.geometric_ops import shifted, shifted_pixels
 from studies.watermark.noise import parse_attack, parse_attacks, parse_noise
+from studies.watermark.operators import shifted, shifted_pixels
 
 Pixels = NDArray[np.uint8]
 

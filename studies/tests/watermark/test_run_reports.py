@@ -1,3 +1,4 @@
+import csv
 import json
 import math
 import shutil
@@ -95,33 +96,27 @@ def test_the_worst_images_are_shown_as_they_were_judged(judged: tuple[Path, RunE
     assert "How it went" not in page  # there are no curves
 
 
-@pytest.mark.parametrize(
-    ("part", "split_as_trained", "compared"),
-    [
-        ("test", True, 1),
-        ("test", None, math.inf),
-        ("test", False, math.inf),
-        ("train", True, math.inf),
-        ("all", True, math.inf),
-        ("validation", True, 10),  # every second of 20 rounds was audited there
-        ("validation", None, math.inf),
-    ],
-)
-def test_images_that_may_have_been_trained_on_promise_nothing(
-    judged: tuple[Path, RunEvaluation], tmp_path: Path, part: str, split_as_trained: bool | None, compared: float
+@pytest.mark.parametrize("compared", [1, 10, math.inf])
+def test_bounds_are_corrected_for_what_was_compared_and_trained_on(
+    judged: tuple[Path, RunEvaluation], tmp_path: Path, compared: float
 ) -> None:
-    stored = json.loads((judged[0] / "report.json").read_text())
-    stored["part"], stored["format"] = part, "samplewise-watermark-evaluation-2"
-    stored["runs"][0]["data"] |= {"trained_on_these": True, "split_as_trained": split_as_trained}
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    (tmp_path / "runs/one/images.csv").write_bytes((judged[0] / "runs/one/images.csv").read_bytes())
-    (tmp_path / "report.json").write_text(json.dumps(stored))
-    (run,) = read_evaluation(tmp_path) or ()
+    def change(stored: dict[str, Any]) -> None:
+        stored["runs"][0]["compared"] = 1 if compared == math.inf else compared
+
+    folder = copied(judged[0], tmp_path / "judged", change)
+    (folder / "runs/one/worst.safetensors").unlink()
+    table = folder / "runs/one/images.csv"
+    if compared == math.inf:  # all images were trained on
+        head, *rows = csv.reader(table.read_text().splitlines())
+        place = head.index("trained_on")
+        lines = [head, *([*row[:place], "1", *row[place + 1 :]] for row in rows)]
+        table.write_text("".join(",".join(line) + "\n" for line in lines))
+    (run,) = read_evaluation(folder) or ()
     assert run.splits[0].n_comparisons == compared
     (bound,) = {row[5] for row in run.tables[0].rows if row[1] == "9"}  # no message of 9 is right
-    assert bound == ("–" if compared == math.inf else "0%")  # noqa: RUF001
+    assert bound == ("\N{EN DASH}" if compared == math.inf else "0%")
     assert ("confidence" in run.notes[-1]) == (compared < math.inf)
-    assert run.galleries == ()  # an evaluation made before they were kept
+    assert run.galleries == ()  # the worst images need not be there
 
 
 def test_images_that_were_trained_on_are_apart_from_the_others(
@@ -173,22 +168,16 @@ def test_a_baseline_without_a_floor_has_none_in_a_report(judged: tuple[Path, Run
         for found in run["quality"].values():
             found["satisfied"] = found["patients_satisfied"] = None
 
-    def before(stored: dict[str, Any]) -> None:  # of the first format, which gave it the floor of its recipe
-        stored["format"] = "samplewise-watermark-evaluation-1"
-        stored["runs"][0]["data"] |= {"trained_on_these": False, "split_as_trained": None}
-        stored["runs"][0]["recipe"]["image_loss"] = 0.7
-
     def asked(stored: dict[str, Any]) -> None:
         stored["runs"][0]["recipe"]["image_loss"] = 0.7
 
-    for number, change in enumerate((without, before)):
-        (run,) = read_evaluation(copied(judged[0], tmp_path / str(number), change)) or ()
-        assert (run.requirements, run.splits[0].constraints) == ((), {})
-        assert FLOOR not in run.distributions[0].edges
-        assert not any("floor" in note for note in run.notes)
-        page = make_page([run])
-        assert "Nothing was required of the samples." in page
-        assert "&gt;= 25 dB" not in page
+    (run,) = read_evaluation(copied(judged[0], tmp_path / "without", without)) or ()
+    assert (run.requirements, run.splits[0].constraints) == ((), {})
+    assert FLOOR not in run.distributions[0].edges
+    assert not any("floor" in note for note in run.notes)
+    page = make_page([run])
+    assert "Nothing was required of the samples." in page
+    assert "&gt;= 25 dB" not in page
     (run,) = read_evaluation(copied(judged[0], tmp_path / "asked", asked)) or ()
     assert run.requirements[0].lower == FLOOR
 

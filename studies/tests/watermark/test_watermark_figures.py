@@ -9,9 +9,9 @@ from plain_networks import SIZE, Plain, make_store
 from torch import Tensor
 
 from studies.pictures import PictureData
-from studies.watermark.evaluation import Measured, measure, summarise
+from studies.watermark.evaluation import measure, summarise
 from studies.watermark.evaluation.output import RunEvaluation, report_entry, table_rows, table_text
-from studies.watermark.figures import chosen_images, published_median, write_figures
+from studies.watermark.figures import published_median, write_figures
 from studies.watermark.noise import parse_attacks
 from studies.watermark.pipeline import fixed_messages
 from studies.watermark.recipe import Recipe
@@ -49,7 +49,7 @@ def test_several_runs_have_all_figures(data: PictureData, tmp_path: Path) -> Non
         judge(data, "two", Plain(channels=3), tmp_path / "nowhere", attacks=attacks),
     ]
     paths = write_figures(tmp_path / "figures", judged, paper=True)
-    kinds = ("psnr", "bit-errors", "curves", "attacks", "pictures-one", "pictures-two", "comparison")
+    kinds = ("psnr", "bit-errors", "curves", "attacks", "comparison")
     assert names(paths) == {f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")}
     for path in paths:
         if path.suffix == ".svg":
@@ -76,20 +76,7 @@ def test_one_run_of_one_perfect_image_can_be_drawn(data: PictureData, tmp_path: 
     one = judge(PictureData(data.store, [0]), "same", Nothing(), tmp_path)
     assert one.summary["quality"]["grey"]["psnr_min"] == 120
     paths = write_figures(tmp_path / "figures", [one])
-    assert names(paths) == {f"{kind}.{s}" for kind in ("psnr", "bit-errors", "pictures-same") for s in ("png", "svg")}
-
-
-def test_the_worst_images_are_shown() -> None:
-    columns = {
-        "grey/psnr": np.array([41.0, 39.0, 45.0, 42.0, 43.0]),
-        "grey/bit_error": np.array([0.0, 0.1, 0.0, 0.3, 0.0]),
-    }
-    measured = Measured(8, tuple("abcde"), tuple("abcde"), np.arange(5), columns)
-    assert chosen_images(measured) == {
-        1: "lowest PSNR",
-        3: "most bit errors",  # the median too, but shown once
-        2: "highest PSNR",
-    }
+    assert names(paths) == {f"{kind}.{s}" for kind in ("psnr", "bit-errors") for s in ("png", "svg")}
 
 
 def test_the_paper_has_a_median_for_its_own_configurations() -> None:

@@ -58,13 +58,8 @@ def patient_weights(patients: Sequence[str], resamples: int, seed: int) -> Array
 def resampled_auroc(labels: NDArray[np.uint8], scores: Array, weights: Array) -> Array:
     """AUROC of one pathology in every resample at once, ``(R,)``; NaN where one lacks positives or negatives.
 
-    It is the share of pairs of a positive and a negative that are in the right order, ties counting half, each pair as
-    often as it was drawn: one sort serves all resamples.
-
-    Args:
-        labels: zeros and ones, ``(n,)``.
-        scores: larger for what looks positive, ``(n,)``.
-        weights: how often each image counts, ``(R, n)``.
+    From zeros and ones ``(n,)``, scores ``(n,)`` and how often each image counts ``(R, n)``: the share of pairs of
+    a positive and a negative in the right order, ties counting half: one sort serves all resamples.
     """
     positive, negative = np.flatnonzero(labels), np.flatnonzero(labels == 0)
     negative = negative[np.argsort(scores[negative], kind="stable")]

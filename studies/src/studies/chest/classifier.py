@@ -18,13 +18,7 @@ from samplewise.errors import ConfigurationError, DataError
 from samplewise.samples import mix
 from samplewise.storage import MODEL_FILE, SettingsFile, alone, decoding, distributed, provenance, read_json, write_json
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
-from studies.chest.densenet import (
-    Classifier,
-    load_classifier,
-    load_pretrained,
-    probabilities,
-    save_classifier,
-)
+from studies.chest.densenet import Classifier, load_classifier, load_pretrained, probabilities, save_classifier
 from studies.pictures import PATHOLOGIES, Store
 
 if TYPE_CHECKING:
@@ -95,10 +89,7 @@ def positive_weight(labels: Tensor, largest: float) -> Tensor:
 def classification(labels: Tensor, *, weight: Tensor | None = None, augment: nn.Module | None = None) -> Problem:
     """Binary cross entropy of every pathology, without constraints.
 
-    Args:
-        labels: of all pictures of the store, zeros and ones of shape ``(N, 14)``.
-        weight: of a positive label, ``(14,)``; 1 if not given.
-        augment: what training images go through.
+    ``labels`` are those of all pictures of the store, ``(N, 14)``, and ``weight`` that of a positive one, ``(14,)``.
     """
 
     def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

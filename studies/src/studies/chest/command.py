@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from samplewise.cli import begin, emit
 from studies import options
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from studies.chest.densenet import Classifier
     from studies.chest.impact import Diagnoses
     from studies.pictures import Listing, Store
-    from studies.watermark.training import Run
 
 NAMES_SHOWN = 5  # of skipped pictures; all of them are in the store's index
 UNFINISHED = "unfinished"
@@ -38,20 +38,14 @@ app = options.command_group(
 )
 def prepare(
     data: Annotated[
-        Path, typer.Option(help="Folder of ChestX-ray8: images in it or below, the CSV in it or up to two above.")
+        Path, Option(help="Folder of ChestX-ray8: images in or below it, the CSV in it or up to two above.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the store: a new or empty one.")],
-    size: Annotated[int, typer.Option(min=1, help="Height and width that every image is resized to.")] = 224,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split.")] = 0,
-    split: Annotated[
-        str, typer.Option(help="patients: 70, 15 and 15 % of them; official: the published test list.")
-    ] = "patients",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads that decode; one for each core if not given.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Use the store if it is there already; else make it.")
-    ] = False,
+    out: Annotated[Path, Option(help="Folder of the store: a new or empty one.")],
+    size: Annotated[int, Option(min=1, help="Height and width that every image is resized to.")] = 224,
+    seed: Annotated[int, Option(min=0, help="Of the split.")] = 0,
+    split: Annotated[str, Option(help="patients: 70, 15, 15 % of them; official: the published lists.")] = "patients",
+    workers: Annotated[int | None, Option(min=1, help="Threads that decode; one for each core if not given.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Use the store if it is there already; else make it.")] = False,
     as_json: options.JsonFlag = False,
 ) -> None:
     """Decode the images once into a store, with labels, and split them so that no patient is on two sides."""
@@ -94,20 +88,17 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
-    parts = summary["parts"]
-    columns = {name: {**part, **part["labels"], "No Finding": part["no_finding"]} for name, part in parts.items()}
+    from samplewise.report import markdown_table
+
+    parts, skipped = summary["parts"], summary["skipped"]
+    columns = [{**part, **part["labels"], "No Finding": part["no_finding"]} for part in parts.values()]
     titles = ["images", "patients", *parts["train"]["labels"], "No Finding"]
-    width = max(map(len, titles))
     lines = [
         f"{summary['images']:,} images of {summary['patients']:,} patients, {summary['size']} x {summary['size']}",
-        f"{'':<{width}}" + "".join(f"{name:>12}" for name in parts),
-        *(f"{each:<{width}}" + "".join(f"{column[each]:>12,}" for column in columns.values()) for each in titles),
+        markdown_table([["", *parts], *([each, *(f"{column[each]:,}" for column in columns)] for each in titles)]),
+        f"skipped: {len(skipped):,}" + (" (all are in the store's index.json)" if len(skipped) > NAMES_SHOWN else ""),
+        *(f"  {name}: {reason}" for name, reason in list(skipped.items())[:NAMES_SHOWN]),
     ]
-    skipped = summary["skipped"]
-    lines.append(f"skipped: {len(skipped):,}")
-    lines += [f"  {name}: {reason}" for name, reason in list(skipped.items())[:NAMES_SHOWN]]
-    if len(skipped) > NAMES_SHOWN:
-        lines.append("  ... all are in the store's index.json under bad")
     if summary["converted"]:
         lines.append("turned grey: " + ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items()))
     if summary["rows_without_file"]:
@@ -127,20 +118,12 @@ def _summary_text(summary: dict[str, Any]) -> str:
     "Go on: the same command with --resume"
 )
 def classifier(
-    store: Annotated[Path, typer.Option(help="Store made by studies chest prepare.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="ImageNet weights of DenseNet-121, or the model.safetensors of another run, to start from; from "
-            "scratch if not given."
-        ),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=32, help="Height and width it looks at; the store's if not given.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most; 100 if not given.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="Images in a step; 64 if not given.")] = None,
+    store: Annotated[Path, Option(help="Store made by studies chest prepare.")],
+    out: Annotated[Path, Option(help="Folder of the run.")],
+    weights: Annotated[Path | None, Option(help="To start from: of ImageNet, or model.safetensors of a run.")] = None,
+    size: Annotated[int | None, Option(min=32, help="Height and width it looks at (the store's).")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="At most; 100 if not given.")] = None,
+    batch_size: Annotated[int | None, Option(min=2, help="Images in a step; 64 if not given.")] = None,
     seed: options.Seed = None,
     recipe: options.RecipeFile = None,
     threads: options.Threads = None,
@@ -186,14 +169,11 @@ def _result_text(result: dict[str, Any]) -> str:
     from studies.chest.for_report import score_table
 
     table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
-    return "\n".join(
-        [
-            f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min",
-            table.title,
-            markdown_table([table.columns, *table.rows]),
-            *([f"not in the mean, with fewer than {FEWEST} positives: {', '.join(left_out)}"] if left_out else []),
-        ]
-    )
+    ended = f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min"
+    lines = [ended, table.title, markdown_table([table.columns, *table.rows])]
+    if left_out:
+        lines.append(f"not in the mean, with fewer than {FEWEST} positives: {', '.join(left_out)}")
+    return "\n".join(lines)
 
 
 @app.command(
@@ -202,21 +182,17 @@ def _result_text(result: dict[str, Any]) -> str:
     "Go on: the same command with --resume"
 )
 def impact(
-    classifier: Annotated[Path, typer.Option(help="Run of studies chest classifier.")],
-    watermark: Annotated[list[Path], typer.Option(help="Run of studies watermark train; may be given often.")],
-    store: Annotated[Path, typer.Option(help="Store made by studies chest prepare; its test part is marked.")],
-    out: Annotated[Path, typer.Option(help="Folder for tables, report.json and figure.")],
-    diagnosis: Annotated[
-        list[float] | None, typer.Option(help="Changes of probability to count images within; may be given often.")
-    ] = None,
-    fewest: Annotated[int, typer.Option(min=1, help="Positives that a pathology needs to count in a mean.")] = 30,
-    resamples: Annotated[int, typer.Option(min=100, help="Of the bootstrap over patients.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
+    classifier: Annotated[Path, Option(help="Run of studies chest classifier.")],
+    watermark: Annotated[list[Path], Option(help="Run of studies watermark train; may be given often.")],
+    store: Annotated[Path, Option(help="Store made by studies chest prepare; its test part is marked.")],
+    out: Annotated[Path, Option(help="Folder for tables, report.json and figure.")],
+    diagnosis: Annotated[list[float] | None, Option(help="Changes of probability to count images within.")] = None,
+    fewest: Annotated[int, Option(min=1, help="Positives that a pathology needs to count in a mean.")] = 30,
+    resamples: Annotated[int, Option(min=100, help="Of the bootstrap over patients.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
+    batch_size: Annotated[int, Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
     threads: options.Threads = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take what an earlier process that was ended had diagnosed.")
-    ] = False,
+    resume: Annotated[bool, Option("--resume", help="Take what an interrupted process had diagnosed.")] = False,
     accelerator: options.Accelerator = "auto",
     as_json: options.JsonFlag = False,
 ) -> None:
@@ -224,10 +200,15 @@ def impact(
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
     from samplewise.storage import provenance
     from studies.chest.classifier import check_unseen, read_classifier
-    from studies.chest.densenet import fingerprint_of, probabilities
-    from studies.chest.impact import diagnose_marked, diagnosed_once, evaluate_originals, evaluate_run
+    from studies.chest.densenet import fingerprint_of
+    from studies.chest.impact import (
+        diagnose_marked,
+        diagnose_originals,
+        diagnosed_once,
+        evaluate_originals,
+        evaluate_run,
+    )
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
-    from studies.options import open_output
     from studies.pictures import Store
     from studies.watermark.evaluation.output import warn_of_seen
     from studies.watermark.training import read_trained
@@ -236,38 +217,32 @@ def impact(
     network = read_classifier(classifier)
     pictures = Store.open(store)
     check_unseen(classifier, pictures)
-    open_output(out, IMPACT_FILES)
+    options.open_output(out, IMPACT_FILES)
     device = options.Devices(accelerator, threads=threads)().device
     data = pictures.select("test")
     weights = fingerprint_of(network)
     if not resume:
         shutil.rmtree(out / UNFINISHED, ignore_errors=True)
     about = {"classifier": weights, "pictures": pictures.fingerprint, "split": str(pictures.split.origin)}
-    once = partial(diagnosed_once, out / UNFINISHED, about)
     network.to(device)
 
-    def diagnose_originals() -> Diagnoses:
-        with progress("diagnosing originals") as watch:
-            return {"probabilities": probabilities(network, data, batch_size=batch_size, watch=watch)}
-
-    def diagnose_run(run: Run) -> Diagnoses:
-        with progress(f"diagnosing {run.label}") as watch:
-            return diagnose_marked(
-                network, run.network, data, floor=run.recipe.floor, batch_size=batch_size, watch=watch
-            )
+    def once(key: str, label: str, diagnose: Callable[..., Diagnoses]) -> Diagnoses:
+        with progress(f"diagnosing {label}") as watch:
+            return diagnosed_once(out / UNFINISHED, about, key, partial(diagnose, batch_size=batch_size, watch=watch))
 
     originals = evaluate_originals(
         network,
         data,
+        lambda: once("originals", "originals", partial(diagnose_originals, network, data)),
         fewest=fewest,
         resamples=resamples,
         seed=seed,
-        diagnose=lambda: once("originals", diagnose_originals)["probabilities"],
     )
     impacts = []
     for run in runs:
         warn_of_seen(run, data)
-        diagnoses = once(fingerprint_of(run.network), partial(diagnose_run, run))
+        marked = partial(diagnose_marked, network, run.network, data, floor=run.recipe.floor)
+        diagnoses = once(fingerprint_of(run.network), run.label, marked)
         impacts.append(evaluate_run(run, originals, diagnoses, bounds=diagnosis or (0.01, 0.02, 0.05)))
     columns = {run.name: column for run in runs if (column := column_of(run.recipe)) is not None}
     asked = {

@@ -25,11 +25,7 @@ LAYER = re.compile(r"(denselayer\d+)\.(norm|conv)\.?([12])\.")
 
 
 class Classifier(nn.Module):
-    """Logits of the 14 pathologies from images of any size, which are resized to the one it was trained at.
-
-    Args:
-        size: height and width that images are resized to.
-    """
+    """Logits of the 14 pathologies from images of any size, which are resized to ``size``, that of its training."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -59,11 +55,7 @@ def load_pretrained(classifier: Classifier, path: Path) -> None:
     """Take all but the last layer from published ImageNet weights, in torchvision's or MONAI's names, or a classifier.
 
     The first convolution is summed over red, green and blue: what it gave for a grey image it gives for one channel.
-
-    Args:
-        classifier: takes the weights.
-        path: a safetensors file, one of ``torch.save`` with nothing but tensors in it, or one of
-            :func:`save_classifier`, for example of a classifier that looks at smaller images.
+    ``path`` is a safetensors file, one of ``torch.save`` with tensors alone, or one of :func:`save_classifier`.
     """
     weights = {
         LAYER.sub(r"\1.layers.\2\3.", name): value
@@ -111,11 +103,7 @@ def save_classifier(path: Path, classifier: Classifier) -> None:
 
 
 def load_classifier(path: Path) -> Classifier:
-    """Build the classifier that :func:`save_classifier` wrote: in eval mode, frozen.
-
-    Raises:
-        CheckpointError: the file is torn, foreign or of another version.
-    """
+    """Build the classifier that :func:`save_classifier` wrote: in eval mode, frozen."""
     state = load_state(path)
     if state.get("format") != FORMAT or state.get("labels") != list(PATHOLOGIES):
         raise CheckpointError(f"{path}: is not a classifier of this version of the library")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +20,10 @@ from studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
 from studies.chest.classifier import labels_of
 from studies.chest.densenet import Classifier, probabilities
 from studies.pictures import PATHOLOGIES, PictureData
-from studies.watermark.conversion import as_images, as_pixels
 from studies.watermark.evaluation.measure import Watch, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.networks import Lattice, Network
+from studies.watermark.operators import as_images, as_pixels
 from studies.watermark.training import Run
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
@@ -96,16 +97,16 @@ class Impact:
 def evaluate_originals(
     classifier: Classifier,
     data: PictureData,
+    diagnose: Callable[[], Diagnoses],
     *,
     fewest: int,
     resamples: int,
     seed: int,
-    diagnose: Callable[[], Array] | None = None,
 ) -> Originals:
-    """Diagnose the images themselves, which the classifier was not trained on.
+    """What holds before marking; a pathology counts in a mean with ``fewest`` positives.
 
-    A pathology counts in a mean with ``fewest`` positives. ``diagnose`` gives what the classifier says of the pictures,
-    ``(n, 14)``, where it is known already or watched.
+    ``diagnose`` gives the probabilities of the pictures, and is called once it is known that there is something to
+    compare.
     """
     labels_of(data.store)  # says what is wrong with pictures that have none
     labels = data.labels
@@ -113,17 +114,14 @@ def evaluate_originals(
     counts = enough(labels, fewest)
     if not counts.any():
         raise DataError(f"{data.store.folder}: no pathology has {fewest} positives here: nothing to compare")
-    found = probabilities(classifier, data) if diagnose is None else diagnose()
-    weights = patient_weights(data.patients, resamples, seed)
-    return Originals(
-        data=data,
-        labels=labels,
-        probabilities=found,
-        counts=counts,
-        thresholds=classifier.thresholds.double().cpu().numpy(),
-        weights=weights,
-        aurocs=Aurocs.of(labels, found, weights),
-    )
+    found, weights = diagnose()["probabilities"], patient_weights(data.patients, resamples, seed)
+    thresholds = classifier.thresholds.double().cpu().numpy()
+    return Originals(data, labels, found, thresholds, counts, weights, Aurocs.of(labels, found, weights))
+
+
+def diagnose_originals(classifier: Classifier, data: PictureData, **how: Any) -> Diagnoses:
+    """What the classifier says of the pictures; ``how`` is as for :func:`diagnose_marked`."""
+    return {"probabilities": probabilities(classifier, data, **how)}
 
 
 def diagnose_marked(
@@ -178,13 +176,10 @@ def _shipped(
 
 
 def diagnosed_once(folder: Path, about: Mapping[str, str], of: str, diagnose: Callable[[], Diagnoses]) -> Diagnoses:
-    """What ``diagnose`` gives, which is kept in ``folder`` so that a comparison that was ended need not do it again.
+    """What ``diagnose`` gives, kept in ``folder`` so that a comparison that was interrupted need not do it again.
 
-    Args:
-        folder: of what is kept.
-        about: what diagnoses what, such as the fingerprints of classifier and pictures; of others nothing is taken.
-        of: tells the images from others, such as the fingerprint of the network that marked them.
-        diagnose: called if nothing is kept.
+    ``about`` are the fingerprints of classifier and pictures, ``of`` that of the network that marked them: what was
+    kept of others is not taken.
     """
     path, about = folder / f"{of}.safetensors", {**about, "of": of}
     if path.exists():

@@ -27,11 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def formerly(arguments: Sequence[str]) -> int:
-    """Run a command by its spelling of before, ``samplewise mnist ...``, and say the new one.
-
-    Args:
-        arguments: the words after ``samplewise``.
-    """
+    """Run a command by its spelling of before, ``samplewise`` and these words, and say the new one."""
     words = " ".join(arguments[: 2 if arguments[:1] in (["chest"], ["watermark"]) else 1])
     note(f"samplewise {words} is now studies {words}; the old spelling works in this version only")
     return main(arguments)

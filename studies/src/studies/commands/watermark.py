@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from samplewise.cli import begin, emit, note
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
@@ -44,52 +45,23 @@ PARTS = ("test", "validation", "train", "all")
 )
 def train(
     data: options.Pictures,
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    out: Annotated[Path, Option(help="Folder of the run.")],
     recipe: options.RecipeFile = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            help="lattice (as the one that is shipped), swift (ours before it) or hidden (the paper's); lattice if not "
-            "given."
-        ),
-    ] = None,
-    bits: Annotated[
-        int | None, typer.Option(min=1, help="Length of a message; if not given 255, of swift and hidden 200.")
-    ] = None,
-    psnr: Annotated[
-        float | None,
-        typer.Option(help="PSNR in dB that every image must reach; if not given 45, of swift and hidden 40."),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Height and width of the images; if not given 256, of swift and hidden 224."),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Training steps of lattice and swift; 1000 if not given.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the images, for hidden; 200 if not given.")
-    ] = None,
-    noise: Annotated[
-        str | None, typer.Option(help='What images go through in training, such as "jpeg(50..95), identity".')
-    ] = None,
-    image_loss: Annotated[
-        float | None,
-        typer.Option(min=0, help="The paper's baseline: a weight on the MSE instead of the constraint."),
-    ] = None,
-    classifier: Annotated[
-        Path | None, typer.Option(help="Run of studies chest classifier that the mark must not disturb.")
-    ] = None,
-    diagnosis: Annotated[
-        float | None, typer.Option(help="Most that any probability of --classifier may change, for every image.")
-    ] = None,
-    begin_with: Annotated[
-        Path | None, typer.Option("--begin-with", help="Finished run whose network is trained on.")
-    ] = None,
+    network: Annotated[str | None, Option(help="lattice (as shipped), swift (before it) or hidden (paper).")] = None,
+    bits: Annotated[int | None, Option(min=1, help="Length of a message (255; swift and hidden: 200).")] = None,
+    psnr: Annotated[float | None, Option(help="PSNR floor of every image in dB (45; swift, hidden: 40).")] = None,
+    size: Annotated[int | None, Option(min=1, help="Height and width of images (256; swift, hidden: 224).")] = None,
+    steps: Annotated[int | None, Option(min=1, help="Training steps of lattice and swift (1000).")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Passes over the images, for hidden (200).")] = None,
+    noise: Annotated[str | None, Option(help='Applied to images in training, as "jpeg(50..95), identity".')] = None,
+    image_loss: Annotated[float | None, Option(min=0, help="The paper's baseline: a weight on MSE, no floor.")] = None,
+    classifier: Annotated[Path | None, Option(help="Run of studies chest classifier, for --diagnosis.")] = None,
+    diagnosis: Annotated[float | None, Option(help="Most that a probability of --classifier may change.")] = None,
+    begin_with: Annotated[Path | None, Option("--begin-with", help="Finished run whose network is trained on.")] = None,
     seed: options.Seed = None,
     threads: options.Threads = None,
     resume: options.ResumeFlag = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard files.")] = False,
+    tensorboard: Annotated[bool, Option("--tensorboard", help="Also write TensorBoard files.")] = False,
     accelerator: options.Accelerator = "auto",
     devices: options.DevicesFlag = 1,
     nodes: options.Nodes = 1,
@@ -113,22 +85,11 @@ def train(
 
     diagnoser = None if classifier is None else read_classifier(classifier)
     start = None if begin_with is None else load_network(begin_with / MODEL_FILE)
-    given = options.given_settings(
-        recipe,
-        Recipe,
-        DERIVED_FIELDS,
-        network=network,
-        bits=bits,
-        size=size,
-        floor=psnr,
-        noise=noise,
-        image_loss=image_loss,
-        diagnosis=diagnosis,
-        classifier=None if diagnoser is None else fingerprint_of(diagnoser),
-        begin=None if start is None else network_name(start),
-        seed=seed,
-    )
-    wanted = make_recipe(given, recipe)
+    asked = {"network": network, "bits": bits, "size": size, "floor": psnr, "noise": noise, "seed": seed}
+    asked |= {"image_loss": image_loss, "diagnosis": diagnosis}
+    asked |= {"classifier": None if diagnoser is None else fingerprint_of(diagnoser)}
+    asked |= {"begin": None if start is None else network_name(start)}
+    wanted = make_recipe(options.given_settings(recipe, Recipe, DERIVED_FIELDS, **asked), recipe)
     if (classifier is None) != (wanted.diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = _with_length(wanted, steps, epochs)
@@ -206,24 +167,17 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders made by studies watermark train.")],
     data: options.Pictures,
-    out: Annotated[Path, typer.Option(help="Folder for report.json, table and figures.")],
-    part: Annotated[str, typer.Option(help="Of the images: test, validation, train or all.")] = "test",
-    images: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate so many of them, evenly over all; all if not given.")
-    ] = None,
-    psnr: Annotated[
-        float | None,
-        typer.Option(min=0, help="Floor in dB to mark lattice at and to evaluate by; each run's own if not given."),
-    ] = None,
-    attacks: Annotated[
-        str, typer.Option(help='standard, none, or a list such as "jpeg(75), crop_zero_fill(0.8) + jpeg(90)".')
-    ] = "standard",
-    attack_images: Annotated[int, typer.Option(min=1, help="Attack so many of the images at most.")] = 500,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.9999, help="Of the exact bounds.")] = 0.95,
-    paper: Annotated[bool, typer.Option("--paper", help="Mark the paper's medians in the figure of BER.")] = False,
-    keep_images: Annotated[bool, typer.Option("--keep-images", help="Keep the marked PNG files in --out.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is random in attacks.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a batch; speed and memory only.")] = 16,
+    out: Annotated[Path, Option(help="Folder for report.json, table and figures.")],
+    part: Annotated[str, Option(help="Of the images: test, validation, train or all.")] = "test",
+    images: Annotated[int | None, Option(min=1, help="Evaluate so many of them, evenly over all (all).")] = None,
+    psnr: Annotated[float | None, Option(min=0, help="Floor in dB to mark and evaluate at (each run's own).")] = None,
+    attacks: Annotated[str, Option(help='standard, none, or a list such as "jpeg(75), crop(0.8)".')] = "standard",
+    attack_images: Annotated[int, Option(min=1, help="Attack so many of the images at most.")] = 500,
+    confidence: Annotated[float, Option(min=0.5, max=0.9999, help="Of the exact bounds.")] = 0.95,
+    paper: Annotated[bool, Option("--paper", help="Mark the paper's medians in the figure of BER.")] = False,
+    keep_images: Annotated[bool, Option("--keep-images", help="Keep the marked PNG files in --out.")] = False,
+    seed: Annotated[int, Option(min=0, help="Of what is random in attacks.")] = 0,
+    batch_size: Annotated[int, Option(min=1, help="Images in a batch; speed and memory only.")] = 16,
     threads: options.Threads = None,
     accelerator: options.Accelerator = "auto",
     as_json: options.JsonFlag = False,
@@ -235,7 +189,6 @@ def evaluate(
     Bounds for unseen images are from those that were not trained on, by their pixels and patients.
     """
     begin(f"watermark evaluate: opening {data} and {len(runs)} runs")
-    from studies.options import open_output
     from studies.pictures import PictureData, Store
     from studies.watermark.evaluation import measure, measure_shipped, output, summarise
     from studies.watermark.figures import write_figures
@@ -255,20 +208,15 @@ def evaluate(
             f"{data}: holds images of size {source.size}, but {other[0].folder} was trained for "
             f"{other[0].recipe.size}; give the folder of the images themselves, or a store prepared with that size"
         )
-    open_output(out, output.FILES)
+    options.open_output(out, output.FILES)
     evaluations = []
     for run in found:
         pictures = _part(_store(source, run, out), part).spread(images)
         kept = output.run_folder(out, run.name) / output.MARKED
         shutil.rmtree(kept, ignore_errors=True)  # of an earlier evaluation
         floor = run.recipe.own_floor if psnr is None else psnr
-        how: dict[str, Any] = {
-            "attacks": chosen,
-            "attack_images": attack_images,
-            "seed": seed,
-            "workers": threads,
-            "keep": kept if keep_images else None,
-        }
+        how: dict[str, Any] = {"attacks": chosen, "attack_images": attack_images, "seed": seed, "workers": threads}
+        how["keep"] = kept if keep_images else None
         refused: dict[str, str] | None = None
         with progress(f"evaluating {run.label}") as watch:
             if isinstance(run.network, Lattice):

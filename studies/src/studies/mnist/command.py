@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from samplewise.cli import begin, emit, note
 from samplewise.errors import ConfigurationError, DataError
@@ -53,41 +53,22 @@ class Source:
 
 
 def mnist(
-    out: Annotated[Path, typer.Option(help="Folder of the run: rows, table and figures.")],
-    data: Annotated[
-        str | None,
-        typer.Option(help="Folder with the four idx files (plain or .gz), or download, or digits (embedded)."),
-    ] = None,
-    dataset: Annotated[
-        str, typer.Option(help="What the files are: mnist, fashion-mnist, or own (no md5 to check).")
-    ] = "mnist",
-    rows: Annotated[
-        str | None, typer.Option(help="A group of rows: all (the paper's table), fixed, sequential.")
-    ] = None,
-    row: Annotated[
-        list[str] | None, typer.Option(help="One row, such as penalty:100:1.01, fixed:100, classification, ours.")
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each row; 250 if not given.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(min=0, help="May be given several times; 0 if not given.")] = None,
-    theta: Annotated[float | None, typer.Option(help="The tolerated reconstruction error; 0.01 if not given.")] = None,
-    code: Annotated[int | None, typer.Option(min=1, help="Units of the code; 20 if not given.")] = None,
+    out: Annotated[Path, Option(help="Folder of the run: rows, table and figures.")],
+    data: Annotated[str | None, Option(help="Folder with the four idx files (also .gz), download, or digits.")] = None,
+    dataset: Annotated[str, Option(help="The files: mnist, fashion-mnist, or own (no md5 to check).")] = "mnist",
+    rows: Annotated[str | None, Option(help="A group of rows: all (the paper's table), fixed, sequential.")] = None,
+    row: Annotated[list[str] | None, Option(help="One row, as penalty:100:1.01, fixed:100, ours.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Epochs of each row; 250 if not given.")] = None,
+    seed: Annotated[list[int] | None, Option(min=0, help="May be given several times; 0 if not given.")] = None,
+    theta: Annotated[float | None, Option(help="The tolerated reconstruction error; 0.01 if not given.")] = None,
+    code: Annotated[int | None, Option(min=1, help="Units of the code; 20 if not given.")] = None,
     recipe: options.RecipeFile = None,
-    validation: Annotated[
-        int, typer.Option(min=0, help="Hold out so many training samples and report on them, not on the test set.")
-    ] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Rows side by side; one for each core if not given.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each job; its share of the cores if not given.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the folder, or add rows to it.")
-    ] = False,
-    table_only: Annotated[
-        bool, typer.Option("--table-only", help="Train nothing: make table and figures from the rows that are there.")
-    ] = False,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard files of each row, below --out.")
-    ] = False,
+    validation: Annotated[int, Option(min=0, help="Hold out so many training samples in place of the test set.")] = 0,
+    jobs: Annotated[int | None, Option(min=1, help="Rows side by side; one for each core if not given.")] = None,
+    threads: Annotated[int | None, Option(min=1, help="Threads of each job (its share of the cores).")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in the folder, or add rows to it.")] = False,
+    table_only: Annotated[bool, Option("--table-only", help="Train nothing: make table and figures anew.")] = False,
+    tensorboard: Annotated[bool, Option("--tensorboard", help="Also write TensorBoard files of each row.")] = False,
     accelerator: options.Accelerator = "auto",
     devices: options.DevicesFlag = 1,
     nodes: options.Nodes = 1,
@@ -149,7 +130,7 @@ def mnist(
         note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
         raise failed
-    emit(table.to_dict(), table.text(), f"The table and the figures are in {out}", as_json=as_json)
+    emit(asdict(table), table.text(), f"The table and the figures are in {out}", as_json=as_json)
 
 
 def _jobs(group: str | None, single: list[str] | None, seeds: list[int]) -> list[Job]:

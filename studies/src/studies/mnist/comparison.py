@@ -1,7 +1,7 @@
 """The study's table: ours, the paper's and the difference, at the selected and at the last epoch."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,24 @@ EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
 """How near a row must come to the paper's to count as reproduced."""
 BLACK = ", against a black image"
-Cells = dict[str, dict[str, "Cell"]]
-"""By data set and column."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of the table."""
+    """One number of the table: the mean over the seeds."""
 
     mean: float
-    """Over the seeds."""
     spread: float | None = None
     """Largest minus smallest over the seeds; None for a single one."""
     paper: float | None = None
     difference: float | None = None
     """Ours minus the paper's."""
+
+    @classmethod
+    def of(cls, values: Sequence[float], paper: float | None) -> "Cell":
+        """From the values of all seeds."""
+        mean, spread = statistics.fmean(values), max(values) - min(values) if len(values) > 1 else None
+        return cls(mean, spread, paper, None if paper is None else mean - paper)
 
     def text(self, column: Column) -> str:
         """The number, its spread, and in brackets the paper's and the difference."""
@@ -56,7 +59,8 @@ class Entry:
     seeds: list[int]
     epochs: list[int]
     """Which epoch it is, for each seed."""
-    cells: Cells
+    cells: dict[str, dict[str, Cell]]
+    """By data set and column."""
     near_paper: bool | None
     """Whether accuracy and share satisfied are within tolerance of the paper's; None if it has no such row."""
 
@@ -70,19 +74,15 @@ class Comparison:
     """Options that all rows have in common."""
     rows: list[Entry]
     made_by: list[dict[str, Any]]
-    """Command, commit and versions of every row that went in."""
+    """Command, commit and versions of every row."""
 
     def at(self, epoch: str) -> list[Entry]:
         """The rows at one epoch."""
         return [entry for entry in self.rows if entry.epoch == epoch]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The table as plain values."""
-        return asdict(self)
-
     def write(self, out: Path) -> None:
         """Write ``table.json``, ``table.csv`` and ``table.md``."""
-        write_json(out / "table.json", {**self.to_dict(), "provenance": provenance()})
+        write_json(out / "table.json", {**asdict(self), "provenance": provenance()})
         numbers = [
             {
                 **{"row": entry.name, "epoch": entry.epoch, "seeds": len(entry.seeds), "split": split, "metric": name},
@@ -113,7 +113,11 @@ class Comparison:
             )
         for epoch in EPOCHS:
             for split in ("train", s.held_out):
-                parts += [f"## {split.capitalize()}, {epoch} epoch", self._grid(epoch, split)]
+                rows = [["Row", "Epoch", *(column.heading for column in COLUMNS)]]
+                for entry in self.at(epoch):
+                    numbers = (entry.cells[split][column.name].text(column) for column in COLUMNS)
+                    rows.append([entry.label, "/".join(map(str, entry.epochs)), *numbers])
+                parts += [f"## {split.capitalize()}, {epoch} epoch", markdown_table(rows)]
         in_paper = [entry for entry in self.at("selected") if entry.near_paper is not None]
         if in_paper:
             far = [entry.label for entry in in_paper if not entry.near_paper]
@@ -124,73 +128,63 @@ class Comparison:
             )
         return "\n\n".join(parts)
 
-    def _grid(self, epoch: str, split: str) -> str:
-        rows = [["Row", "Epoch", *(column.heading for column in COLUMNS)]]
-        for entry in self.at(epoch):
-            numbers = (entry.cells[split][column.name].text(column) for column in COLUMNS)
-            rows.append([entry.label, "/".join(map(str, entry.epochs)), *numbers])
-        return markdown_table(rows)
-
 
 def make_comparison(settings: StudySettings, found: Sequence[Result]) -> Comparison:
     """The table of all results of a run, seeds put together, in their order."""
     rows: dict[str, list[Result]] = {}
     for result in found:
         rows.setdefault(result.row.name, []).append(result)
-    labels = RowLabels(result.row for result in found)
-    entries = [
-        entry for epoch in EPOCHS for results in rows.values() for entry in _entries(results, epoch, settings, labels)
-    ]
+    labels, entries = RowLabels(result.row for result in found), []
+    for epoch in EPOCHS:
+        for results in rows.values():
+            row, label = results[0].row, labels.label(results[0].row)
+            if row.kind == "classification":
+                # The paper measures this row against a black image, which says nothing of the network: both are shown.
+                entries.append(_entry(results, epoch, settings, f"{label}{BLACK}", black=True))
+                entries.append(_entry(results, epoch, settings, f"{label}, its untrained decoder", compared=False))
+            else:
+                entries.append(_entry(results, epoch, settings, label))
     made_by = [{**result.provenance, "row": result.row.name} for result in found]
     return Comparison(settings, list(labels.shared), entries, made_by)
 
 
-def _entries(results: list[Result], epoch: str, settings: StudySettings, labels: RowLabels) -> list[Entry]:
-    """The lines of one row at one epoch."""
-    row, label, comparable = results[0].row, labels.label(results[0].row), settings.comparable
-    lines = [(row.name, label, False, comparable)]
-    if row.kind == "classification":
-        # The paper measures this row against a black image, which says nothing of the network: both are shown.
-        against = (f"{row.name}{BLACK}", f"{label}{BLACK}", True, comparable)
-        lines = [against, (row.name, f"{label}, its untrained decoder", False, False)]
-    seeds = [result.seed for result in results]
-    epochs = [int(result.epoch(epoch)["epoch"]) for result in results]
-    entries = []
-    for name, said, black, compared in lines:
-        cells = {}
-        for split in ("train", settings.held_out):
-            found = [{**each.numbers(split, epoch), **(each.black[split] if black else {})} for each in results]
-            cells[split] = _cells(found, TABLE_ONE.get(row.name, {}).get(split, {}) if compared else {})
-        entries.append(Entry(name, said, row.text, epoch, seeds, epochs, cells, _near(cells)))
-    return entries
-
-
-def _cells(found: list[dict[str, float]], published: Mapping[str, float]) -> dict[str, Cell]:
-    """Each column's cell from the numbers of all seeds."""
-    cells = {}
-    for name in (column.name for column in COLUMNS):
-        values = [numbers[name] for numbers in found]
-        mean, paper = statistics.fmean(values), published.get(name)
-        spread = max(values) - min(values) if len(values) > 1 else None
-        cells[name] = Cell(mean, spread, paper, None if paper is None else mean - paper)
-    return cells
-
-
-def _near(cells: Cells) -> bool | None:
-    found = [(half[name].difference, limit) for half in cells.values() for name, limit in TOLERANCES.items()]
-    if any(difference is None for difference, _ in found):
-        return None
-    return all(abs(difference or 0.0) <= limit for difference, limit in found)
+def _entry(
+    results: Sequence[Result],
+    epoch: str,
+    settings: StudySettings,
+    label: str,
+    *,
+    black: bool = False,
+    compared: bool = True,
+) -> Entry:
+    row, cells = results[0].row, {}
+    for split in ("train", settings.held_out):
+        paper = TABLE_ONE.get(row.name, {}).get(split, {}) if compared and settings.comparable else {}
+        found = [{**each.numbers(split, epoch), **(each.black[split] if black else {})} for each in results]
+        cells[split] = {
+            column.name: Cell.of([numbers[column.name] for numbers in found], paper.get(column.name))
+            for column in COLUMNS
+        }
+    off = [(half[name].difference, limit) for half in cells.values() for name, limit in TOLERANCES.items()]
+    near = all(difference is not None and abs(difference) <= limit for difference, limit in off)
+    return Entry(
+        name=row.name + (BLACK if black else ""),
+        label=label,
+        row=row.text,
+        epoch=epoch,
+        seeds=[result.seed for result in results],
+        epochs=[int(result.epoch(epoch)["epoch"]) for result in results],
+        cells=cells,
+        near_paper=None if any(difference is None for difference, _ in off) else near,
+    )
 
 
 def write_all(out: Path) -> tuple[Comparison, list[str]]:
-    """Write ``table.md``, ``table.csv``, ``table.json`` and ``figures/`` into the run's folder, from its rows' files.
+    """Write the table and the figures into the run's folder, from its rows' files.
 
-    Returns:
-        The table, and the names of figures that are not drawn since no row keeps what they show.
+    Returns the table, and the names of figures that are not drawn since no row keeps what they show.
     """
-    settings = read_settings(out)
-    found = read_results(out)
+    settings, found = read_settings(out), read_results(out)
     table = make_comparison(settings, found)
     table.write(out)
     return table, write_figures(out / "figures", settings, found)

@@ -152,11 +152,7 @@ class RowLabels:
 
 
 def parse_row(text: str) -> Row:
-    """Read a row, such as ``penalty:100:1.01`` or ``fixed:100``.
-
-    Raises:
-        ConfigurationError: the text is not in the grammar, which the message shows.
-    """
+    """Read a row, such as ``penalty:100:1.01`` or ``fixed:100``; an error shows the grammar."""
     try:
         return _parse(text.strip())
     except ConfigurationError as error:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +23,7 @@ from samplewise.problem import evaluation_mode
 from samplewise.report import Pictures, in_lines, to_tensorboard
 from samplewise.samples import mix
 from samplewise.storage import MODEL_FILE, Checkpoints, alone, distributed, load_state, provenance, save_state
-from samplewise.training import single_device
+from samplewise.training import Callback, single_device
 from studies.data import ImageData
 from studies.mnist.digit_network import CONSTRAINT, DigitNetwork, classify, study_problem
 from studies.mnist.results import FIT, RESULT, write_row
@@ -41,8 +38,7 @@ EXAMPLES_SHOWN = 10  # pictures of each kind that are kept
 Loaded = tuple[ImageData, "Fabric | None"]
 """What each process has: the data, and the devices to train on."""
 Watch = Callable[[dict["Job", int]], None]
-"""Called about every second with the epochs that each unfinished job has behind it."""
-
+"""Called with the epochs that each unfinished job has behind it, after an epoch or about every second."""
 POLL_SECONDS = 1.0
 
 
@@ -97,11 +93,11 @@ def run_row(
     fabric: Fabric | None = None,
     progress: bool | None = False,
     tensorboard: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """Train one row from its own copy of the warm start; go on where an earlier call was interrupted.
 
-    ``progress`` shows a bar, on a terminal only if None; ``tensorboard`` also writes event files, with pictures, below
-    ``fit``.
+    ``progress`` and ``callbacks`` are those of ``fit``; ``tensorboard`` also writes event files, with pictures.
     """
     if row.options.margin >= settings.theta:
         raise ConfigurationError(f"expected a margin below theta = {settings.theta:g}, got {row.options.margin:g}")
@@ -131,30 +127,29 @@ def run_row(
             checkpoint=folder / FIT,
             fabric=fabric,
             progress=progress,
-            callbacks=[Pictures(fabric, splits, partial(_pictures, settings.shape))],
+            callbacks=[Pictures(fabric, splits, partial(_pictures, settings.shape)), *callbacks],
         )
-        chosen, epoch, reason = solution.model, solution.selected.epoch, solution.selected.reason
+        epoch, reason, audits, black = solution.selected.epoch, solution.selected.reason, solution.audits, {}
         if row.kind == "classification":  # its decoder is untrained: the most feasible epoch would be one of chance
             epoch, reason = settings.epochs, "the last epoch: this row does not train the decoder"
-            state = Checkpoints(folder / FIT / "checkpoints").latest() or {}
-            chosen.load_state_dict(state["model"])
-        # Every process audits a part, so all of them must come here; only one writes.
-        audits = {name: audit(problem, chosen, images, batch_size=EVALUATION_BATCH) for name, images in splits.items()}
+            model.load_state_dict((Checkpoints(folder / FIT / "checkpoints").latest() or {})["model"])
+            # Every process audits a part, so all of them must come here; only one writes.
+            audits = {name: audit(problem, model, part, batch_size=EVALUATION_BATCH) for name, part in splits.items()}
+            black = {name: _black(images, settings.theta) for name, images in splits.items()}
         if distributed.rank() != 0:
             return
         errors = {name: found[CONSTRAINT].values for name, found in audits.items()}
-        save_state(folder / MODEL_FILE, {"model": dict(chosen.state_dict())})
+        save_state(folder / MODEL_FILE, {"model": dict(model.state_dict())})
         content = {
             "name": row.name,
             "row": row.text,
             "seed": seed,
             "samples": {name: len(images) for name, images in splits.items()},
             "selected": {"epoch": epoch, "reason": reason},
-            "black_image": {name: _black(images, settings.theta) for name, images in splits.items()},
-            "provenance": provenance(seed=seed, device=str(next(chosen.parameters()).device)),
+            "black_image": black,
+            "provenance": provenance(seed=seed, device=str(next(model.parameters()).device)),
         }
-        examples = _examples(chosen, splits, errors)
-        write_row(folder, content, theta=settings.theta, errors=errors, examples=examples)
+        write_row(folder, content, theta=settings.theta, errors=errors, examples=_examples(model, splits, errors))
 
 
 def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
@@ -209,6 +204,14 @@ class JobFailedError(SamplewiseError, RuntimeError):
     """Some rows did not come to their end; the others did."""
 
 
+class _EpochEnd(Callback):
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self.tell = tell
+
+    def on_epoch(self, row: Mapping[str, object]) -> None:
+        self.tell()
+
+
 def run_jobs(
     jobs: Sequence[Job],
     settings: StudySettings,
@@ -220,104 +223,62 @@ def run_jobs(
     watch: Watch | None = None,
     tensorboard: bool = False,
 ) -> None:
-    """Run the rows, each from its own copy of its seed's warm start, in this process or several side by side.
+    """Run the rows that are not complete, in this process or in several side by side.
 
-    A row that fails does not stop the others. Rows that are complete are left alone.
-
-    Args:
-        jobs: rows and seeds.
-        settings: of the study.
-        out: its folder.
-        load: called once in each process that trains; picklable where there are several.
-        processes: how many rows are trained at a time.
-        threads: of each process; PyTorch's choice if not given.
-        watch: called as the work goes.
-        tensorboard: whether event files are written too.
+    A row that fails does not stop the others. ``load`` is called once in each process that trains, so it must be
+    picklable where there are several; ``threads`` are those of each process, PyTorch's choice if None.
 
     Raises:
         JobFailedError: at least one row failed, after all the others were run.
     """
     todo = [job for job in jobs if not is_complete(out, job.row, job.seed)]
-    if not todo:
-        return
-    failures: dict[Job, Exception] = {}
-    with _polled(watch, todo, out, failures):
-        if min(processes, len(todo)) > 1:
-            _side_by_side(todo, settings, out, load, min(processes, len(todo)), threads, tensorboard, failures)
-        else:
-            loaded = load()
-            if threads is not None:
-                torch.set_num_threads(threads)
-            for job in todo:
-                try:
-                    _run(loaded, settings, job, out, tensorboard)
-                except Exception as error:  # whatever it is, the other rows are run
-                    failures[job] = error
-    if failures:
-        said = "; ".join(f"{job}: {_reason(error)}" for job, error in failures.items())
-        raise JobFailedError(f"{len(failures)} of {len(todo)} rows failed: {said}. Run again with --resume to go on")
+    failures: dict[Job, BaseException] = {}
 
-
-def _side_by_side(
-    todo: Sequence[Job],
-    settings: StudySettings,
-    out: Path,
-    load: Callable[[], Loaded],
-    processes: int,
-    threads: int | None,
-    tensorboard: bool,
-    failures: dict[Job, Exception],
-) -> None:
-    """Run the rows in processes of their own, and add those that fail to ``failures``."""
-    try:
-        # Rows are safe to end at any moment, so an interrupt need not wait for them.
-        with side_by_side(processes, load, threads=threads, end_at_once=True) as pool:
-            # Warm starts first: two rows of one seed must not make the same one at the same time.
-            for warm in [pool.submit(_warm, settings, seed, out) for seed in {job.seed: None for job in todo}]:
-                warm.result()
-            running = {pool.submit(_run, settings, job, out, tensorboard): job for job in todo}
-            while running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    job, error = running.pop(future), future.exception()
-                    if isinstance(error, BrokenProcessPool):
-                        raise error
-                    if isinstance(error, Exception):
-                        failures[job] = error
-    except BrokenProcessPool as error:
-        complete = sum(is_complete(out, job.row, job.seed) for job in todo)
-        raise JobFailedError(
-            f"{LOST}, when {complete} of {len(todo)} rows were complete. Run again with --resume and fewer --jobs"
-        ) from error
-
-
-@contextmanager
-def _polled(watch: Watch | None, todo: Sequence[Job], out: Path, failures: dict[Job, Exception]) -> Iterator[None]:
-    """Call ``watch`` about every second while the work inside goes, and once at its end."""
-    if watch is None:
-        yield
-        return
-
-    def unfinished() -> dict[Job, int]:
+    def tell() -> None:
         left = [job for job in todo if job not in failures and not is_complete(out, job.row, job.seed)]
-        return {job: _epochs_done(out, job) for job in left}
+        if watch is not None:
+            watch({job: _epochs_done(out, job) for job in left})
 
-    ended = threading.Event()
-
-    def poll() -> None:
-        if hasattr(signal, "pthread_sigmask"):  # an interrupt is for the first thread, which may hold it back
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        while not ended.wait(POLL_SECONDS):
-            watch(unfinished())
-
-    thread = threading.Thread(target=poll, name="progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    watch(unfinished())
+    if min(processes, len(todo)) > 1:
+        # Rows can be ended at any moment, so an interrupt need not wait for them.
+        with side_by_side(min(processes, len(todo)), load, threads=threads, end_at_once=True) as pool:
+            try:
+                # Warm starts first: two rows of one seed must not make the same one at the same time.
+                for warm in [pool.submit(_warm, settings, seed, out) for seed in {job.seed: None for job in todo}]:
+                    warm.result()
+                running = {pool.submit(_run, settings, job, out, tensorboard): job for job in todo}
+                while running:
+                    done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        job, error = running.pop(future), future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            raise error
+                        if error is not None:
+                            failures[job] = error
+                    tell()
+            except BrokenProcessPool as error:
+                complete = sum(is_complete(out, job.row, job.seed) for job in todo)
+                raise JobFailedError(
+                    f"{LOST}, when {complete} of {len(todo)} rows were complete. Run again with --resume and fewer "
+                    "--jobs"
+                ) from error
+    elif todo:
+        data, fabric = load()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        run = partial(run_row, fabric=fabric, tensorboard=tensorboard, callbacks=[_EpochEnd(tell)])
+        for job in todo:
+            try:
+                run(settings, data, job.row, job.seed, out)
+            except Exception as error:  # whatever it is, the other rows are run
+                failures[job] = error
+            tell()
+    if failures:
+        reasons = {
+            job: str(each) if isinstance(each, SamplewiseError) else repr(each) for job, each in failures.items()
+        }
+        said = "; ".join(f"{job}: {reason}" for job, reason in reasons.items())
+        raise JobFailedError(f"{len(failures)} of {len(todo)} rows failed: {said}. Run again with --resume to go on")
 
 
 def _epochs_done(out: Path, job: Job) -> int:
@@ -326,10 +287,6 @@ def _epochs_done(out: Path, job: Job) -> int:
             return sum(1 for _ in file)
     except OSError:
         return 0
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, SamplewiseError) else repr(error)
 
 
 def _warm(loaded: Loaded, settings: StudySettings, seed: int, out: Path) -> None:

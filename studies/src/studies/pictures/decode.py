@@ -17,20 +17,11 @@ BILINEAR = Image.Resampling.BILINEAR  # in Pillow with antialiasing, as the pape
 
 
 def decode(path: Path, size: int) -> tuple[NDArray[np.uint8], str]:
-    """Read, turn grey and resize; the whole picture is kept, so another aspect ratio is squeezed.
+    """Read, turn grey and resize to ``(size, size)``; the whole picture is kept, so another aspect ratio is squeezed.
 
     DICOM is shown as a viewer shows it: by its display window or, without one, the range of values in use. Other files
-    of 16 bits keep their whole range.
-
-    Args:
-        path: a file of any format of :mod:`floormark.imageio`.
-        size: height and width of the result.
-
-    Returns:
-        Pixels of shape ``(size, size)``, and what the file holds: L, LA, RGB, RGBA, or its bits if more than 8.
-
-    Raises:
-        DataError: the file cannot be decoded, whole and as what it says it is; the message is the reason alone.
+    of 16 bits keep their whole range. Beside the pixels stands what the file holds: L, LA, RGB, RGBA, or its bits if
+    more than 8. The message of a ``DataError`` is the reason alone, without the path.
     """
     try:
         image = read(path)

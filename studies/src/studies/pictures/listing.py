@@ -73,9 +73,7 @@ class Listing:
 
     @cached_property
     def contents(self) -> tuple[str, ...]:
-        """A hash of the bytes of each file, read once: neither the length nor the time of a file that was edited must
-        tell. 0.7 s for 7,299 X-rays of 128 x 128 pixels.
-        """
+        """A hash of the bytes of each file, since a file may be edited without a change of length or time."""
         with ThreadPoolExecutor(cores(), thread_name_prefix="hash") as pool:
             return tuple(pool.map(_content, self.pictures))
 
@@ -98,9 +96,6 @@ def find(root: Path | str, *, labels: bool | None = None) -> Listing:
     Args:
         root: any folder of pictures. Names that begin with a dot are passed over.
         labels: whether the CSV is needed; if not given, it is used where there is one and the names are official.
-
-    Raises:
-        DataError: no such folder, no pictures, no CSV though labels are needed, or one name in two folders.
     """
     root = Path(root)
     if not root.is_dir():

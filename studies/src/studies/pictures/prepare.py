@@ -58,10 +58,6 @@ def prepare(
         workers: threads that decode, one for each core if not given.
         resume: open a finished store of the same pictures, size and split if it is there.
         watch: called as the work goes.
-
-    Raises:
-        DataError: there are no pictures, or too many that cannot be decoded.
-        CheckpointError: ``out`` holds something else.
     """
     if size < 1 or (workers is not None and workers < 1):
         raise ConfigurationError(f"expected size and workers of 1 or more, got size {size} and workers {workers}")

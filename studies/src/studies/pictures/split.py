@@ -22,20 +22,13 @@ HELD_OUT_FRACTION = 0.15
 
 @dataclass(frozen=True)
 class Split:
-    """The names of the pictures in each part, sorted.
+    """The names of the pictures in each part, sorted."""
 
-    Args:
-        train: names of the training part.
-        validation: names of the part that settings are chosen on.
-        test: names of the part that is looked at last.
-        rule: how it was made: ``patients`` drawn by the seed, or the ``official`` test list.
-        seed: that patients were drawn by.
-    """
-
-    train: tuple[str, ...]
-    validation: tuple[str, ...]
-    test: tuple[str, ...]
+    train: Names
+    validation: Names
+    test: Names
     rule: Rule
+    """How it was made: patients drawn by the seed, or the official test list."""
     seed: int
 
     @property
@@ -87,7 +80,7 @@ class Split:
         validated = _shuffled(others, seed)[: _count(HELD_OUT_FRACTION / (1 - HELD_OUT_FRACTION), len(others), 1)]
         return cls(*_divide(names, patients, validation=validated, test=tested), "official", seed)
 
-    def part(self, part: Part) -> tuple[str, ...]:
+    def part(self, part: str) -> tuple[str, ...]:
         """The names in one part."""
         names: tuple[str, ...] = getattr(self, part)
         return names
@@ -98,11 +91,7 @@ class Split:
 
     @classmethod
     def read(cls, path: Path | str, names: Sequence[str], patients: Sequence[str]) -> Self:
-        """Read what :meth:`write` wrote, and check it against the pictures it is for.
-
-        Raises:
-            CheckpointError: not such a file, or not of these pictures, or a patient is on two sides.
-        """
+        """Read what :meth:`write` wrote, and check that it is of these pictures, with no patient on two sides."""
         path = Path(path)
         stored = read_json(path, "a split", format=FORMAT)
         with decoding(path, "a split"):

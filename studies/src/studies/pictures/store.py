@@ -3,7 +3,7 @@
 import hashlib
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,8 @@ from torch.utils.data import Dataset
 
 from samplewise.errors import CheckpointError, DataError
 from samplewise.storage import decoding, from_plain, read_json, write_json
-from studies.pictures.listing import PATHOLOGIES, some
-from studies.pictures.split import PARTS, Part, Split
+from studies.pictures.listing import PATHOLOGIES
+from studies.pictures.split import Split
 
 FORMAT = "samplewise-pictures-2"
 INDEX, IMAGES, SPLIT = "index.json", "images.u8", "split.json"
@@ -60,12 +60,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path | str) -> Self:
-        """Open the store in ``folder``.
-
-        Raises:
-            DataError: there is none.
-            CheckpointError: it is unfinished, torn, damaged or foreign.
-        """
+        """Open the store in ``folder``, or say that there is none, or that it is unfinished, damaged or foreign."""
         folder = Path(folder)
         path = folder / INDEX
         if not path.exists():
@@ -111,11 +106,6 @@ class Store:
         return np.array([[name in names for name in PATHOLOGIES] for names in self.findings], np.uint8)
 
     @cached_property
-    def rows(self) -> Mapping[str, int]:
-        """The row of each name."""
-        return {name: row for row, name in enumerate(self.names)}
-
-    @cached_property
     def split(self) -> Split:
         """The split that was made with the store."""
         path = self.folder / SPLIT
@@ -123,36 +113,18 @@ class Store:
             raise DataError(f"{self.folder}: has no split, since it needs different pictures of 3 patients or more")
         return Split.read(path, self.names, self.patients)
 
-    def select(self, which: Part | Iterable[str] | None = None) -> "PictureData":
-        """A part of the pictures as a data set.
-
-        Args:
-            which: ``train``, ``validation`` or ``test`` of the store's own split; names, such as a part of another
-                split; or None for all.
-        """
-        if which is None:
-            return PictureData(self, range(len(self)))
-        if isinstance(which, str):
-            if which not in PARTS:
-                raise DataError(f"expected one of {', '.join(PARTS)} or a sequence of names, got {which!r}")
-            which = self.split.part(which)
-        names = list(which)
-        if unknown := [name for name in names if name not in self.rows]:
-            raise DataError(f"{self.folder}: holds no {some(unknown)} ({len(unknown):,} of {len(names):,} names)")
-        if len(set(names)) < len(names) or not names:
-            raise DataError(f"expected names, each once; got {len(names):,}, of which {len(set(names)):,} differ")
-        return PictureData(self, [self.rows[name] for name in names])
+    def select(self, part: str | None = None) -> "PictureData":
+        """The pictures of one part of the store's split, or all, as a data set."""
+        names = self.names if part is None else self.split.part(part)
+        rows = {name: row for row, name in enumerate(self.names)}
+        return PictureData(self, [rows[name] for name in names])
 
 
 class PictureData(Dataset[tuple[Tensor, Tensor]]):
-    """Pictures of a store as batches; satisfies :class:`samplewise.samples.BatchedDataset`.
+    """The pictures ``rows`` of a store as batches; satisfies :class:`samplewise.samples.BatchedDataset`.
 
     A sample is ``(image, number)``: float32 in [0, 1] of shape ``(1, H, W)``, and the picture's row in the store, which
     stays the same in every part and every run.
-
-    Args:
-        store: where the pixels are.
-        rows: which of them, in this order.
     """
 
     def __init__(self, store: Store, rows: Sequence[int]) -> None:
@@ -181,20 +153,23 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
         chosen = len(self) if count is None else min(count, len(self))
         return torch.arange(chosen) * len(self) // max(1, chosen)
 
+    def _column(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(values[row] for row in self.rows.tolist())
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of these pictures."""
-        return tuple(self.store.names[row] for row in self.rows.tolist())
+        return self._column(self.store.names)
 
     @property
     def patients(self) -> tuple[str, ...]:
         """Whose each of these pictures is."""
-        return tuple(self.store.patients[row] for row in self.rows.tolist())
+        return self._column(self.store.patients)
 
     @property
     def contents(self) -> tuple[str, ...]:
         """:func:`content_of` each of these pictures."""
-        return tuple(self.store.contents[row] for row in self.rows.tolist())
+        return self._column(self.store.contents)
 
     @property
     def labels(self) -> NDArray[np.uint8] | None:

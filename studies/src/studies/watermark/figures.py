@@ -23,9 +23,10 @@ from samplewise.report import (
     styled,
 )
 from samplewise.training import History
-from studies.watermark.evaluation.measure import Column, Measured, Pixels
+from studies.watermark.evaluation.measure import Column
 from studies.watermark.evaluation.output import RunEvaluation, re_embed
 from studies.watermark.noise import parse_attack
+from studies.watermark.operators import Pixels
 from studies.watermark.pipeline import CONSTRAINT
 from studies.watermark.recipe import Recipe
 from studies.watermark.training import Run
@@ -53,7 +54,6 @@ CURVE_PANELS = {
 """Columns of the history that there are for the training and the validation pictures."""
 PART_LINES: dict[str, Line] = {"train": (0, (4, 1.5)), "validation": "-"}
 TAU = f"tau/{CONSTRAINT}"
-DASH_LENGTH = 4  # line widths
 COMPARED_RUNS = 4  # runs whose pictures fit beside each other
 LONGEST_NAME = 28  # characters of a name that fit beside a picture
 
@@ -65,8 +65,6 @@ def write_figures(folder: Path, evaluations: Sequence[RunEvaluation], *, paper: 
         paths = draw_psnr(folder, evaluations) + draw_bit_errors(folder, evaluations, paper=paper)
         paths += draw_curves(folder, [one.run for one in evaluations])
         paths += draw_attacks(folder, evaluations) + draw_lengths(folder, evaluations)
-        for one in evaluations:
-            paths += draw_pictures(folder, one)
         paths += draw_comparison(folder, evaluations)
     return paths
 
@@ -155,12 +153,7 @@ def draw_bit_errors(folder: Path, evaluations: Sequence[RunEvaluation], *, paper
 def _box(panel: Axes, errors: Column, x: float, kind: str) -> None:
     drawn = panel.boxplot([errors], positions=[x], widths=0.2, showfliers=len(errors) > POINTS_UP_TO, patch_artist=True)
     for patch in drawn["boxes"]:
-        patch.set(
-            facecolor=KIND_COLOURS[kind],
-            alpha=0.45,
-            edgecolor=COLOURS["classification"],
-            linewidth=0.8,
-        )
+        patch.set(facecolor=KIND_COLOURS[kind], alpha=0.45, edgecolor=COLOURS["classification"], linewidth=0.8)
     for line in (*drawn["whiskers"], *drawn["caps"]):
         line.set(color=COLOURS["classification"], linewidth=0.8)
     for line in drawn["medians"]:
@@ -263,7 +256,10 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
         panel.set_title(title, loc="left")
     panels[2].set_ylim(-0.03, 1.03)
     tau = panels[3]
-    _taus(tau, [(rows, colour) for _, rows, colour in histories])
+    for place, (_, rows, colour) in enumerate(histories):
+        taken = [row for row in rows if row.get(TAU)]  # where there is a penalty
+        width = 1.2 + 1.6 * (len(histories) - 1 - place)  # wider below, so that equal schedules are all seen
+        tau.plot([row["epoch"] for row in taken], [row[TAU] for row in taken], ".-", color=colour, linewidth=width)
     tau.set_title("(d) tau", loc="left")
     if tau.lines:
         tau.set_yscale("log")
@@ -279,61 +275,12 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
     return save(figure, folder, "curves")
 
 
-def _taus(panel: Axes, histories: Sequence[tuple[list[Row], str]]) -> None:
-    """Each run's tau where there is a penalty; runs with the same schedule take turns along one line."""
-    schedules: dict[tuple[float | None, ...], list[tuple[list[Row], str]]] = {}
-    for rows, colour in histories:
-        schedules.setdefault(tuple(row.get(TAU) for row in rows), []).append((rows, colour))
-    for shared in schedules.values():
-        for turn, (rows, colour) in enumerate(shared):
-            line: Line = (
-                (DASH_LENGTH * turn, (DASH_LENGTH, DASH_LENGTH * (len(shared) - 1))) if len(shared) > 1 else "-"
-            )
-            _curve(panel, [row for row in rows if row.get(TAU)], TAU, colour, line)
-
-
 def _curve(panel: Axes, rows: list[Row], column: str, colour: str, line: Line, label: str | None = None) -> None:
     curve(panel, [row["epoch"] for row in rows], [row.get(column) for row in rows], colour, line, label)
 
 
-def chosen_images(measured: Measured) -> dict[int, str]:
-    """Which images to show, by their place, and why: the worst ones, a typical one and the best."""
-    error, psnr = measured.columns["grey/bit_error"], measured.columns["grey/psnr"]
-    order = np.argsort(psnr, kind="stable").tolist()
-    chosen: dict[int, str] = {order[0]: "lowest PSNR"}
-    if error.max() > 0:
-        chosen.setdefault(int(error.argmax()), "most bit errors")
-    chosen.setdefault(order[len(order) // 2], "median PSNR")
-    chosen.setdefault(order[-1], "highest PSNR")
-    return chosen
-
-
-def draw_pictures(folder: Path, one: RunEvaluation) -> list[Path]:
-    """A few images of a run, with one scale for all differences."""
-    from matplotlib.ticker import MaxNLocator
-
-    chosen = chosen_images(one.measured)
-    covers, marked = re_embed(one, list(chosen))
-    differences = _differences(covers, marked)
-    figure, panels = new_figure(len(chosen), 3, width=6.6, height=0.5 + 1.75 * len(chosen))
-    for row, (place, why) in enumerate(chosen.items()):
-        left, middle, right = panels[3 * row : 3 * row + 3]
-        _show(left, covers[row])
-        _show(middle, marked[row])
-        heat = _show(right, differences[row], highest=int(differences.max()))
-        left.set_ylabel(f"{why}\n{_short(one.measured.names[place])}\n{_found(one, place)}", fontsize=7)
-    for panel, title in zip(panels, ("original", "watermarked", "difference"), strict=False):
-        panel.set_title(title)
-    bar = figure.colorbar(heat, ax=panels[2::3], shrink=0.8, label="|difference| in grey levels (of 255)")
-    bar.outline.set_visible(False)
-    bar.locator = MaxNLocator(nbins=6, integer=True)
-    bar.update_ticks()
-    figure.suptitle(f"{one.run.label}, as 8-bit grey files", fontsize=9)
-    return save(figure, folder, f"pictures-{one.run.name}")
-
-
 def draw_comparison(folder: Path, evaluations: Sequence[RunEvaluation]) -> list[Path]:
-    """One image by all runs that were evaluations on it: the one with the lowest PSNR of the first run.
+    """One image by all runs that were evaluated on it: the one with the lowest PSNR of the first run.
 
     Each difference has a scale of its own, which is stated: networks may differ a hundredfold.
     """
@@ -380,8 +327,6 @@ def _show(panel: Axes, pixels: Pixels, *, highest: int | None = None) -> AxesIma
     """An image ``(H, W)`` in grey, or with ``highest`` a difference as heat."""
     colours, top = ("gray", 255) if highest is None else ("inferno", max(1, highest))
     panel.grid(visible=False)
-    panel.set_xticks([])
-    panel.set_yticks([])
-    for spine in panel.spines.values():
-        spine.set_visible(False)
+    panel.set(xticks=[], yticks=[])
+    panel.spines[:].set_visible(False)
     return panel.imshow(pixels, cmap=colours, vmin=0, vmax=top, interpolation="nearest")

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
-from studies.watermark.conversion import Pixels
-from studies.watermark.operators import OPERATORS, Limits, Step, shortest
+from studies.watermark.operators import OPERATORS, Limits, Pixels, Step, shortest
 
 WEIGHTS = Limits(0.001, 1000)
 NUMBER = r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"  # leaves both dots of 0..1 alone
@@ -92,10 +91,8 @@ def parse_noise(spec: str) -> Noise:
     """Read noise from a spec such as ``"2*jpeg(50..95), crop_zero_fill(0.7..1) + blur(0..1), identity"``.
 
     The entries between the commas are alternatives, drawn by their weights (1 where none is given); ``+`` applies one
-    after the other. A range is drawn from uniformly, anew for each image (resize_back: for each batch).
-
-    Raises:
-        ConfigurationError: the spec does not follow the grammar; the message says where and shows it.
+    after the other. A range is drawn from uniformly, anew for each image (resize_back: for each batch). A
+    ``ConfigurationError`` says where a spec does not follow the grammar, and shows it.
 
     Example:
         >>> noise = parse_noise("dropout(.3),2 * identity")
@@ -109,9 +106,6 @@ def parse_noise(spec: str) -> Noise:
 
 def parse_attack(spec: str) -> Chain:
     """Read one attack, such as ``"jpeg(75)"`` or ``"crop(0.9) + jpeg(90)"``: noise without ranges and weights.
-
-    Raises:
-        ConfigurationError: the spec does not follow the grammar, or holds several attacks.
 
     Example:
         >>> image = np.full((16, 16), 200, dtype=np.uint8)

@@ -1,30 +1,58 @@
-"""What happens to images: each operator with its limits, its form for training and what a real tool does.
+"""Images as files hold them, and what happens to them: each operator with its limits, a real tool, a form for training.
 
-A new one takes its functions and a line in :data:`OPERATORS`; the language, training and attacks know it by that.
+A new operator takes its functions, an entry in :data:`OPERATORS` and a line in its docstring, all in this module.
 """
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image, ImageEnhance, ImageFilter
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
+from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional
 
 from samplewise.errors import ConfigurationError
-from studies.watermark import geometric_ops, intensity_ops
-from studies.watermark.conversion import Attack, Pixels, as_images, as_pixels, by_pillow, stored_as
 
+Pixels: TypeAlias = NDArray[np.uint8]
+"""One stored image, ``(H, W)`` or ``(H, W, 3)``, or a batch of them."""
+Attack: TypeAlias = Callable[[Pixels, float, np.random.Generator, Pixels | None], Pixels]
+"""A real tool: from an image, the strength, the random generator and the cover, if there is one, to an image."""
 Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]
 """From images ``(B, C, H, W)`` in [0, 1], their covers and the step to images, which may leave [0, 1]."""
-
-NARROWEST_BLUR = 1e-3  # pixels: the narrowest Gaussian, which kornia's kernel cannot tell from no blur
+FileKind = Literal["grey", "rgb"]
+LEVELS = 255  # steps between black and white
+BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+NARROWEST_BLUR = 1e-3  # pixels: kornia's kernel cannot tell a narrower Gaussian from no blur
 BLUR_RADIUS = 4.0  # standard deviations
+TECHNICIAN_LABEL = "PORTABLE  AP"
+JITTER = np.array([1.0, 1.0, math.radians(0.25), 0.004])
+"""The most that a jitter of one pixel does: pixels across and down, radians, and what is added to the scale."""
+SCREEN_PART, SCREEN_ZOOM, SCREEN_BORDER = 0.8, (0.5, 0.9), 0.05
+"""Of a screenshot: the part of the area that it shows, the scales, and the viewer around it by the shorter side."""
+
+
+def as_pixels(images: Tensor, kind: FileKind) -> Pixels:
+    """What a file holds of images ``(B, C, H, W)``: clamped and rounded to 8 bits; grey is the channels' mean."""
+    if kind == "grey":
+        images = images.mean(1, keepdim=True)
+    levels = (images.clamp(0.0, 1.0) * LEVELS).round().to(torch.uint8)
+    pixels: Pixels = levels.permute(0, 2, 3, 1).cpu().numpy()
+    return pixels[..., 0] if kind == "grey" else np.ascontiguousarray(pixels)
+
+
+def as_images(pixels: Pixels, *, channels: int, device: torch.device | None = None) -> Tensor:
+    """Pixels read from files as a network takes them: in [0, 1], ``(B, C, H, W)``, grey ones repeated."""
+    images = torch.from_numpy(pixels).to(device)
+    images = images.unsqueeze(1) if pixels.ndim == 3 else images.permute(0, 3, 1, 2)
+    return images.float().div_(LEVELS).expand(-1, channels, -1, -1)
 
 
 class Limits(NamedTuple):
@@ -56,7 +84,7 @@ class Operator:
     """Of its strength; None if it has none."""
     attack: Attack
     train: Differentiable | None = None
-    """None: no such form is known, so it cannot be trained for."""
+    """None if it cannot be trained for."""
     geometric: bool = False
     """Whether size, orientation or place change, by more than a network can bear without registration."""
 
@@ -76,10 +104,7 @@ class Step:
         return f"{self.name}({low if low == high else f'{low}..{high}'})"
 
     def draw(self, count: int) -> Tensor:
-        """Strengths within the range, ``(count,)``, in double precision.
-
-        On the CPU, so that no accelerator is stalled and every device sees the same ones.
-        """
+        """Strengths within the range, ``(count,)`` float64, drawn on the CPU so that every device sees the same."""
         if self.low == self.high:
             return torch.full((count,), self.low, dtype=torch.float64)
         return self.low + (self.high - self.low) * torch.rand(count, dtype=torch.float64)
@@ -89,21 +114,52 @@ class Step:
         return self.draw(len(images)).to(images).view(-1, 1, 1, 1)
 
 
-def _straight_through(tool: Attack) -> Differentiable:
-    """What a real tool makes of each image, differentiated as the identity (a straight-through estimator).
+def _by_pillow(change: Callable[[Image.Image, float], Image.Image]) -> Attack:
+    """An attack from what Pillow does to one of its images."""
+    return lambda image, strength, *_: np.asarray(change(Image.fromarray(image), strength))
+
+
+def _enhanced(kind: Callable[[Image.Image], Any]) -> Attack:
+    return _by_pillow(lambda picture, factor: kind(picture).enhance(factor))
+
+
+def _by_curve(curve: Callable[[NDArray[np.float64], float], NDArray[np.float64]]) -> Attack:
+    """An attack from a curve that takes grey values in [0, 1] to others, which are clipped and rounded."""
+
+    def attack(image: Pixels, strength: float, *_: object) -> Pixels:
+        levels = np.rint(255.0 * curve(np.arange(256) / 255.0, strength).clip(0.0, 1.0))
+        return levels.astype(np.uint8)[image]
+
+    return attack
+
+
+def _stored_as(format: str) -> Attack:
+    """A file of that format, written with a quality and read."""
+
+    def through_a_file(picture: Image.Image, quality: float) -> Image.Image:
+        file = io.BytesIO()
+        picture.save(file, format, quality=int(quality))
+        return Image.open(file).convert(picture.mode)
+
+    return _by_pillow(through_a_file)
+
+
+def _compressed(format: str) -> Operator:
+    """A file format with loss. In training it is differentiated as the identity (a straight-through estimator).
 
     A smooth imitation of a file lets through a trace of what the file loses, and a network learns to read that.
     """
+    tool = _stored_as(format)
 
-    def through(images: Tensor, cover: Tensor, step: Step) -> Tensor:
+    def train(images: Tensor, cover: Tensor, step: Step) -> Tensor:
         strengths = step.draw(len(images)).round().tolist()
-        rng = np.random.default_rng(0)  # a file is not a matter of chance
+        rng = np.random.default_rng(0)  # not used: a file is not random
         pixels = as_pixels(images.detach(), "grey" if images.shape[1] == 1 else "rgb")
         files = [tool(each, strength, rng, None) for each, strength in zip(pixels, strengths, strict=True)]
         found = as_images(np.stack(files), channels=images.shape[1], device=images.device).to(images)
         return images + (found - images).detach()
 
-    return through
+    return Operator(Limits(1, 100, whole=True), tool, train)
 
 
 def _resize_back(images: Tensor, cover: Tensor, step: Step) -> Tensor:
@@ -117,10 +173,9 @@ def _resize_back(images: Tensor, cover: Tensor, step: Step) -> Tensor:
 
 
 def _resize_back_pixels(picture: Image.Image, scale: float) -> Image.Image:
-    bilinear = Image.Resampling.BILINEAR
     width, height = picture.size
-    scaled = picture.resize((max(1, round(width * scale)), max(1, round(height * scale))), bilinear)
-    return scaled.resize((width, height), bilinear)
+    scaled = picture.resize((max(1, round(width * scale)), max(1, round(height * scale))), BILINEAR)
+    return scaled.resize((width, height), BILINEAR)
 
 
 def _crop_zero_fill(images: Tensor, cover: Tensor, step: Step) -> Tensor:
@@ -138,11 +193,15 @@ def _kept(side: int, shares: Tensor) -> Tensor:
     return (places >= starts[:, None]) & (places < (starts + lengths)[:, None])
 
 
-def _crop_zero_fill_pixels(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+def _window_of(image: Pixels, share: float, rng: np.random.Generator) -> tuple[slice, slice]:
+    """A rectangle with that share of both sides, anywhere in the image."""
     height, width = (max(1, round(side * share)) for side in image.shape[:2])
     top, left = rng.integers(image.shape[0] - height + 1), rng.integers(image.shape[1] - width + 1)
-    window = np.s_[top : top + height, left : left + width]
-    kept = np.zeros_like(image)
+    return np.s_[top : top + height, left : left + width]
+
+
+def _crop_zero_fill_pixels(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    window, kept = _window_of(image, share, rng), np.zeros_like(image)
     kept[window] = image[window]
     return kept
 
@@ -171,10 +230,10 @@ def _gaussian_pixels(image: Pixels, sigma: float, rng: np.random.Generator, cove
 
 def _blur(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     """By kornia, the border extended, with a standard deviation for each image."""
-    sigmas = step.draw(len(images)).clamp_min(NARROWEST_BLUR).to(images)[:, None].expand(-1, 2)
-    size = 2 * math.ceil(BLUR_RADIUS * step.high) + 1
     from kornia.filters import gaussian_blur2d  # takes seconds
 
+    sigmas = step.draw(len(images)).clamp_min(NARROWEST_BLUR).to(images)[:, None].expand(-1, 2)
+    size = 2 * math.ceil(BLUR_RADIUS * step.high) + 1
     blurred: Tensor = gaussian_blur2d(images, size, sigmas, border_type="replicate")
     return blurred
 
@@ -186,46 +245,128 @@ def _contrast(images: Tensor, cover: Tensor, step: Step) -> Tensor:
     return adjusted
 
 
-def _enhance(kind: Callable[[Image.Image], Any]) -> Attack:
-    return by_pillow(lambda picture, factor: kind(picture).enhance(factor))
+def _gamma(images: Tensor, cover: Tensor, step: Step) -> Tensor:
+    """A power for each image; linear up to the first level, where the slope of small powers would have no bound."""
+    power, first = step.each(images), 1.0 / LEVELS
+    return torch.where(images < first, images * first ** (power - 1.0), images.clamp_min(first) ** power)
+
+
+def _jitter(images: Tensor, cover: Tensor, step: Step) -> Tensor:
+    """The error of a registration: a small shift, angle and scale for each image, drawn on the CPU as strengths are."""
+    drawn = (2.0 * torch.rand(len(images), 4, dtype=torch.float64) - 1.0) * step.draw(len(images))[:, None]
+    return shifted(images, *(drawn * torch.from_numpy(JITTER)).unbind(1))
+
+
+def shifted(images: Tensor, across: Tensor, down: Tensor, angle: Tensor, growth: Tensor) -> Tensor:
+    """Shift, rotate and scale each image by its own ``(B,)`` amounts; bilinear, the edge goes on beyond the edge."""
+    height, width = images.shape[2:]
+    cosine, sine = (1.0 + growth) * angle.cos(), (1.0 + growth) * angle.sin()
+    # Torch's grids go from -1 to 1 along either side, whatever its length.
+    first = torch.stack([cosine, -sine * height / width, 2.0 * across / width], dim=1)
+    second = torch.stack([sine * width / height, cosine, 2.0 * down / height], dim=1)
+    matrices = torch.stack([first, second], dim=1).to(images)
+    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _jitter_pixels(image: Pixels, pixels: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    return shifted_pixels(image, *(rng.uniform(-1.0, 1.0, 4) * pixels * JITTER))
+
+
+def shifted_pixels(image: Pixels, across: float, down: float, angle: float, growth: float) -> Pixels:
+    """As :func:`shifted`, by SciPy."""
+    cosine, sine = (1.0 + growth) * math.cos(angle), (1.0 + growth) * math.sin(angle)
+    matrix = np.array([[cosine, sine], [-sine, cosine]])
+    middle = (np.array(image.shape[:2]) - 1.0) / 2.0
+    offset = middle + np.array([down, across]) - matrix @ middle
+    channels = [
+        ndimage.affine_transform(channel, matrix, offset, order=1, mode="nearest", output=np.float64)
+        for channel in np.atleast_3d(image).transpose(2, 0, 1)
+    ]
+    moved: Pixels = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
+    return moved.reshape(image.shape)
+
+
+def _median(image: Pixels, size: float, *_: object) -> Pixels:
+    return np.asarray(ndimage.median_filter(image, (int(size), int(size), 1)[: image.ndim], mode="nearest"))
+
+
+def _text(image: Pixels, strength: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """In white, anywhere, as high as a fifteenth of the image."""
+    picture = Image.fromarray(image)
+    place = rng.random() * image.shape[1] / 2, rng.random() * image.shape[0] * 0.9
+    white = 255 if image.ndim == 2 else (255, 255, 255)
+    ImageDraw.Draw(picture).text(place, TECHNICIAN_LABEL, fill=white, font_size=max(1, image.shape[0] // 15))
+    return np.asarray(picture)
+
+
+_resize = _by_pillow(lambda image, factor: image.resize([max(1, round(side * factor)) for side in image.size], BICUBIC))
+
+
+def _crop(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
+    return image[_window_of(image, math.sqrt(share), rng)]
+
+
+def _trim(image: Pixels, pixels: float, *_: object) -> Pixels:
+    return image[min(int(pixels), image.shape[0] - 1) :, min(int(pixels), image.shape[1] - 1) :]
+
+
+def _border(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None = None) -> Pixels:
+    width = round(share * min(image.shape[:2]))
+    around = ((width, width), (width, width), (0, 0))[: image.ndim]
+    return np.pad(image, around, constant_values=rng.integers(256, dtype=np.uint8))
+
+
+def _screenshot(image: Pixels, quality: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """A part of the image at the viewer's zoom with some of the viewer around it, kept as JPEG."""
+    shown = _resize(_crop(image, SCREEN_PART, rng), rng.uniform(*SCREEN_ZOOM), rng, None)
+    return _stored_as("JPEG")(_border(shown, SCREEN_BORDER, rng), quality, rng, None)
 
 
 OPERATORS: dict[str, Operator] = {
     "identity": Operator(None, lambda image, *_: image, lambda images, *_: images),
-    "jpeg": Operator(Limits(1, 100, whole=True), stored_as("JPEG"), _straight_through(stored_as("JPEG"))),
-    "webp": Operator(Limits(1, 100, whole=True), stored_as("WEBP"), _straight_through(stored_as("WEBP"))),
-    "resize_back": Operator(Limits(0.05, 4), by_pillow(_resize_back_pixels), _resize_back),
+    "jpeg": _compressed("JPEG"),
+    "webp": _compressed("WEBP"),
+    "resize_back": Operator(Limits(0.05, 4), _by_pillow(_resize_back_pixels), _resize_back),
     "crop_zero_fill": Operator(Limits(0.05, 1), _crop_zero_fill_pixels, _crop_zero_fill),
     "dropout": Operator(Limits(0, 1), _dropout_pixels, _dropout),
     "gaussian": Operator(
         Limits(0, 1), _gaussian_pixels, lambda images, _, step: images + step.each(images) * torch.randn_like(images)
     ),
     "blur": Operator(
-        Limits(0, 16),
-        by_pillow(lambda picture, sigma: picture.filter(ImageFilter.GaussianBlur(sigma))),
-        _blur,
+        Limits(0, 16), _by_pillow(lambda picture, sigma: picture.filter(ImageFilter.GaussianBlur(sigma))), _blur
     ),
     "brightness": Operator(
-        Limits(0, 4), _enhance(ImageEnhance.Brightness), lambda images, _, step: images * step.each(images)
+        Limits(0, 4), _enhanced(ImageEnhance.Brightness), lambda images, _, step: images * step.each(images)
     ),
-    "contrast": Operator(Limits(0, 4), _enhance(ImageEnhance.Contrast), _contrast),
-    "gamma": Operator(Limits(0.1, 10), intensity_ops.gamma_pixels, intensity_ops.gamma),
-    "window": Operator(Limits(0.05, 1), intensity_ops.window_pixels, intensity_ops.window),
-    "jitter": Operator(Limits(0, 16), geometric_ops.jitter_pixels, geometric_ops.jitter),
+    "contrast": Operator(Limits(0, 4), _enhanced(ImageEnhance.Contrast), _contrast),
+    "gamma": Operator(Limits(0.1, 10), _by_curve(lambda grey, power: grey**power), _gamma),
+    "window": Operator(
+        Limits(0.05, 1),
+        _by_curve(lambda grey, share: (grey - 0.5) / share + 0.5),
+        lambda images, _, step: (images - 0.5) / step.each(images) + 0.5,
+    ),
+    "jitter": Operator(Limits(0, 16), _jitter_pixels, _jitter),
     # None of the following has a differentiable form that would be of use.
-    "posterize": Operator(Limits(1, 8, whole=True), intensity_ops.posterize),
-    "median": Operator(Limits(1, 15, whole=True), intensity_ops.median),
-    "equalise": Operator(None, intensity_ops.equalise),
-    "invert": Operator(None, intensity_ops.invert),
-    "text": Operator(None, intensity_ops.text),
-    "resize": Operator(Limits(0.05, 4), geometric_ops.resize, geometric=True),
-    "crop": Operator(Limits(0.01, 1), geometric_ops.crop, geometric=True),
-    "trim": Operator(Limits(0, 1024, whole=True), geometric_ops.trim, geometric=True),
-    "rotate": Operator(Limits(-180, 180), geometric_ops.rotate, geometric=True),
-    "flip": Operator(None, geometric_ops.flip, geometric=True),
-    "rotate90": Operator(Limits(0, 3, whole=True), geometric_ops.rotate90, geometric=True),
-    "border": Operator(Limits(0, 1), geometric_ops.border, geometric=True),
-    "screenshot": Operator(Limits(1, 100, whole=True), geometric_ops.screenshot, geometric=True),
+    "posterize": Operator(
+        Limits(1, 8, whole=True), _by_curve(lambda grey, bits: np.rint(grey * (2**bits - 1)) / (2**bits - 1))
+    ),
+    "median": Operator(Limits(1, 15, whole=True), _median),
+    "equalise": Operator(None, _by_pillow(lambda picture, _: ImageOps.equalize(picture))),
+    "invert": Operator(None, _by_curve(lambda grey, _: 1.0 - grey)),
+    "text": Operator(None, _text),
+    "resize": Operator(Limits(0.05, 4), _resize, geometric=True),
+    "crop": Operator(Limits(0.01, 1), _crop, geometric=True),
+    "trim": Operator(Limits(0, 1024, whole=True), _trim, geometric=True),
+    "rotate": Operator(
+        Limits(-180, 180), _by_pillow(lambda image, degrees: image.rotate(degrees, BICUBIC)), geometric=True
+    ),
+    "flip": Operator(None, lambda image, *_: image[:, ::-1], geometric=True),
+    "rotate90": Operator(
+        Limits(0, 3, whole=True), lambda image, turns, *_: np.rot90(image, int(turns)), geometric=True
+    ),
+    "border": Operator(Limits(0, 1), _border, geometric=True),
+    "screenshot": Operator(Limits(1, 100, whole=True), _screenshot, geometric=True),
 }
 """Every operator by name.
 

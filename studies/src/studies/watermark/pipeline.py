@@ -17,9 +17,9 @@ from samplewise import AtLeast, AtMost, Constraint, Problem
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.storage import distributed
-from studies.watermark.conversion import LEVELS
 from studies.watermark.networks import Network
 from studies.watermark.noise import parse_noise
+from studies.watermark.operators import LEVELS
 from studies.watermark.recipe import Recipe
 
 CONSTRAINT = "psnr"
@@ -136,14 +136,9 @@ class Pipeline:
 class Adversary:
     """The auxiliary step of ``fit`` that trains a discriminator and scores marked images with it (loss L_G).
 
-    In each step the discriminator sees the covers and the marked images, one batch after the other since it has batch
-    norm, and is updated. It then scores the marked images again, for the encoder. The encoder runs once. With
-    micro-batches the discriminator is updated after each of them.
-
-    Args:
-        embed: a function of the model and a batch, as the data set gives it, that returns the :class:`MarkedBatch`.
-        discriminator: where the images are; all processes begin with the first one's weights.
-        lr: learning rate of its Adam.
+    In each step, or micro-batch, the discriminator sees the covers and the marked images, one batch after the other
+    since it has batch norm, and is updated. It then scores the marked images again, for the encoder, which runs once.
+    All processes begin with the first one's discriminator.
     """
 
     def __init__(

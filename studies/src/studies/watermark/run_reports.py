@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from samplewise.errors import CheckpointError, DataError
 from samplewise.report import (
@@ -28,7 +27,7 @@ from samplewise.report import (
 )
 from samplewise.storage import decoding, load_state, read_json
 from studies.watermark.evaluation.measure import Measured
-from studies.watermark.evaluation.output import FORMATS, REPORT, WORST, run_folder
+from studies.watermark.evaluation.output import FORMAT, REPORT, WORST, run_folder
 from studies.watermark.evaluation.summary import kept_floor, summarise
 from studies.watermark.pipeline import CONSTRAINT
 from studies.watermark.training import RECIPE_FILE
@@ -54,7 +53,7 @@ def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
     if not path.exists():
         return None
     stored = read_json(path, "a report of watermark evaluate")
-    if stored.get("format") not in FORMATS:
+    if stored.get("format") != FORMAT:
         return None
     with decoding(path, "a report of watermark evaluate"):
         return [_evaluated(folder, stored, run) for run in stored["runs"]]
@@ -69,18 +68,11 @@ def _inside(folder: Path, path: Path) -> Path:
 
 def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) -> RunReport:
     recipe, part, floor = run["recipe"], str(stored["part"]), run["floor"]
-    if stored["format"] == FORMATS[0] and recipe["image_loss"] and floor == recipe["floor"]:
-        floor = None  # the first format gave a baseline, which has no floor, the one that its recipe names
     measured = Measured.read(_inside(folder, folder / str(run["per_image"])), int(recipe["bits"]))
-    confidence = float(run["confidence"])
-    if stored["format"] in FORMATS[2:]:
-        compared = int(run["compared"])
-    else:
-        compared, trained = _before(part, run["data"], recipe)
-        measured = replace(measured, trained_on=np.full(len(measured), trained))
+    confidence, compared = float(run["confidence"]), int(run["compared"])
     found = summarise(measured, floor, confidence=confidence, n_comparisons=compared)
     notes = ["Measured on 8-bit grey files that were really written and read back."]
-    if run.get("evaluated_by", run.get("judged")) == "tool":
+    if run["evaluated_by"] == "tool":
         written = run["written"]
         notes = [
             f"Files that the tool wrote and read, for {count(written['held'])} of {count(written['samples'])} images; "
@@ -131,58 +123,35 @@ def _problem(recipe: Mapping[str, Any]) -> str:
     return f"Hide {recipe['bits']:,} bits in each image, to be read back with as few errors as can be"
 
 
-def _before(part: str, data: Mapping[str, Any], recipe: Mapping[str, Any]) -> tuple[int, bool]:
-    """Of an evaluation of the first two formats: how many networks it compared, and whether they were trained on its
-    images, which went by the fingerprint of all pictures.
-    """
-    if not data["trained_on_these"]:
-        return 1, False
-    if part in ("train", "all") or data["split_as_trained"] is not True:
-        return 1, True
-    rounds = recipe["message_rounds"] + recipe["rounds"]
-    return math.ceil(rounds / recipe["audit_every"]) if part == "validation" else 1, False
-
-
 def _splits(
     part: str, bounds: Sequence[float], measured: Measured, confidence: float, compared: int
 ) -> Iterator[Audited]:
     """What holds for the images that were not trained on, and for those that were."""
+    below = np.maximum(0.0, max(bounds, default=-np.inf) - kept_floor(measured, "grey"))
     named = {part: (measured.fresh, compared), f"{part}, trained on": (~measured.fresh, math.inf)}
-    for name, (flags, chosen) in named.items():
-        if flags.any():
-            name = part if flags.all() else name
-            yield _split(name, bounds, measured, np.flatnonzero(flags), confidence, chosen)
-
-
-def _split(
-    name: str,
-    bounds: Sequence[float],
-    measured: Measured,
-    places: NDArray[np.intp],
-    confidence: float,
-    compared: float,
-) -> Audited:
-    grey = {key: measured.columns[f"grey/{key}"][places] for key in ("bit_error", "psnr", "ssim", "max_difference")}
-    below = np.maximum(0.0, max(bounds, default=-np.inf) - kept_floor(measured, "grey")[places])
-    worst = [int(place) for place in np.argsort(-below, kind="stable") if below[place] > 0]
-    satisfied = 1.0 - len(worst) / len(below)
-    found = Finding(
-        violated=len(worst),
-        satisfied=satisfied,
-        mean_violation=float(below.mean()),
-        worst=float(below.max()),
-        violators=tuple((int(measured.numbers[places[place]]), float(below[place])) for place in worst[:20]),
-    )
-    return Audited(
-        name,
-        samples=len(below),
-        objective=float(grey.pop("bit_error").mean()),
-        satisfied=satisfied,
-        n_comparisons=compared,
-        constraints={CONSTRAINT: found} if bounds else {},
-        means={key: float(values.mean()) for key, values in grey.items() if not np.isnan(values).any()},
-        confidence=confidence,
-    )
+    for name, (flags, n_comparisons) in named.items():
+        if not flags.any():
+            continue
+        missed, numbers = below[flags], measured.numbers[flags]
+        grey = {key: measured.columns[f"grey/{key}"][flags] for key in ("bit_error", "psnr", "ssim", "max_difference")}
+        worst = [int(place) for place in np.argsort(-missed, kind="stable") if missed[place] > 0]
+        found = Finding(
+            violated=len(worst),
+            satisfied=1.0 - len(worst) / len(missed),
+            mean_violation=float(missed.mean()),
+            worst=float(missed.max()),
+            violators=tuple((int(numbers[place]), float(missed[place])) for place in worst[:20]),
+        )
+        yield Audited(
+            part if flags.all() else name,
+            samples=len(missed),
+            objective=float(grey.pop("bit_error").mean()),
+            satisfied=found.satisfied,
+            n_comparisons=n_comparisons,
+            constraints={CONSTRAINT: found} if bounds else {},
+            means={key: float(values.mean()) for key, values in grey.items() if not np.isnan(values).any()},
+            confidence=confidence,
+        )
 
 
 def _attacks(found: Mapping[str, Any]) -> Bars:
@@ -205,13 +174,11 @@ def _bit_errors(summary: Mapping[str, Any]) -> Table:
     rows += [
         (f"{each['attack']}, {KIND_NAMES[each['representation']]}", each["reading"]) for each in summary["attacks"]
     ]
-    confidence = summary["confidence"]
 
     def others(found: Mapping[str, Any]) -> str:
-        bound = found["at_least"]
-        return number(None) if bound is None else share(bound)
+        return number(None) if found["at_least"] is None else share(found["at_least"])
 
-    heading = f"at least ({percent(confidence)}, all rows at once)"
+    heading = f"at least ({percent(summary['confidence'])}, all rows at once)"
     return Table(
         "How the messages were read",
         ("", "images", "mean bit error", "worst", "whole message right", heading, "usable bits"),

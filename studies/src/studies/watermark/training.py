@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,11 +28,10 @@ from samplewise.storage import (
     from_plain,
     provenance,
     read_json,
-    toml_of,
     write_json,
-    write_text,
 )
 from samplewise.training import single_device
+from studies.options import keep_recipe
 from studies.pictures import Seen, Store
 from studies.watermark.networks import NETWORKS, Network, load_network, save_network
 from studies.watermark.networks.hidden import Discriminator
@@ -54,14 +54,12 @@ SEEN_FILE, SEEN_FORMAT = "seen.json", "samplewise-seen-1"
 """Which pictures the network was trained on, and which selected it: a bound for unseen ones must know."""
 RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-2", Recipe, "watermark training")
 """What the run is a run of, so that nothing else goes on in its folder."""
-RECIPE_TOML = "recipe.toml"
-"""The same for people, to be changed and given to another run."""
 
 
 def open_run(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     """Begin a run in ``folder``, or with ``resume`` go on with the one there; its recipe is written into it."""
     RECIPE_FILE.open(folder, recipe, resume=resume)
-    write_text(folder / RECIPE_TOML, toml_of(recipe, exclude=DERIVED_FIELDS))
+    keep_recipe(folder, recipe, DERIVED_FIELDS)
 
 
 def make_network(recipe: Recipe) -> Network:
@@ -87,11 +85,11 @@ def train(
     Args:
         store: prepared pictures of the recipe's size, with their split.
         recipe: how.
-        folder: of the run, which :func:`open_run` has opened; it gets checkpoints, the history and the network.
-        network: to train in the place of the recipe's own.
-        before: what :func:`read_seen` says of the run that this network comes from, if the recipe begins with one.
+        folder: of the run, which :func:`open_run` has opened.
+        network: to begin with in the place of a new one, and ``before`` what :func:`read_seen` says of its run.
+        before: see ``network``.
         classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, for a recipe with a bound on diagnosis.
-        fabric: devices, strategy and precision, launched; one device if not given. Its loggers get pictures too.
+        fabric: launched; one device if not given. Its loggers get pictures too.
         progress: show a progress bar; on a terminal only if None.
     """
     if store.size != recipe.size:
@@ -128,8 +126,7 @@ def train(
         assert isinstance(solution.model, Network)
         _write_result(folder, recipe, solution, store)
         _write_seen(folder, recipe, store, before)
-        if type(solution.model) in NETWORKS.values():  # a file names its network; a variant in a study has no name
-            save_network(folder / MODEL_FILE, solution.model)  # last: it says that the run is finished
+        save_network(folder / MODEL_FILE, solution.model)  # last: it says that the run is finished
     return solution
 
 
@@ -230,27 +227,19 @@ class Run:
     """What the network has seen; None if nobody knows."""
 
     @property
-    def split(self) -> dict[str, Any] | None:
-        """Rule and seed of the split that it was trained on, if the run says so."""
-        split = self.result.get("split")
-        return split if isinstance(split, dict) else None
-
-    @property
     def split_seed(self) -> int:
         """The seed to split a folder of pictures by, so that its test part was not trained on."""
-        return int((self.split or {}).get("seed", self.recipe.seed))
+        return int(self.result.get("split", {}).get("seed", self.recipe.seed))
 
 
 def read_trained(folders: Sequence[Path]) -> list[Run]:
     """Read finished runs; their names and labels differ from each other."""
     runs = [_read(folder) for folder in folders]
-    labels = Counter(run.label for run in runs)
+    labels, taken = Counter(run.label for run in runs), {run.name for run in runs}
     unique: dict[str, Run] = {}
     for run in runs:
-        name, number = run.name, 1
-        while name in unique or (number > 1 and any(name == other.name for other in runs)):
-            number += 1
-            name = f"{run.name}-{number}"
+        others = (f"{run.name}-{number}" for number in itertools.count(2))
+        name = run.name if run.name not in unique else next(each for each in others if each not in {*taken, *unique})
         label = run.label if labels[run.label] == 1 else f"{run.label} ({name})"
         unique[name] = replace(run, name=name, label=label)
     return list(unique.values())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self, TypeAlias
+from typing import Self
 
 import numpy as np
 import torch
@@ -29,15 +29,13 @@ from samplewise.problem import evaluation_mode
 from samplewise.samples import mix
 from samplewise.storage import atomic, decoding, ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.conversion import FileKind, as_images, as_pixels
 from studies.watermark.networks import Network
 from studies.watermark.noise import Chain
+from studies.watermark.operators import FileKind, Pixels, as_images, as_pixels
 from studies.watermark.pipeline import fixed_messages
 
 Column = NDArray[np.float64]
 """A number for each image, ``(N,)``."""
-Pixels: TypeAlias = NDArray[np.uint8]
-"""Images as files hold them, ``(B, H, W)`` or ``(B, H, W, 3)``."""
 Flags = NDArray[np.bool_]
 ABOUT_COLUMNS = ("name", "patient", "number", "trained_on")
 """Columns of the table of images before those of numbers."""
@@ -143,18 +141,13 @@ def measure(
     Args:
         network: on any device; it is used in eval mode and left as it was.
         data: grey pictures of the network's size.
-        attacks: what is done to the files, one at a time.
+        attacks: what is done to the files, one at a time; none may be geometric.
         attack_images: how many of the images are attacked, evenly over all; all if None.
         seed: of the attacks' randomness, which differs by image and attack and not by batch.
         batch_size: images in a batch; it changes only speed and memory.
         workers: threads that write, read and attack files; one for each core if not given.
         keep: a folder where the files stay, below ``grey`` and ``rgb``; they are deleted if not given.
         watch: called as the work goes.
-
-    Raises:
-        DataError: the pictures are of another size than the network's.
-        ConfigurationError: an attack is geometric, and a network by itself does not register the image.
-        NotFiniteError: the network gives NaN or infinities.
     """
     if data.store.size != network.size:
         raise DataError(f"expected pictures of size {network.size}, as the network's, got {data.store.size}")

@@ -1,7 +1,7 @@
 """The files of an evaluation: ``report.json``, a table of images for each run, and the table of runs."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,14 @@ from samplewise.report import markdown_table
 from samplewise.storage import provenance, save_state, write_csv, write_json, write_text
 from studies.pictures import PictureData, Store
 from studies.pictures.store import SPLIT
-from studies.watermark.conversion import as_pixels
-from studies.watermark.evaluation.measure import Flags, Measured, Pixels, mark
+from studies.watermark.evaluation.measure import Flags, Measured, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor
 from studies.watermark.networks import Lattice
+from studies.watermark.operators import Pixels, as_pixels
 from studies.watermark.training import Run
 
-FORMATS = tuple(f"samplewise-watermark-evaluation-{number}" for number in (1, 2, 3, 4))
-"""The last is written. Before the second, a baseline without a floor was given the one that its recipe names; before
-the third, all networks were evaluated by themselves, and what was trained on went by the fingerprint of the pictures;
-before the fourth, operators and representations had other names."""
+FORMAT = "samplewise-watermark-evaluation-4"
 REPORT = "report.json"
 FILES = {REPORT, "table.csv", "table.md", "figures", "runs", "store"}
 """All that an evaluation's folder holds."""
@@ -35,28 +32,20 @@ IMAGES_CSV, MARKED, WORST = "images.csv", "marked", "worst.safetensors"
 WORST_KEPT = 6  # images of each kind
 
 EXPLANATIONS = {
-    "evaluated_by": "tool: what embed makes of the image, in a file, and what extract reads from it, with the strength "
-    "that the floors of image and patches allow, the code that corrects errors, and the registration. network: the "
-    "residual as the network gives it, as in the paper; embed scales it to the floor and codes the message, which is "
-    "not this.",
-    "grey": "The image as an 8-bit grey PNG file, really written and read back: clamped, rounded, and the mean of the "
-    "channels where the network gives three. PSNR has the peak 255; 120 dB stands for a file equal to its cover.",
-    "rgb": "The same as an 8-bit RGB file, for networks with three channels. What differs between red, green and blue "
-    "is lost in a grey file, so both are given.",
-    "float": "As in the paper: all channels as the network gives them, neither clamped nor rounded. No file holds "
-    "that.",
-    "message": "Each image carries a message of its own, a function of its row in the store. Bit errors are those "
-    "before correction; where the tool reads no message, one half stands for them.",
-    "trained_on": "Images whose pixels, or whose patient, were in the training part of the run, and all where the "
-    "run does not say what it was trained on.",
-    "satisfied": "At least: exact Clopper-Pearson lower bound for images drawn like these, from those of them that "
-    "were not trained on, none if all were; corrected (Bonferroni) for the networks compared on them. Images of one "
-    "patient are not independent; the bound over patients takes that into account. Of the tool: among the images it "
-    "marks.",
-    "error_free": "The whole message is right, in the tool after correction. At least: the same, and all of a run "
-    "hold at once, as written and after each attack.",
-    "usable_bits": "Capacity of a binary symmetric channel, L(1 - H2(BER)), at the mean bit error and as the mean over "
-    "images.",
+    "evaluated_by": "tool: what embed writes and extract reads, with the strength that the floors allow, error "
+    "correction and registration. network: the residual as the network gives it, as in the paper.",
+    "grey": "An 8-bit grey PNG file, written and read back: clamped, rounded, the mean of the channels where there are "
+    "three. 120 dB stands for a file equal to its cover.",
+    "rgb": "An 8-bit RGB file, for networks with three channels: a grey file loses what differs between them.",
+    "float": "As in the paper: all channels as the network gives them, neither clamped nor rounded. No file holds it.",
+    "message": "A function of the image's row in the store. Bit errors are those before correction; one half stands "
+    "for a message that the tool does not read.",
+    "trained_on": "Images whose pixels or patient were in the training part; all where the run does not say.",
+    "satisfied": "At least: exact Clopper-Pearson lower bound for images like these, from those that were not trained "
+    "on; corrected (Bonferroni) for the networks compared on them. Images of one patient are not independent, which "
+    "the bound over patients takes into account. Of the tool: among the images it marks.",
+    "error_free": "The whole message is right, in the tool after correction. At least: all of a run hold at once.",
+    "usable_bits": "Capacity of a binary symmetric channel, L(1 - H2(BER)), at the mean bit error, and by image.",
     "attacks": "Done to the files as written, each image with its own seed.",
 }
 
@@ -119,7 +108,7 @@ def write_report(
     """Write ``report.json`` and the table of runs, at least one, into ``out``; returns what the report holds."""
     runs = [report_entry(out, one) for one in evaluations]
     report = {
-        "format": FORMATS[-1],
+        "format": FORMAT,
         "how": EXPLANATIONS,
         "part": part,
         "runs": runs,
@@ -237,36 +226,39 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
         "(exact, each run for itself, images taken as independent). Usable bits: L(1 - H2(BER)).",
     ]
 
-    def named(text: str, runs: Iterable[tuple[Mapping[str, Any], str]]) -> None:
-        if found := ", ".join(run["name"] + more for run, more in runs):
-            notes.append(f"{text}: {found}.")
+    for text, applies, more in REMARKS:
+        if named := ", ".join(run["name"] + more.format(**run) for run in runs if applies(run)):
+            notes.append(f"{text}: {named}.")
+    return "\n\n".join([markdown_table(cells), *notes])
 
-    named(
+
+REMARKS: tuple[tuple[str, Callable[[Mapping[str, Any]], object], str], ...] = (
+    (
         "As the tool ships it (embed and extract: strength up to the floors, error correction, search), of the images "
         "that it marks",
-        ((run, "") for run in runs if run["evaluated_by"] == "tool"),
-    )
-    named(
+        lambda run: run["evaluated_by"] == "tool",
+        "",
+    ),
+    (
         "By the network's own residual, as the paper evaluates it, which is not what embed makes of it",
-        ((run, "") for run in runs if run["evaluated_by"] == "network"),
-    )
-    named(
+        lambda run: run["evaluated_by"] == "network",
+        "",
+    ),
+    (
         "At least, corrected for the rounds that were compared on these images",
-        ((run, f" ({run['compared']})") for run in runs if run["compared"] > 1),
-    )
-    named(
+        lambda run: run["compared"] > 1,
+        " ({compared})",
+    ),
+    (
         "Trained on some of these images or on others of their patients, from which nothing follows for unseen ones",
-        (
-            (run, f" ({run['trained_on']:,} of {run['images']:,})")
-            for run in runs
-            if run["trained_on"] and run["data"]["training_known"]
-        ),
-    )
-    named(
+        lambda run: run["trained_on"] and run["data"]["training_known"],
+        " ({trained_on:,} of {images:,})",
+    ),
+    (
         "It is not known what it was trained on, so that nothing follows for unseen images",
-        ((run, "") for run in runs if not run["data"]["training_known"]),
-    )
-    named(
-        "Trained without a floor, on a weighted image loss", ((run, "") for run in runs if run["recipe"]["image_loss"])
-    )
-    return "\n\n".join([markdown_table(cells), *notes])
+        lambda run: not run["data"]["training_known"],
+        "",
+    ),
+    ("Trained without a floor, on a weighted image loss", lambda run: run["recipe"]["image_loss"], ""),
+)
+"""Below the table: a sentence, the runs it is about, and what is said of each behind its name."""

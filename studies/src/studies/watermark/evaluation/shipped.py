@@ -16,9 +16,10 @@ from floormark import Payload, RefusedError, Watermarker
 from samplewise.samples import mix
 from samplewise.storage import ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.evaluation.measure import Measured, Pixels, Watch, file_name, quality, round_trip, to_attack
+from studies.watermark.evaluation.measure import Measured, Watch, file_name, quality, round_trip, to_attack
 from studies.watermark.networks import Lattice
 from studies.watermark.noise import Chain
+from studies.watermark.operators import Pixels
 
 MESSAGE_BYTES = 8
 """Of each image's message, as long as an identifier; fewer if the network holds fewer."""

@@ -43,17 +43,15 @@ def summarise(
     """Summarise what was measured.
 
     Args:
-        measured: the numbers of every image.
+        measured: the numbers of every image; those that the network was trained on count in no bound.
         floor: PSNR in dB that every image should reach; None without one.
         confidence: of the exact bounds. Those on messages hold for all representations and attacks at once.
-        n_comparisons: networks that were compared on these images, for which the bounds are corrected. Images that the
-            network was trained on count in no bound.
+        n_comparisons: networks that were compared on these images, for which the bounds are corrected.
         refused: the images that the tool would not mark, and why; None for a network that was evaluated by itself.
 
     Returns:
-        By representation of an image (grey, rgb, float) its ``quality`` and ``reading``; ``attacks`` with a reading
-        each; ``below_floor`` and ``with_errors``, the images whose grey file fails, worst first, a hundred at most.
-        What the tool refused is in none of these.
+        ``quality`` and ``reading`` of each representation, ``attacks`` with a reading each, and the images whose grey
+        file fails, worst first, a hundred at most.
     """
     kinds, columns = measured.representations, measured.columns
     kept, error = kept_floor(measured, "grey"), columns["grey/bit_error"]
