@@ -1,0 +1,218 @@
+"""Blocks of pictures in three parts: trained on, chosen on, and unseen."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from samplewise.errors import DataError
+from studies.compression.codec import PIXELS, SIDE
+from studies.data import load_folder
+from studies.pictures import PARTS, Split, find
+
+PICTURES = "pictures"
+"""The name of the pictures that come with scikit-image."""
+# fmt: off
+NAMES = (
+    "astronaut", "brick", "camera", "cell", "chelsea", "clock", "coffee", "coins", "grass", "gravel",
+    "hubble_deep_field", "immunohistochemistry", "moon", "page", "retina", "rocket", "stereo_motorcycle", "text",
+)
+# fmt: on
+STRIPS = ("train", "train", "validation", "train", "test")
+"""Parts of the columns of blocks of a picture, from left to right, over and over."""
+SHIFT = 4
+SHOWN, DIGITS_SHOWN = "astronaut", 8
+HELD_OUT = 6000, 12000
+"""Blocks at most to choose on, and unseen ones."""
+
+Grey = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Samples: blocks of pictures, or whole pictures as all their blocks."""
+
+    pixels: Tensor
+    """``(N, n, PIXELS)`` of uint8, n blocks a sample."""
+    source: Tensor
+    """The picture's or the patient's number ``(N,)``: samples of one are not independent."""
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The three parts; no patient, picture or strip is in two of them."""
+
+    train: Blocks
+    tune: Blocks
+    test: Blocks
+    shown: Grey
+    """A picture of which no block was trained on or chosen on."""
+
+
+def cut(picture: Grey, *, fill: int | None = None) -> Tensor:
+    """A picture as blocks ``(rows, columns, PIXELS)``, filled up at its right and lower edge: with the edge if None."""
+    height, width = picture.shape
+    missing = ((0, -height % SIDE), (0, -width % SIDE))
+    padded = np.pad(picture, missing, mode="edge") if fill is None else np.pad(picture, missing, constant_values=fill)
+    rows, columns = padded.shape[0] // SIDE, padded.shape[1] // SIDE
+    return torch.from_numpy(padded.reshape(rows, SIDE, columns, SIDE).swapaxes(1, 2).reshape(rows, columns, PIXELS))
+
+
+def joined(blocks: Tensor, height: int, width: int) -> Grey:
+    """The picture of blocks ``(rows, columns, PIXELS)``."""
+    rows, columns = blocks.shape[:2]
+    whole = blocks.reshape(rows, columns, SIDE, SIDE).swapaxes(1, 2).reshape(rows * SIDE, columns * SIDE)
+    return whole[:height, :width].numpy()
+
+
+def load(data: str, seed: int, *, train: int, whole: bool = False) -> Parts:
+    """The parts of ``data``: the pictures that come with scikit-image, a folder of pictures, or MNIST's files.
+
+    The unseen part is the same for every seed.
+
+    Args:
+        data: ``pictures`` or a folder. A folder is split by patient where names are ChestX-ray8's, else by picture.
+        seed: of what is drawn to train on.
+        train: blocks to train on, at most.
+        whole: make each picture a sample, in the place of each block.
+    """
+    folder = Path(data)
+    if data == PICTURES:
+        found, shown = _strips()
+    elif any(folder.glob("train-images*ubyte*")):
+        found, shown = _digits(folder)
+    else:
+        found, shown = _folder(folder)
+    if any(not found[part] for part in PARTS):
+        raise DataError(f"{data}: expected pictures of at least {SIDE} x {SIDE} pixels for three parts, got fewer")
+    if whole and len({blocks.shape for part in PARTS for blocks, _ in found[part]}) > 1:
+        raise DataError(f"{data}: expected pictures of one size, as whole pictures are the samples, got several sizes")
+    tune, test = (_draw(found[part], count, 0, whole) for part, count in zip(PARTS[1:], HELD_OUT, strict=True))
+    tune = _without(tune, set())
+    known = {each.tobytes() for each in (*tune.pixels.numpy(), *test.pixels.numpy())}
+    return Parts(_without(_draw(found["train"], train, seed, whole), known, repeated=True), tune, test, shown)
+
+
+Found = dict[str, list[tuple[Tensor, int]]]
+"""By part, the blocks ``(n, PIXELS)`` of each picture and the number of its source."""
+
+
+def read_grey(path: Path) -> Grey:
+    """The picture of a file in 8 bits of grey."""
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("L"))
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: expected a picture, but it cannot be read ({error})") from error
+
+
+def embedded() -> Iterator[tuple[str, Grey]]:
+    """The pictures that come with scikit-image, by name, in grey."""
+    from skimage import data
+
+    for name in NAMES:
+        found = getattr(data, name)()
+        picture = found[0] if isinstance(found, tuple) else found
+        yield name, np.asarray(Image.fromarray(picture).convert("L"))
+
+
+def strip_parts(columns: int) -> NDArray[np.str_]:
+    """The part of each column of blocks of a picture: strips of at least two columns."""
+    width = max(2, columns // (2 * len(STRIPS)))
+    return np.array([STRIPS[column // width % len(STRIPS)] for column in range(columns)])
+
+
+def _strips() -> tuple[Found, Grey]:
+    """Strips of the embedded pictures; of those trained on also blocks that are shifted, mirrored and turned.
+
+    Of the picture that is shown nothing is trained on or chosen on.
+    """
+    found: Found = {part: [] for part in PARTS}
+    pictures = dict(embedded())
+    for number, picture in enumerate(pictures.values()):
+        height, width = (length // SIDE * SIDE for length in picture.shape)  # whole blocks only
+        columns = strip_parts(width // SIDE)
+        for part in PARTS if picture is not pictures[SHOWN] else ("test",):
+            rows = [
+                _shifted(strip) if part == "train" else cut(strip).reshape(-1, PIXELS)
+                for strip in _runs(picture[:height, :width], columns == part)
+            ]
+            found[part].append((torch.cat(rows), number))
+    return found, pictures[SHOWN]
+
+
+def _runs(picture: Grey, chosen: NDArray[np.bool_]) -> Iterator[Grey]:
+    """The strips of columns of blocks that are chosen, each as wide as it goes."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(int)))
+    for first, last in edges.reshape(-1, 2):
+        yield picture[:, first * SIDE : last * SIDE]
+
+
+def _shifted(strip: Grey) -> Tensor:
+    """Blocks at every fourth pixel each way, by turns in one of eight orientations, ``(n, PIXELS)``."""
+    windows = np.lib.stride_tricks.sliding_window_view(strip, (SIDE, SIDE))[::SHIFT, ::SHIFT].reshape(-1, SIDE, SIDE)
+    turned = [np.rot90(windows[way::8], way % 4, (1, 2)) for way in range(8)]
+    mirrored = [each.transpose(0, 2, 1) if way >= 4 else each for way, each in enumerate(turned)]
+    return torch.from_numpy(np.concatenate([each.reshape(-1, PIXELS) for each in mirrored]))
+
+
+def _folder(folder: Path) -> tuple[Found, Grey]:
+    listing = find(folder)
+    paths = {each.name: each.path for each in listing.pictures}
+    patients = {each.name: each.patient for each in listing.pictures}
+    split = Split.by_patient(list(patients), list(patients.values()))
+    numbers = {patient: number for number, patient in enumerate(sorted(set(patients.values())))}
+    found: Found = {
+        part: [(cut(read_grey(paths[name])).reshape(-1, PIXELS), numbers[patients[name]]) for name in split.part(part)]
+        for part in PARTS
+    }
+    return found, read_grey(paths[split.test[0]])
+
+
+def _digits(folder: Path) -> tuple[Found, Grey]:
+    data = load_folder(folder)
+    chosen = data.with_validation(10_000)
+    side = math.isqrt(data.pixels)
+    found: Found = {}
+    for part, images in zip(PARTS, (chosen.train, chosen.test, data.test), strict=True):
+        pictures = images.tensors[0].mul(255).round().to(torch.uint8).view(-1, side, side).numpy()
+        found[part] = [(cut(each).reshape(-1, PIXELS), number) for number, each in enumerate(pictures)]
+    return found, np.concatenate(list(pictures[:DIGITS_SHOWN]), 1)
+
+
+def _draw(pictures: Sequence[tuple[Tensor, int]], count: int, seed: int, whole: bool) -> Blocks:
+    """About ``count`` blocks by chance, as many of each picture as of another where it has them."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for number in torch.randperm(len(pictures), generator=generator).tolist():
+        blocks, source = pictures[number]
+        if whole:
+            samples = blocks.unsqueeze(0)
+        else:
+            each = -(-count // len(pictures))
+            samples = blocks[torch.randperm(len(blocks), generator=generator)[:each]].unsqueeze(1)
+        drawn.append((samples, torch.full((len(samples),), source)))
+    pixels, sources = (torch.cat(each) for each in zip(*drawn, strict=True))
+    rows = torch.randperm(len(pixels), generator=generator)[: max(1, count // pixels.shape[1])]
+    return Blocks(pixels[rows], sources[rows])
+
+
+def _without(samples: Blocks, known: set[bytes], *, repeated: bool = False) -> Blocks:
+    """Samples that are not ``known``, such as flat blocks that many pictures have; each once unless ``repeated``."""
+    seen, rows = set(known), []
+    for number, sample in enumerate(samples.pixels.numpy()):
+        content = sample.tobytes()
+        if content not in seen:
+            rows.append(number)
+            if not repeated:
+                seen.add(content)
+    return Blocks(samples.pixels[rows], samples.source[rows])

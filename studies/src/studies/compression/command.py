@@ -1,0 +1,66 @@
+"""``studies compression``: the study, and files with a floor under every block."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samplewise.cli import JsonFlag, begin, emit, note
+from samplewise.errors import ConfigurationError
+
+EPILOG = "Example: studies compression --floor 30 --arm fixed:120 --arm penalty:300 --out runs/compression"
+ARMS = ("fixed:100", "square:60", "penalty:300")
+
+
+def compression(
+    data: Annotated[
+        str, typer.Option(help="Folder of images or of MNIST's files; or pictures, those of scikit-image.")
+    ] = "pictures",
+    floor: Annotated[float, typer.Option(min=10.0, max=60.0, help="PSNR that every block must keep, in dB.")] = 30.0,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND:NUMBER", help="What to train, such as penalty:300; KIND:all for the five of the study."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many, from --seed on.")] = 1,
+    steps: Annotated[int, typer.Option(min=30, help="Of training.")] = 2000,
+    whole: Annotated[bool, typer.Option("--whole", help="The floor is for each picture, not for each block.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; what is there already is not trained again.")] = Path(
+        "compression"
+    ),
+    compress: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="IMAGE FILE", help="Compress an image with the codec of --arm in --out."),
+    ] = None,
+    decompress: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="FILE IMAGE", help="Give back the image of a compressed file."),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Of PyTorch; the networks are small.")] = 1,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fewest bits such that every block keeps a PSNR floor: fixed weights, penalties, multipliers, on unseen blocks."""
+    begin("compression: loading PyTorch")
+    import torch
+
+    from studies.compression.arms import Arm
+    from studies.compression.study import Plan, run_study, tables
+
+    torch.set_num_threads(threads)
+    if compress and decompress:
+        raise ConfigurationError("expected --compress or --decompress, got both: call twice")
+    if compress or decompress:
+        from studies.compression.bitstream import compress_file, decompress_file
+
+        if compress:
+            certificate = compress_file(out, arm[0] if arm else None, seed, *compress)
+            emit(certificate.to_dict(), certificate.message, as_json=as_json)
+        elif decompress:
+            text = decompress_file(out, *decompress)
+            emit({"image": str(decompress[1])}, text, as_json=as_json)
+        return
+    arms = [each for text in arm or ARMS for each in Arm.parse_all(text)]
+    rows, summary = run_study(Plan(data, floor, steps, whole), arms, range(seed, seed + seeds), out, note)
+    emit(summary, tables(rows), as_json=as_json)

@@ -1,0 +1,154 @@
+"""Pictures of the study: blocks below the floor, bits against share, and what a decibel costs in each block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from samplewise.report import COLOURS, MARKERS, histogram, legend_below, new_figure, save, series, styled
+from studies.compression.arms import KINDS, Costs
+from studies.compression.blocks import Grey, cut, joined
+from studies.compression.codec import LEVELS, PIXELS, SIDE, Codec
+from studies.compression.study import bits_at
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BELOW = "#e0202a"
+POWERS_OF_TEN = (0.5, 0.1, 0.01, 0.001)
+"""Fractions below the floor that are marked on an axis."""
+
+
+class Shown(NamedTuple):
+    """A picture as a codec gives it back."""
+
+    pixels: Grey
+    bits: Tensor
+    """Of each block, ``(rows, columns)``."""
+    below: NDArray[np.bool_]
+    """Which blocks are below the floor."""
+    prices: NDArray[np.float64]
+    """What one decibel more would cost in each block, in bits."""
+
+
+@torch.no_grad()
+def show(codec: Codec, picture: Grey, weight: float | None = None) -> Shown:
+    """Code a picture in one pass."""
+    grid = cut(picture)
+    rows, columns, _ = grid.shape
+    blocks = grid.reshape(-1, PIXELS)
+    weights = None if weight is None else torch.full((len(blocks),), weight, dtype=torch.float64)
+    coded = codec(blocks, None, weights)
+    pixels = joined(codec.shown(coded.symbols).view(rows, columns, PIXELS), *picture.shape)
+    per_decibel, _ = prices(codec, blocks, coded.symbols.level)
+    table = (rows, columns)
+    return Shown(pixels, coded.bits.view(table), (coded.error > 1).view(table).numpy(), per_decibel.view(table).numpy())
+
+
+@torch.no_grad()
+def prices(codec: Codec, blocks: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
+    """What blocks ``(B, PIXELS)`` pay at the margin for a smaller error: bits for a decibel, and for a unit of error.
+
+    Measured between the gain that a block has and the next one. The second is the multiplier of the block's floor: the
+    weight that would have made the block choose this gain.
+    """
+    level = level.clamp_max(LEVELS - 2)
+    here, more = Costs(*codec(blocks, level)[:2]), Costs(*codec(blocks, level + 1)[:2])
+    paid = (more.bits - here.bits).clamp_min(0)
+    gained = 10 * torch.log10(here.error / more.error)
+    return paid / gained.clamp_min(0.1), paid / (here.error - more.error).clamp_min(1e-3)
+
+
+def draw_beside(shown: Mapping[str, Shown], folder: Path, name: str) -> None:
+    """Pictures beside each other, blocks below the floor outlined."""
+    with styled():
+        first = next(iter(shown.values()))
+        height = 3.5 * first.pixels.shape[0] / first.pixels.shape[1] + 0.45
+        figure, panels = new_figure(1, len(shown), height=height)
+        for axes, (title, each) in zip(panels, shown.items(), strict=True):
+            _picture(axes, each.pixels)
+            for row, column in np.argwhere(each.below):
+                _outline(axes, row, column)
+            axes.set_title(title, loc="left")
+        save(figure, folder, name)
+
+
+def _picture(axes: Axes, pixels: Grey) -> None:
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.set_axis_off()
+
+
+def _outline(axes: Axes, row: int, column: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    corner = (column * SIDE - 0.5, row * SIDE - 0.5)
+    axes.add_patch(Rectangle(corner, SIDE, SIDE, fill=False, edgecolor=BELOW, linewidth=1.1))
+
+
+def draw_front(
+    curves: Mapping[str, Sequence[tuple[float, float]]], folder: Path, name: str, *, ours: str = "penalty"
+) -> None:
+    """Bits of a block against the share of unseen samples above the floor, a line for each kind of arm.
+
+    ``curves`` has (share, bits) of each kind. The axis spreads the last percents: what counts is how few are below.
+    """
+    with styled():
+        figure, (axes,) = new_figure(1, 1, width=6.0, height=3.4)
+        for number, (kind, points) in enumerate(curves.items()):
+            colour, marker = (COLOURS["ours"], MARKERS["ours"]) if kind == ours else series(number)
+            size, width = (11, 2.0) if kind == ours else (4, 1.0)
+            title = KINDS[kind].title.replace("`", "")
+            axes.plot(*_along(points), linewidth=width, color=colour)
+            below, bits = zip(*((_below(share), bits) for share, bits in points), strict=True)
+            axes.plot(below, bits, marker, markersize=size, color=colour, label=title)
+        axes.set_xscale("log")
+        axes.invert_xaxis()
+        axes.set_xticks(POWERS_OF_TEN, [f"{1 - below:.1%}".replace(".0%", "%") for below in POWERS_OF_TEN])
+        axes.minorticks_off()
+        axes.set_xlabel("unseen blocks above the floor")
+        axes.set_ylabel("bits a block")
+        legend_below(figure, axes.get_legend_handles_labels()[0], columns=2)
+        save(figure, folder, name)
+
+
+def _below(share: float) -> float:
+    return max(1 - share, POWERS_OF_TEN[-1] / 3)
+
+
+def _along(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Fractions below the floor and bits along the line of an arm: mixtures of its runs between them."""
+    lowest, highest = (1 - reach(share for share, _ in points) for reach in (max, min))
+    steps = np.geomspace(max(highest, POWERS_OF_TEN[-1] / 3), max(lowest, POWERS_OF_TEN[-1] / 3), 60)
+    found = [(below, bits_at(points, min(1 - below, 1 - lowest))) for below in steps]
+    return [below for below, _ in found], [bits for _, bits in found if bits is not None]
+
+
+def draw_prices(picture: Grey, shown: Shown, multipliers: Mapping[str, Tensor], folder: Path, name: str) -> None:
+    """Where a decibel is dear, and how the blocks' multipliers are spread, by arm."""
+    with styled():
+        figure, (left, right) = new_figure(1, 2, height=3.3)
+        _picture(left, picture)
+        height, width = picture.shape
+        extent = (-0.5, shown.prices.shape[1] * SIDE - 0.5, shown.prices.shape[0] * SIDE - 0.5, -0.5)
+        drawn = left.imshow(
+            shown.prices, cmap="inferno", alpha=0.7, extent=extent, vmin=0, vmax=float(np.quantile(shown.prices, 0.98))
+        )
+        left.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
+        left.set_title("(a) bits for one dB more, by block", loc="left")
+        figure.colorbar(drawn, ax=left, shrink=0.8)
+        edges = np.geomspace(1, 3000, 40)
+        for (title, values), kind in zip(multipliers.items(), ("fixed", "ours"), strict=False):
+            counts = np.histogram(values.clamp(edges[0], edges[-1]).numpy(), edges)[0] / len(values)
+            histogram(right, counts, edges, COLOURS[kind], label=title)
+        right.set_xscale("log")
+        right.set_xlabel("bits for a unit of error (multiplier)")
+        right.set_ylabel("fraction of blocks")
+        right.set_title("(b) every block its own", loc="left")
+        right.legend()
+        save(figure, folder, name)

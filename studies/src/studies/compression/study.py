@@ -1,0 +1,237 @@
+"""The study: every arm trained, judged on unseen samples in one pass and with a search of the gain, and kept."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samplewise.errors import CheckpointError
+from samplewise.report import markdown_table
+from samplewise.storage import (
+    ensure_writable,
+    from_plain,
+    load_state,
+    provenance,
+    read_json,
+    save_state,
+    write_json,
+    write_text,
+)
+from studies.compression.arms import KINDS, STEPS, TRAIN, Arm, measure, measure_searched, train
+from studies.compression.blocks import Blocks, Parts, load
+from studies.compression.codec import PIXELS, Codec
+
+ROWS, TABLE, CODECS, CODEC, SETTINGS = "rows.json", "table.md", "codecs", "codec.safetensors", "codec.json"
+SHARES = 0.90, 0.95, 0.99, 0.999
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run comes to on one part, with or without the search."""
+
+    arm: str
+    seed: int
+    part: str
+    searched: bool
+    bits: float
+    """Of a block, on average."""
+    share: float
+    """Of the samples above the floor."""
+    share_low: float
+    share_high: float
+    """The middle 95 % over draws of the sources: samples of one picture or patient are not independent."""
+    worst_psnr: float
+    blocks: int
+
+    @property
+    def kind(self) -> str:
+        return Arm.parse(self.arm).kind
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained and judged."""
+
+    data: str
+    floor: float
+    steps: int = STEPS
+    whole: bool = False
+
+    def load(self, seed: int) -> Parts:
+        """The parts for a seed."""
+        return load(self.data, seed, train=TRAIN, whole=self.whole)
+
+
+def judge(arm: Arm, codec: Codec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
+    """What a codec comes to on one part, in one pass or with the search."""
+    bits, error = measure_searched(codec, samples) if searched else measure(codec, samples, weight=arm.weight)
+    above = (error <= 1).double()
+    low, high = cluster_interval(above, samples.source)
+    return Row(
+        arm=str(arm),
+        seed=seed,
+        part=part,
+        searched=searched,
+        bits=float(bits.mean()),
+        share=float(above.mean()),
+        share_low=low,
+        share_high=high,
+        worst_psnr=codec.floor - 10 * math.log10(max(float(error.max()), 1e-12)),
+        blocks=len(bits),
+    )
+
+
+def cluster_interval(values: Tensor, source: Tensor, seed: int = 0) -> tuple[float, float]:
+    """The middle 95 % of the mean of ``values`` over bootstrap draws of whole sources."""
+    _, inverse = source.unique(return_inverse=True)
+    sums = torch.zeros(int(inverse.max()) + 1, dtype=torch.float64).index_add_(0, inverse, values.double())
+    counts = torch.bincount(inverse).double()
+    draws = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
+    drawn = torch.from_numpy(draws).double()
+    low, high = torch.quantile(drawn @ sums / (drawn @ counts), torch.tensor([0.025, 0.975], dtype=torch.float64))
+    return float(low), float(high)
+
+
+def run_study(
+    plan: Plan, arms: Sequence[Arm], seeds: Sequence[int], out: Path, note: Callable[[str], None]
+) -> tuple[list[Row], list[dict[str, Any]]]:
+    """Train what is not in ``out`` yet, and keep each run's rows and codec as it ends: a second call goes on.
+
+    Returns:
+        All rows, and for each arm and seed what holds for unseen samples in one pass.
+    """
+    ensure_writable(out)
+    rows = _kept(out, plan)
+    for seed in seeds:
+        parts = None
+        for arm in arms:
+            if any(row.arm == str(arm) and row.seed == seed for row in rows):
+                continue
+            parts = parts or plan.load(seed)
+            note(f"seed {seed}: {arm}, {plan.steps:,} steps")
+            codec = train(arm, parts, plan.floor, seed=seed, steps=plan.steps)
+            for part, samples in (("tune", parts.tune), ("test", parts.test)):
+                rows += [judge(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
+            keep_codec(codec, codec_folder(out, arm, seed))
+            plain = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
+            write_json(out / ROWS, {**plain, "provenance": provenance()})
+    write_text(out / TABLE, tables(rows))
+    asked = {(str(arm), seed) for arm in arms for seed in seeds}
+    return rows, [
+        {name: getattr(row, name) for name in ("arm", "seed", "bits", "share", "worst_psnr", "blocks")}
+        for row in rows
+        if row.part == "test" and not row.searched and (row.arm, row.seed) in asked
+    ]
+
+
+def codec_folder(out: Path, arm: Arm, seed: int) -> Path:
+    """Where the codec of a run is."""
+    return out / CODECS / f"{arm.kind}-{arm.knob:.10g}-{seed}"
+
+
+def _kept(out: Path, plan: Plan) -> list[Row]:
+    path = out / ROWS
+    if not path.exists():
+        return []
+    stored = read_json(path, "the rows of a study")
+    if stored.get("plan") != asdict(plan):
+        raise CheckpointError(f"{out}: holds runs of {stored.get('plan')}, not {asdict(plan)}; choose another --out")
+    return [from_plain(Row, each) for each in stored["rows"]]
+
+
+def keep_codec(codec: Codec, folder: Path) -> None:
+    """Write a codec where :func:`read_codec` finds it."""
+    ensure_writable(folder)
+    settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": codec.conditioned}
+    save_state(folder / CODEC, {name: value.float() for name, value in codec.state_dict().items()})
+    write_json(folder / SETTINGS, settings)
+
+
+def read_codec(folder: Path) -> Codec:
+    """A codec that was kept, ready for use."""
+    settings = read_json(folder / SETTINGS, "the settings of a codec")
+    codec = Codec(torch.zeros(2, PIXELS, dtype=torch.uint8), **settings)
+    codec.load_state_dict(load_state(folder / CODEC))
+    return codec.ready()
+
+
+def bits_at(points: Sequence[tuple[float, float]], share: float) -> float | None:
+    """Fewest bits at which runs of an arm reach a share, a mixture of two runs included; None where none reaches it.
+
+    ``points`` are (share, bits). Coding some samples with one codec and the others with another reaches whatever lies
+    on the line between two points, so this is the lower hull at ``share``.
+    """
+    best = [bits for found, bits in points if found >= share]
+    for low, low_bits in points:
+        for high, high_bits in points:
+            if low < share < high:
+                part = (share - low) / (high - low)
+                best.append(low_bits + part * (high_bits - low_bits))
+    return min(best, default=None)
+
+
+def curve(
+    rows: Iterable[Row], kind: str, seed: int, *, searched: bool, part: str = "test"
+) -> list[tuple[float, float]]:
+    """Share and bits of an arm's knobs with one seed."""
+    return [
+        (row.share, row.bits)
+        for row in rows
+        if row.kind == kind and row.seed == seed and row.searched == searched and row.part == part
+    ]
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """All that was found, in Markdown."""
+    text = []
+    for searched in (True, False):
+        title = "With a search of the gain at encode time (16 tries a block)" if searched else "In one pass"
+        text += [f"## {title}", "", markdown_table(_at_shares(rows, searched)), ""]
+    text += ["## Every run, unseen samples", "", markdown_table(_every(rows)), ""]
+    return "\n".join(text)
+
+
+def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
+    """Bits of a block at shares of unseen samples: mean over seeds, and range."""
+    seeds = sorted({row.seed for row in rows})
+    table = [["Arm", *(f"Bits at {share:.1%}" for share in SHARES)]]
+    for kind in dict.fromkeys(row.kind for row in rows):
+        cells = []
+        for share in SHARES:
+            found = [bits_at(curve(rows, kind, seed, searched=searched), share) for seed in seeds]
+            reached = [each for each in found if each is not None]
+            if not reached:
+                cells.append("not reached")
+                continue
+            mean = f"{sum(reached) / len(reached):.1f}"
+            span = f" ({min(reached):.1f} to {max(reached):.1f})" if len(seeds) > 1 else ""
+            missed = "" if len(reached) == len(seeds) else f", {len(reached)} of {len(seeds)} seeds"
+            cells.append(mean + span + missed)
+        table.append([KINDS[kind].title, *cells])
+    return table
+
+
+def _every(rows: Sequence[Row]) -> list[list[str]]:
+    table = [["Arm", "Seed", "Search", "Bits", "Above the floor", "95 % interval", "Worst, dB"]]
+    for row in rows:
+        if row.part == "test":
+            interval = f"{row.share_low:.2%} to {row.share_high:.2%}"
+            search = "yes" if row.searched else "no"
+            table.append(
+                [
+                    row.arm,
+                    str(row.seed),
+                    search,
+                    f"{row.bits:.1f}",
+                    f"{row.share:.2%}",
+                    interval,
+                    f"{row.worst_psnr:.1f}",
+                ]
+            )
+    return table
