@@ -39,7 +39,7 @@ LAYERS: dict[str, list[set[str]]] = {
         {"data", "options", "pictures", "theory"},
         {"progress"},
         {"watermark"},
-        {"chest", "mnist"},
+        {"chest", "compression", "mnist"},
         {"demo"},
         {"commands"},
     ],

@@ -128,6 +128,7 @@ for arguments in sys.stdin.read().splitlines():
     assert main(arguments.split()) == 1
 """
 COMMANDS = """demo
+compression --out out
 mnist --out out
 chest prepare --data data --out out
 chest classifier --store store --out out

@@ -17,7 +17,8 @@ def picture(height: int, width: int, roughness: float = 8.0, seed: int = 0) -> G
     """Waves with noise: blocks that cost little and blocks that cost much."""
     rows, columns = np.mgrid[:height, :width]
     noise = np.random.default_rng(seed).normal(0, roughness, (height, width)) * (columns > width / 2)
-    return np.clip(128 + 90 * np.sin(rows / 19 + columns / 31) + noise, 0, 255).astype(np.uint8)
+    pixels: Grey = np.clip(128 + 90 * np.sin(rows / 19 + columns / 31) + noise, 0, 255).astype(np.uint8)
+    return pixels
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,8 @@ STEPS = 30
 @pytest.fixture(scope="module")
 def parts() -> Parts:
     found = load(PICTURES, 0, train=600)
-    return Parts(
-        found.train, *(Blocks(each.pixels[:200], each.source[:200]) for each in (found.tune, found.test)), found.shown
-    )
+    tune, test = (Blocks(each.pixels[:200], each.source[:200]) for each in (found.tune, found.test))
+    return Parts(found.train, tune, test, found.shown)
 
 
 @pytest.mark.parametrize("kind", KINDS)
