@@ -80,16 +80,16 @@ def words(rows: dict[Arm, Row], rival: Arm) -> list[str]:
         reach = f"None of the {len(FIXED)} fixed weights reaches {ours.share:.1%}."
     elif needed > ours.bits:
         fewer = f"{1 - ours.bits / needed:.0%} fewer"
-        reach = f"A fixed weight takes {needed:.0f} bits for {ours.share:.1%}: ours takes {fewer}."
+        reach = f"A mixture of two fixed weights takes {needed:.0f} bits for {ours.share:.1%}: ours takes {fewer}."
     else:
-        reach = f"A fixed weight takes {needed:.0f} bits for {ours.share:.1%}, no more than ours."
+        reach = f"A mixture of two fixed weights takes {needed:.0f} bits for {ours.share:.1%}, no more than ours."
     return [
         f"Asked: a PSNR of at least {FLOOR:g} dB in every block of 16 x 16 pixels, with as few bits as possible.",
         f"One constrained run: {ours.share:.1%} of {ours.blocks:,} unseen blocks keep the floor, with {ours.bits:.0f} "
         f"bits a block; the worst has {ours.worst_psnr:.1f} dB.",
         f"The fixed weight with the nearest number of bits ({rival.knob:g}, {other.bits:.0f} bits): {other.share:.1%}, "
         f"the worst has {other.worst_psnr:.1f} dB.",
-        f"{reach} Ours took 1 run, the search over fixed weights {len(FIXED)}.",
+        f"{reach} Ours took 1 run, at a tau that was set beforehand; the search over fixed weights {len(FIXED)}.",
     ]
 
 
@@ -122,8 +122,8 @@ def _caption(arm: Arm, shown: Shown) -> str:
 TEXTS = {
     "picture": "A picture of which nothing was trained on. Blocks below 30 dB are outlined in red.",
     "front": "Bits against the share of unseen blocks that keep the floor. Lower and further right is better.",
-    "prices": "What the bound pays. A fixed weight has about one price for all blocks; under a bound every block has "
-    "its own: little where a decibel is cheap, much where it is dear.",
+    "prices": "What one step of the gain more would cost in each block: in bits for a decibel, and in bits for a unit "
+    "of error, which is the multiplier of the block's bound. A fixed weight wants the same for all blocks.",
 }
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -59,6 +59,10 @@ def test_a_file_has_a_floor_in_every_block_and_gives_its_picture_back(
     [
         (["--arm", "nothing:3"], "nothing"),
         (["--compress", "absent.png", "x"], "absent.png"),
+        (["--compress", "colour.png", "x"], "grey"),
+        (["--compress", "data/3.png", "x", "--arm", "penalty:301"], "one --arm"),
+        (["--compress", "data/3.png", "x", "--seed", "9"], "penalty:300"),
+        (["--compress", "data/3.png", "x", "--floor", "40"], "floor"),
         (["--decompress", "absent", "x.png"], "absent"),
         (["--decompress", "absent", "x.png", "--compress", "a", "b"], "both"),
         (["--floor", "200"], "--floor"),
@@ -70,6 +74,7 @@ def test_bad_input_is_one_line(
 ) -> None:
     call(folder)
     monkeypatch.chdir(folder)
+    Image.new("RGB", (32, 32)).save("colour.png")
     capsys.readouterr()
     extra = ["--out", "elsewhere"] if "--data" in words else []
     assert call(folder, *words, *extra) == 2

@@ -17,16 +17,19 @@ from torch import Tensor
 
 from samplewise.errors import CheckpointError, DataError
 from samplewise.storage import atomic, write_json
+from studies.compression.arms import Arm
 from studies.compression.blocks import Grey, cut, joined, read_grey
 from studies.compression.codec import HYPER, LEVELS, PIXELS, SIDE, SYMBOL_LIMIT, Codec, Symbols
-from studies.compression.study import CODECS, read_codec
+from studies.compression.study import CODEC, CODECS, codec_folder, read_codec
 
 MAGIC = b"SWBLOCK1"
-HEADER = struct.Struct("<8s8sdIIIII")
-"""Magic, the codec's fingerprint, floor in dB, height, width, words of the range coder, bytes that say which blocks are
-stored as their pixels, and the check sum of the symbols."""
+HEADER = struct.Struct("<8s8sdIIII")
+"""Magic, the codec's fingerprint, floor in dB, height, width, words of the range coder, and bytes of the map of blocks
+that are stored raw. The check sum of header, body and decoded pixels follows."""
+CHECK = struct.Struct("<II")
 HYPER_LIMIT = 1000
-LARGEST = 2**26  # pixels of a picture
+LARGEST_PICTURE = 2**26  # pixels, with padding
+AT_ONCE = 4096  # blocks
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class FloorCertificate:
     lowest: float
     """PSNR of the worst block, in dB; infinite where all blocks are exact."""
     blocks: int
-    sent_as_is: int
-    """Blocks that no gain brings above the floor, stored as their pixels."""
+    raw_blocks: int
+    """Blocks stored raw, since no gain brings them above the floor for fewer bits."""
     file_bytes: int
     bits_per_pixel: float
     counted_bits: float
@@ -47,14 +50,17 @@ class FloorCertificate:
     coded_bytes: int
     """What the coded part takes."""
     file_sha256: str
+    source_sha256: str
+    """Of the 8-bit pixels that were compressed."""
     pixels_sha256: str
+    """Of those that the file decodes to."""
 
     @property
     def message(self) -> str:
         """The verdict in a sentence."""
         return (
             f"every one of {self.blocks:,} blocks has at least {self.lowest:.2f} dB, {self.floor:g} were asked for: "
-            f"{self.file_bytes:,} bytes, {self.bits_per_pixel:.3f} bits a pixel; {self.sent_as_is:,} blocks as they are"
+            f"{self.file_bytes:,} bytes, {self.bits_per_pixel:.3f} bits a pixel; {self.raw_blocks:,} blocks stored raw"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,20 +125,25 @@ def cheapest_above_floor(codec: Codec, blocks: Tensor, real: Tensor) -> tuple[Sy
     Bits are infinite where no gain is above the floor for less than the pixels take. ``real`` masks the pixels that are
     not padding.
     """
-    levels = torch.arange(LEVELS).double()
-    tried = [codec(blocks, level.expand(len(blocks))) for level in levels]
-    costs = []
-    for coded in tried:
+    best = torch.full((len(blocks),), math.inf, dtype=torch.float64)
+    chosen: Symbols | None = None
+    for level in torch.arange(LEVELS).double():
+        coded = codec(blocks, level.expand(len(blocks)))
         symbols = coded.symbols
         errors = block_errors(codec.shown(symbols), blocks, real) / codec.allowed
         held = (symbols.coefficients.abs().amax(1) < SYMBOL_LIMIT) & (symbols.hyper.abs().amax(1) < HYPER_LIMIT)
-        worth = coded.bits < 8 * PIXELS  # else the pixels themselves take less
-        costs.append(torch.where((errors <= 1) & held & worth, coded.bits, math.inf))
-    bits, best = torch.stack(costs).min(0)
-    rows = torch.arange(len(blocks))
-    return Symbols(
-        *(torch.stack(each)[best, rows] for each in zip(*(each.symbols for each in tried), strict=True))
-    ), bits
+        better = (errors <= 1) & held & (coded.bits < best.clamp_max(8 * PIXELS))
+        best = torch.where(better, coded.bits, best)
+        if chosen is None:
+            chosen = symbols
+        rows = better.unsqueeze(1)
+        chosen = Symbols(
+            torch.where(better, symbols.level, chosen.level),
+            torch.where(rows, symbols.hyper, chosen.hyper),
+            torch.where(rows, symbols.coefficients, chosen.coefficients),
+        )
+    assert chosen is not None
+    return chosen, best
 
 
 def block_errors(shown: Tensor, blocks: Tensor, real: Tensor) -> Tensor:
@@ -144,18 +155,24 @@ def block_errors(shown: Tensor, blocks: Tensor, real: Tensor) -> Tensor:
 def compress(codec: Codec, picture: Grey) -> tuple[bytes, FloorCertificate]:
     """A picture as a file with every block above the floor, and what was measured on what the file decodes to."""
     height, width = picture.shape
+    _check_size(height, width)
     blocks = cut(picture).reshape(-1, PIXELS)
     real = cut(np.ones_like(picture), fill=0).reshape(-1, PIXELS)
-    symbols, bits = cheapest_above_floor(codec, blocks, real)
-    above = bits < math.inf
-    coded = Symbols(*(each[above] for each in symbols))
-    words = encode(codec, coded) if above.any() else np.empty(0, np.uint32)
-    exact = zlib.compress(blocks[~above].numpy().tobytes(), 9) if not above.all() else b""
-    where = zlib.compress(np.packbits(above.numpy()).tobytes(), 9) if exact else b""
-    header = HEADER.pack(MAGIC, fingerprint(codec), codec.floor, height, width, len(words), len(where), _check(coded))
-    data = header + words.tobytes() + where + exact
-    shown = decompress(codec, data)
-    worst = float(block_errors(cut(shown).reshape(-1, PIXELS), blocks, real).max())
+    tried = [
+        cheapest_above_floor(codec, *each) for each in zip(blocks.split(AT_ONCE), real.split(AT_ONCE), strict=True)
+    ]
+    bits = torch.cat([costs for _, costs in tried])
+    coded = bits < math.inf
+    symbols = Symbols(*(torch.cat(each)[coded] for each in zip(*(symbols for symbols, _ in tried), strict=True)))
+    words = encode(codec, symbols) if coded.any() else np.empty(0, np.uint32)
+    raw = blocks[~coded].numpy().tobytes()
+    where = np.packbits(coded.numpy()).tobytes() if raw else b""
+    header = HEADER.pack(MAGIC, fingerprint(codec), codec.floor, height, width, len(words), len(where))
+    body = words.tobytes() + where + raw
+    decoded = _pixels(codec, symbols, coded, blocks[~coded], height, width)
+    data = header + CHECK.pack(zlib.crc32(header + body), zlib.crc32(decoded.tobytes())) + body
+    decoded = decompress(codec, data)
+    worst = float(block_errors(cut(decoded).reshape(-1, PIXELS), blocks, real).max())
     lowest = math.inf if worst == 0 else -10 * math.log10(worst)
     if lowest < codec.floor:
         raise DataError(f"a block of the file would decode to {lowest:.3f} dB, below {codec.floor:g}: not written")
@@ -163,65 +180,78 @@ def compress(codec: Codec, picture: Grey) -> tuple[bytes, FloorCertificate]:
         floor=codec.floor,
         lowest=lowest,
         blocks=len(blocks),
-        sent_as_is=int((~above).sum()),
+        raw_blocks=int((~coded).sum()),
         file_bytes=len(data),
         bits_per_pixel=8 * len(data) / (height * width),
-        counted_bits=float(bits[above].sum()),
+        counted_bits=float(bits[coded].sum()),
         coded_bytes=4 * len(words),
         file_sha256=hashlib.sha256(data).hexdigest(),
-        pixels_sha256=hashlib.sha256(np.ascontiguousarray(shown).tobytes()).hexdigest(),
+        source_sha256=hashlib.sha256(np.ascontiguousarray(picture).tobytes()).hexdigest(),
+        pixels_sha256=hashlib.sha256(decoded.tobytes()).hexdigest(),
     )
     return data, certificate
 
 
-@torch.no_grad()
 def decompress(codec: Codec, data: bytes) -> Grey:
-    """The picture of a file."""
-    made_by, height, width, words, where, check = _header(data)
+    """The picture of a file; a damaged one, or one that decodes to other pixels than were certified, is refused."""
+    made_by, height, width, words, where, sums = _header(data)
     if made_by != fingerprint(codec):
         raise DataError("this file was made by another codec: give the run that compressed it")
-    rows, columns = -(-height // SIDE), -(-width // SIDE)
-    body = memoryview(data)[HEADER.size :]
+    body = data[HEADER.size + CHECK.size :]
+    if zlib.crc32(data[: HEADER.size] + body) != sums[0]:
+        raise DataError("this file is damaged: its check sum is wrong")
+    blocks = _blocks(height) * _blocks(width)
+    coded, raw = torch.ones(blocks, dtype=torch.bool), np.frombuffer(body[4 * words + where :], np.uint8)
+    if where:
+        flags = np.unpackbits(np.frombuffer(body[4 * words : 4 * words + where], np.uint8), count=blocks)
+        coded = torch.from_numpy(flags.astype(bool))
+    if len(coded) != blocks or len(raw) != PIXELS * int((~coded).sum()):
+        raise DataError(f"expected {blocks:,} blocks in this file, got another number: it is damaged")
     try:
-        coded = np.frombuffer(body[: 4 * words], np.uint32)
-        above = np.ones(rows * columns, bool)
-        if where:
-            packed = zlib.decompress(body[4 * words : 4 * words + where])
-            above = np.unpackbits(np.frombuffer(packed, np.uint8), count=rows * columns).astype(bool)
-        symbols = decode(codec, coded, int(above.sum())) if above.any() else None
-        pixels = zlib.decompress(body[4 * words + where :]) if where else b""
-        exact = np.frombuffer(pixels, np.uint8).reshape(-1, PIXELS)
-    except (ValueError, AssertionError, zlib.error, MemoryError) as error:
+        symbols = decode(codec, np.frombuffer(body[: 4 * words], np.uint32), int(coded.sum()))
+    except (ValueError, AssertionError) as error:
         raise DataError(f"this file is damaged: {error}") from error
-    if symbols is not None and _check(symbols) != check:
-        raise DataError("this file is damaged: what was decoded is not what was encoded")
-    blocks = torch.empty((rows * columns, PIXELS), dtype=torch.uint8)
-    if symbols is not None:
-        blocks[above] = codec.shown(symbols)
-    blocks[~above] = torch.from_numpy(exact.copy())
-    return joined(blocks.view(rows, columns, PIXELS), height, width)
+    picture = _pixels(codec, symbols, coded, torch.from_numpy(raw.reshape(-1, PIXELS).copy()), height, width)
+    if zlib.crc32(picture.tobytes()) != sums[1]:
+        raise DataError("this file decodes to other pixels here than where it was made: decode it there")
+    return picture
 
 
-def _header(data: bytes) -> tuple[bytes, int, int, int, int, int]:
-    if len(data) < HEADER.size or not data.startswith(MAGIC):
+@torch.no_grad()
+def _pixels(codec: Codec, symbols: Symbols, coded: Tensor, raw: Tensor, height: int, width: int) -> Grey:
+    blocks = torch.empty((len(coded), PIXELS), dtype=torch.uint8)
+    parts = zip(*(each.split(AT_ONCE) for each in symbols), strict=True)
+    blocks[coded] = torch.cat([torch.empty((0, PIXELS), dtype=torch.uint8), *(codec.shown(Symbols(*p)) for p in parts)])
+    blocks[~coded] = raw
+    return np.ascontiguousarray(joined(blocks.view(_blocks(height), -1, PIXELS), height, width))
+
+
+def _blocks(length: int) -> int:
+    return -(-length // SIDE)
+
+
+def _check_size(height: int, width: int) -> None:
+    if not 0 < _blocks(height) * _blocks(width) * PIXELS <= LARGEST_PICTURE:
+        raise DataError(f"expected a picture of at most {LARGEST_PICTURE:,} pixels, got {width} x {height}")
+
+
+def _header(data: bytes) -> tuple[bytes, int, int, int, int, tuple[int, int]]:
+    if len(data) < HEADER.size + CHECK.size or not data.startswith(MAGIC):
         raise DataError("expected a file of studies compression --compress, got something else")
-    _, made_by, _, height, width, words, where, check = HEADER.unpack_from(data)
-    if not 0 < height * width <= LARGEST:
-        raise DataError(f"this file is damaged: a picture of {width} x {height} pixels")
-    return made_by, height, width, words, where, check
-
-
-def _check(symbols: Symbols) -> int:
-    return zlib.crc32(b"".join(each.numpy().astype(np.int32).tobytes() for each in symbols))
+    _, made_by, _, height, width, words, where = HEADER.unpack_from(data)
+    _check_size(height, width)
+    return made_by, height, width, words, where, CHECK.unpack_from(data, HEADER.size)
 
 
 def compress_file(run: Path, arm: str | None, seed: int, image: Path, file: Path) -> FloorCertificate:
     """Compress an image with a codec of a run, and write the certificate beside the file."""
-    wanted = f"{CODECS}/{arm.replace(':', '-') if arm else 'penalty-*'}-{seed}"
-    folders = sorted(run.glob(wanted))
-    if not folders:
-        raise CheckpointError(f"{run}: no codec of {arm or 'a penalty'} with seed {seed}: train it, or name its --arm")
-    data, certificate = compress(read_codec(folders[-1]), read_grey(image))
+    codecs = sorted(path.parent for path in run.glob(f"{CODECS}/*/{CODEC}"))
+    if arm is not None:
+        codecs = [path for path in codecs if path == codec_folder(run, Arm.parse(arm), seed)]
+    if len(codecs) != 1:
+        found = f"{len(codecs)}: name one with --arm and --seed" if codecs else "none: train one first"
+        raise CheckpointError(f"{run}: expected one codec{f' of {arm}, seed {seed}' if arm else ''}, found {found}")
+    data, certificate = compress(read_codec(codecs[0]), read_grey(image, strict=True))
     with atomic(file) as temporary:
         temporary.write_bytes(data)
     write_json(file.with_name(f"{file.name}.json"), certificate.to_dict())
@@ -230,21 +260,16 @@ def compress_file(run: Path, arm: str | None, seed: int, image: Path, file: Path
 
 def decompress_file(run: Path, file: Path, image: Path) -> str:
     """Give back the image of a file, by the codec of the run that made it; returns what was done in words."""
-    data = _read(file)
-    made_by = data[len(MAGIC) : len(MAGIC) + 8]
-    for folder in sorted(run.glob(f"{CODECS}/*")):
-        codec = read_codec(folder)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
+    made_by, *_ = _header(data)
+    for path in sorted(run.glob(f"{CODECS}/*/{CODEC}")):
+        codec = read_codec(path.parent)
         if fingerprint(codec) == made_by:
             picture = decompress(codec, data)
             with atomic(image) as temporary:
                 Image.fromarray(picture).save(temporary, format="png")
-            return f"{image}: {picture.shape[1]} x {picture.shape[0]} pixels, by the codec {folder.name}"
-    _header(data)
+            return f"{image}: {picture.shape[1]} x {picture.shape[0]} pixels, by the codec {path.parent.name}"
     raise CheckpointError(f"{run}: none of its codecs made {file}; give the folder of the run that did with --out")
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror})") from error

@@ -97,8 +97,8 @@ def load(data: str, seed: int, *, train: int, whole: bool = False) -> Parts:
     if whole and len({blocks.shape for part in PARTS for blocks, _ in found[part]}) > 1:
         raise DataError(f"{data}: expected pictures of one size, as whole pictures are the samples, got several sizes")
     tune, test = (_draw(found[part], count, 0, whole) for part, count in zip(PARTS[1:], HELD_OUT, strict=True))
-    tune = _without(tune, set())
-    known = {each.tobytes() for each in (*tune.pixels.numpy(), *test.pixels.numpy())}
+    tune = _without(tune, set())  # a promise refuses samples, such as flat blocks, that two of its parts have
+    known = {each.tobytes() for each in tune.pixels.numpy()}
     return Parts(_without(_draw(found["train"], train, seed, whole), known, repeated=True), tune, test, shown)
 
 
@@ -106,12 +106,18 @@ Found = dict[str, list[tuple[Tensor, int]]]
 """By part, the blocks ``(n, PIXELS)`` of each picture and the number of its source."""
 
 
-def read_grey(path: Path) -> Grey:
-    """The picture of a file in 8 bits of grey."""
+def read_grey(path: Path, *, strict: bool = False) -> Grey:
+    """The picture of a file in 8 bits of grey; with ``strict`` one that has nothing else, so that nothing is lost."""
     try:
         with Image.open(path) as image:
+            if strict and image.mode not in ("L", "1"):
+                raise DataError(
+                    f"{path}: expected a picture in 8 bits of grey, got mode {image.mode}; convert it first"
+                )
+            if image.mode.startswith("I"):
+                raise DataError(f"{path}: expected a picture in 8 bits, got one in 16; convert it first")
             return np.asarray(image.convert("L"))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: expected a picture, but it cannot be read ({error})") from error
 
 
@@ -138,16 +144,25 @@ def _strips() -> tuple[Found, Grey]:
     """
     found: Found = {part: [] for part in PARTS}
     pictures = dict(embedded())
-    for number, picture in enumerate(pictures.values()):
-        height, width = (length // SIDE * SIDE for length in picture.shape)  # whole blocks only
-        columns = strip_parts(width // SIDE)
-        for part in PARTS if picture is not pictures[SHOWN] else ("test",):
+    for number, (name, whole) in enumerate(pictures.items()):
+        picture = _cropped(whole)
+        columns = strip_parts(picture.shape[1] // SIDE)
+        for part in PARTS if name != SHOWN else ("test",):
             rows = [
                 _shifted(strip) if part == "train" else cut(strip).reshape(-1, PIXELS)
-                for strip in _runs(picture[:height, :width], columns == part)
+                for strip in _runs(picture, columns == part)
             ]
             found[part].append((torch.cat(rows), number))
     return found, pictures[SHOWN]
+
+
+def _cropped(picture: Grey) -> Grey:
+    """What whole blocks cover of a picture: padding, which is cheap, would flatter a block."""
+    return picture[: len(picture) // SIDE * SIDE, : picture.shape[1] // SIDE * SIDE]
+
+
+def _whole_blocks(picture: Grey) -> Tensor:
+    return cut(_cropped(picture)).reshape(-1, PIXELS)
 
 
 def _runs(picture: Grey, chosen: NDArray[np.bool_]) -> Iterator[Grey]:
@@ -172,7 +187,7 @@ def _folder(folder: Path) -> tuple[Found, Grey]:
     split = Split.by_patient(list(patients), list(patients.values()))
     numbers = {patient: number for number, patient in enumerate(sorted(set(patients.values())))}
     found: Found = {
-        part: [(cut(read_grey(paths[name])).reshape(-1, PIXELS), numbers[patients[name]]) for name in split.part(part)]
+        part: [(_whole_blocks(read_grey(paths[name])), numbers[patients[name]]) for name in split.part(part)]
         for part in PARTS
     }
     return found, read_grey(paths[split.test[0]])
@@ -185,7 +200,7 @@ def _digits(folder: Path) -> tuple[Found, Grey]:
     found: Found = {}
     for part, images in zip(PARTS, (chosen.train, chosen.test, data.test), strict=True):
         pictures = images.tensors[0].mul(255).round().to(torch.uint8).view(-1, side, side).numpy()
-        found[part] = [(cut(each).reshape(-1, PIXELS), number) for number, each in enumerate(pictures)]
+        found[part] = [(cut(each, fill=0).reshape(-1, PIXELS), number) for number, each in enumerate(pictures)]
     return found, np.concatenate(list(pictures[:DIGITS_SHOWN]), 1)
 
 

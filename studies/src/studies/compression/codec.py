@@ -88,7 +88,7 @@ class Codec(nn.Module):
     A block's coefficients are multiplied by its gain, which a network chooses, and rounded. Their scales depend on the
     gain and on two further numbers. In training, noise takes the place of rounding for the bits, and the reconstruction
     is neither clamped nor rounded; in evaluation mode bits and error are those of what is sent and shown. A trained
-    codec is used in double precision (:meth:`ready`), so that encoder and decoder round alike on any machine.
+    codec is used in double precision (:meth:`ready`), so that encoder and decoder round alike; files hold check sums.
 
     Args:
         blocks: to begin with, ``(N, PIXELS)`` of uint8.
@@ -145,7 +145,7 @@ class Codec(nn.Module):
             if weight is not None:
                 seen.append(weight.log().unsqueeze(1) / WIDTH)
             chosen = self.choose(torch.cat(seen, 1)).squeeze(1) * WIDTH + MIDDLE
-            level = straight_through(chosen.clamp(0, LEVELS - 1))
+            level = chosen + (chosen.round().clamp(0, LEVELS - 1) - chosen).detach()  # a slope beyond the ends too
         gain = level.unsqueeze(1) - MIDDLE
         hyper = self.summarise(torch.cat([sizes, gain / WIDTH], 1)) * WIDTH
         scaled = coefficients * torch.exp(STEP * gain)

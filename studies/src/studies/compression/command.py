@@ -16,7 +16,9 @@ def compression(
     data: Annotated[
         str, typer.Option(help="Folder of images or of MNIST's files; or pictures, those of scikit-image.")
     ] = "pictures",
-    floor: Annotated[float, typer.Option(min=10.0, max=60.0, help="PSNR that every block must keep, in dB.")] = 30.0,
+    floor: Annotated[
+        float | None, typer.Option(min=10.0, max=60.0, help="PSNR that every block must keep, in dB; 30 if not given.")
+    ] = None,
     arm: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,6 +57,8 @@ def compression(
         from studies.compression.bitstream import compress_file, decompress_file
 
         if compress:
+            if floor is not None or (arm and len(arm) > 1):
+                raise ConfigurationError("--compress takes one --arm, and the floor that its codec was trained for")
             certificate = compress_file(out, arm[0] if arm else None, seed, *compress)
             emit(certificate.to_dict(), certificate.message, as_json=as_json)
         elif decompress:
@@ -62,5 +66,7 @@ def compression(
             emit({"image": str(decompress[1])}, text, as_json=as_json)
         return
     arms = [each for text in arm or ARMS for each in Arm.parse_all(text)]
-    rows, summary = run_study(Plan(data, floor, steps, whole), arms, range(seed, seed + seeds), out, note)
+    rows, summary = run_study(
+        Plan(data, 30.0 if floor is None else floor, steps, whole), arms, range(seed, seed + seeds), out, note
+    )
     emit(summary, tables(rows), as_json=as_json)

@@ -123,10 +123,11 @@ def _below(share: float) -> float:
 
 def _along(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     """Fractions below the floor and bits along the line of an arm: mixtures of its runs between them."""
-    lowest, highest = (1 - reach(share for share, _ in points) for reach in (max, min))
-    steps = np.geomspace(max(highest, POWERS_OF_TEN[-1] / 3), max(lowest, POWERS_OF_TEN[-1] / 3), 60)
-    found = [(below, bits_at(points, min(1 - below, 1 - lowest))) for below in steps]
-    return [below for below, _ in found], [bits for _, bits in found if bits is not None]
+    lowest, highest = (reach(share for share, _ in points) for reach in (min, max))
+    steps = np.geomspace(_below(lowest), _below(highest), 60)
+    bits = [bits_at(points, min(1 - below, highest)) for below in steps]
+    found = [(below, each) for below, each in zip(steps, bits, strict=True) if each is not None]
+    return [below for below, _ in found], [each for _, each in found]
 
 
 def draw_prices(picture: Grey, shown: Shown, multipliers: Mapping[str, Tensor], folder: Path, name: str) -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,19 @@ from samplewise.storage import (
     write_json,
     write_text,
 )
-from studies.compression.arms import KINDS, STEPS, TRAIN, Arm, measure, measure_searched, train
+from studies.compression.arms import (
+    BATCH,
+    KINDS,
+    MARGIN,
+    RATE,
+    STEPS,
+    TAU0,
+    TRAIN,
+    Arm,
+    measure,
+    measure_searched,
+    train,
+)
 from studies.compression.blocks import Blocks, Parts, load
 from studies.compression.codec import PIXELS, Codec
 
@@ -62,6 +75,7 @@ class Plan:
     floor: float
     steps: int = STEPS
     whole: bool = False
+    recipe: str = f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, tau from {TAU0:g}, margin {MARGIN:g}"
 
     def load(self, seed: int) -> Parts:
         """The parts for a seed."""
@@ -109,13 +123,15 @@ def run_study(
     ensure_writable(out)
     rows = _kept(out, plan)
     for seed in seeds:
-        parts = None
+        parts = conditioned = None
         for arm in arms:
             if any(row.arm == str(arm) and row.seed == seed for row in rows):
                 continue
             parts = parts or plan.load(seed)
             note(f"seed {seed}: {arm}, {plan.steps:,} steps")
-            codec = train(arm, parts, plan.floor, seed=seed, steps=plan.steps)
+            codec = conditioned if arm.weight is not None else None  # one codec serves all its weights
+            codec = codec or train(arm, parts, plan.floor, seed=seed, steps=plan.steps)
+            conditioned = codec if arm.weight is not None else conditioned
             for part, samples in (("tune", parts.tune), ("test", parts.test)):
                 rows += [judge(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
             keep_codec(codec, codec_folder(out, arm, seed))
@@ -161,19 +177,31 @@ def read_codec(folder: Path) -> Codec:
     return codec.ready()
 
 
-def bits_at(points: Sequence[tuple[float, float]], share: float) -> float | None:
-    """Fewest bits at which runs of an arm reach a share, a mixture of two runs included; None where none reaches it.
+def mixture(points: Sequence[tuple[float, float]], share: float) -> tuple[int, int, float] | None:
+    """Which two of an arm's runs reach a share together with the fewest bits, and the second's part; None if none do.
 
     ``points`` are (share, bits). Coding some samples with one codec and the others with another reaches whatever lies
-    on the line between two points, so this is the lower hull at ``share``.
+    on the line between two points; a run that reaches the share alone stands for both.
     """
-    best = [bits for found, bits in points if found >= share]
-    for low, low_bits in points:
-        for high, high_bits in points:
+    found = [(bits, i, i, 0.0) for i, (reached, bits) in enumerate(points) if reached >= share]
+    for i, (low, low_bits) in enumerate(points):
+        for j, (high, high_bits) in enumerate(points):
             if low < share < high:
                 part = (share - low) / (high - low)
-                best.append(low_bits + part * (high_bits - low_bits))
-    return min(best, default=None)
+                found.append((low_bits + part * (high_bits - low_bits), i, j, part))
+    return min(found)[1:] if found else None
+
+
+def mixed(points: Sequence[tuple[float, float]], how: tuple[int, int, float]) -> tuple[float, float]:
+    """Share and bits of a mixture."""
+    (low, low_bits), (high, high_bits), part = points[how[0]], points[how[1]], how[2]
+    return low + part * (high - low), low_bits + part * (high_bits - low_bits)
+
+
+def bits_at(points: Sequence[tuple[float, float]], share: float) -> float | None:
+    """Fewest bits at which runs of an arm reach a share, a mixture of two included; None where none reaches it."""
+    how = mixture(points, share)
+    return None if how is None else mixed(points, how)[1]
 
 
 def curve(
@@ -189,7 +217,7 @@ def curve(
 
 def tables(rows: Sequence[Row]) -> str:
     """All that was found, in Markdown."""
-    text = []
+    text = ["Bits a block and share of unseen samples above the floor, for what the tuning part chooses.", ""]
     for searched in (True, False):
         title = "With a search of the gain at encode time (16 tries a block)" if searched else "In one pass"
         text += [f"## {title}", "", markdown_table(_at_shares(rows, searched)), ""]
@@ -198,21 +226,20 @@ def tables(rows: Sequence[Row]) -> str:
 
 
 def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
-    """Bits of a block at shares of unseen samples: mean over seeds, and range."""
-    seeds = sorted({row.seed for row in rows})
-    table = [["Arm", *(f"Bits at {share:.1%}" for share in SHARES)]]
+    """Bits of a block, and share of unseen samples, of what the tuning part chooses for a share: means over seeds."""
+    table = [["Arm", *(f"For {share:.1%}" for share in SHARES)]]
     for kind in dict.fromkeys(row.kind for row in rows):
         cells = []
+        seeds = sorted({row.seed for row in rows if row.kind == kind})
         for share in SHARES:
-            found = [bits_at(curve(rows, kind, seed, searched=searched), share) for seed in seeds]
-            reached = [each for each in found if each is not None]
-            if not reached:
-                cells.append("not reached")
-                continue
-            mean = f"{sum(reached) / len(reached):.1f}"
-            span = f" ({min(reached):.1f} to {max(reached):.1f})" if len(seeds) > 1 else ""
-            missed = "" if len(reached) == len(seeds) else f", {len(reached)} of {len(seeds)} seeds"
-            cells.append(mean + span + missed)
+            found = []
+            for seed in seeds:
+                tune, test = (curve(rows, kind, seed, searched=searched, part=part) for part in ("tune", "test"))
+                if (how := mixture(tune, share)) is not None:
+                    found.append(mixed(test, how))
+            missed = "" if len(found) == len(seeds) else f", {len(found)} of {len(seeds)} seeds"
+            shares, bits = zip(*found, strict=True) if found else ((), ())
+            cells.append(f"{fmean(bits):.1f} at {fmean(shares):.2%}{missed}" if found else "not reached")
         table.append([KINDS[kind].title, *cells])
     return table
 
