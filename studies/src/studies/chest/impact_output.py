@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from samplewise.report import COLOURS, legend_below, markdown_table, new_figure, save, series, styled
+from samplewise.report import markdown_table
 from samplewise.storage import write_csv, write_json, write_text
 from studies.chest.auroc import Interval
 from studies.chest.impact import Impact, Originals
+from studies.drawing import COLOURS, legend_below, new_figure, save, series, styled
 from studies.pictures import PATHOLOGIES
 from studies.watermark.recipe import Recipe
 
