@@ -107,7 +107,7 @@ def given_settings(recipe: Path | None, kind: type[Any], exclude: Collection[str
 
     The fields ``exclude`` are derived from the data, and no file may set them.
     """
-    from samplewise.storage import toml_values
+    from studies.records import toml_values
 
     stored = {} if recipe is None else toml_values(recipe, kind, exclude=exclude)
     return {**stored, **{name: value for name, value in options.items() if value is not None}}
@@ -115,7 +115,8 @@ def given_settings(recipe: Path | None, kind: type[Any], exclude: Collection[str
 
 def keep_recipe(folder: Path, settings: Any, exclude: Collection[str]) -> None:
     """Write the settings where ``--recipe`` can take them from for another run."""
-    from samplewise.storage import toml_of, write_text
+    from samplewise.storage import write_text
+    from studies.records import toml_of
 
     write_text(folder / RECIPE_TOML, toml_of(settings, exclude=exclude))
 

@@ -4,7 +4,7 @@
 # fmt: off
 from samplewise.report.charts import PALETTE
 from samplewise.report.fits import (
-    keep_certificate, read_certificate, read_curves, read_fit, read_fit_within, read_multipliers,
+    keep_certificate, read_certificate, read_curves, read_fit, read_multipliers,
 )
 from samplewise.report.forecast import Forecast, forecast
 from samplewise.report.page import make_page, write_page
@@ -12,12 +12,12 @@ from samplewise.report.run import (
     Audited, Bars, Distribution, Finding, Gallery, Picture, Requirement, RunReport, Table, distribution,
 )
 from samplewise.report.tensorboard import Pictures, in_lines, to_tensorboard
-from samplewise.report.words import comparison, count, markdown_table, number, percent, share, verdict
+from samplewise.report.words import comparison, count, number, percent, share, verdict
 
 __all__ = [
     "PALETTE", "Audited", "Bars", "Distribution", "Finding", "Forecast", "Gallery", "Picture", "Pictures",
     "Requirement", "RunReport", "Table", "comparison", "count", "distribution", "forecast", "in_lines",
-    "keep_certificate", "make_page", "markdown_table", "number", "percent", "read_certificate", "read_curves",
-    "read_fit", "read_fit_within", "read_multipliers", "share", "to_tensorboard", "verdict", "write_page",
+    "keep_certificate", "make_page", "number", "percent", "read_certificate", "read_curves", "read_fit",
+    "read_multipliers", "share", "to_tensorboard", "verdict", "write_page",
 ]
 # fmt: on

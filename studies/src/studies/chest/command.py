@@ -88,7 +88,7 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
-    from samplewise.report import markdown_table
+    from studies.records import markdown_table
 
     parts, skipped = summary["parts"], summary["skipped"]
     columns = [{**part, **part["labels"], "No Finding": part["no_finding"]} for part in parts.values()]
@@ -164,9 +164,9 @@ def classifier(
 
 
 def _result_text(result: dict[str, Any]) -> str:
-    from samplewise.report import markdown_table
     from studies.chest.auroc import FEWEST
     from studies.chest.for_report import score_table
+    from studies.records import markdown_table
 
     table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
     ended = f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min"
