@@ -38,14 +38,13 @@ def decoding(path: Path, what: str) -> Iterator[None]:
         raise RecordError(f"{path}: cannot be read as {what}: {why or error}") from error
 
 
-def read_json(path: Path, what: str, *, format: str | None = None, largest: int = -1) -> dict[str, Any]:
+def read_json(path: Path, what: str, *, format: str | None = None) -> dict[str, Any]:
     """The object in a file of strict JSON, or an error as from :func:`decoding`.
 
     Args:
         path: of the file.
         what: it should be, such as ``a split``.
         format: that its entry ``format`` must name; the entry is left out of the result.
-        largest: number of bytes that it may have; any if negative.
     """
 
     def refuse(name: str) -> NoReturn:
@@ -60,9 +59,7 @@ def read_json(path: Path, what: str, *, format: str | None = None, largest: int 
 
     with decoding(path, what):
         with disk.open_regular(path) as file:
-            content = file.read(-1 if largest < 0 else largest + 1)
-        if 0 <= largest < len(content):
-            raise ValueError(f"expected at most {largest:,} bytes")
+            content = file.read()
         value = json.loads(content, parse_constant=refuse, object_pairs_hook=once)
         if not isinstance(value, dict):
             if format is None:
