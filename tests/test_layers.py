@@ -36,7 +36,7 @@ LAYERS: dict[str, list[set[str]]] = {
         {"cli"},
     ],
     "studies": [
-        {"data", "options", "pictures", "theory"},
+        {"data", "drawing", "options", "pictures", "records", "theory"},
         {"progress"},
         {"watermark"},
         {"chest", "compression", "mnist"},

@@ -103,7 +103,7 @@ def test_the_tool_works_alone(wheels: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_studies_run_the_demo(wheels: dict[str, Path], tmp_path: Path) -> None:
     python = environment(tmp_path)
-    install(python, f"{wheels['samplewise']}[plots,report]", wheels["floormark"], wheels["studies"], cwd=tmp_path)
+    install(python, f"{wheels['samplewise']}[report]", wheels["floormark"], wheels["studies"], cwd=tmp_path)
     where = run(python, "-c", "import studies; print(studies.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(tmp_path / "venv")
     run(python.with_name("studies"), "demo", "--out", "demo", cwd=tmp_path)

@@ -10,7 +10,7 @@ from common import table
 
 from front_parts.arms import COMPARED, KNOBS, NAMES
 from front_parts.tasks import Task, regression_floor
-from samplewise.report.style import FAINT, legend_below, new_figure, save, series, styled
+from studies.drawing import FAINT, legend_below, new_figure, save, series, styled
 
 Record = dict[str, Any]
 Candidate = dict[str, Any]

@@ -1,60 +1,13 @@
-"""Records of runs and of people: JSON files, settings written as TOML, folders that are of one run."""
+"""JSON files of runs, and dataclasses of what they say."""
 
-import json
-import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, RecordError
-from samplewise.storage.records import SettingsFile, decoding, read_json, toml_of, toml_values
-
-
-@dataclass(frozen=True)
-class Kind:
-    size: int
-    rate: float = 0.5
-    widths: tuple[int, ...] = ()
-
-
-FILE = SettingsFile("run.json", "test-1", Kind, "testing")
-
-
-def test_what_was_added_later_has_its_default_in_older_runs(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"format": "test-1", "settings": {"size": 3}}')
-    assert FILE.read(tmp_path) == Kind(3)
-    FILE.open(tmp_path, Kind(3), resume=True)
-    with pytest.raises(CheckpointError, match=r"rate 0\.5 there, 0\.1 here"):
-        FILE.open(tmp_path, Kind(3, 0.1), resume=True)
-
-
-@pytest.mark.parametrize("settings", [{"rate": 0.1}, {"size": 3, "rat": 0.1}, [3], None])
-def test_what_is_missing_or_unknown_is_refused(settings: object, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"format": "test-1", "settings": settings}))
-    with pytest.raises(CheckpointError, match="not a run of this version of testing"):
-        FILE.read(tmp_path)
-
-
-@pytest.mark.parametrize("settings", [{"size": "3"}, {"size": 3, "rate": None}, {"size": 3, "widths": 4}])
-def test_settings_of_another_type_are_refused(settings: object, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(json.dumps({"format": "test-1", "settings": settings}))
-    with pytest.raises(RecordError, match=r"run\.json: cannot be read as a run of testing: expected"):
-        FILE.read(tmp_path)
-
-
-def test_a_folder_is_that_of_one_run(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no run of testing"):
-        FILE.read(tmp_path)
-    run = Kind(3, widths=(4, 5))
-    FILE.open(tmp_path / "new", run, resume=False)
-    assert FILE.read(tmp_path / "new") == run
-    FILE.open(tmp_path / "new", run, resume=True)
-    with pytest.raises(CheckpointError, match="add --resume"):
-        FILE.open(tmp_path / "new", run, resume=False)
+from samplewise.errors import CheckpointError, DataError, RecordError
+from samplewise.storage.records import decoding, from_plain, read_json
 
 
 def test_a_record_is_an_object_of_its_format(tmp_path: Path) -> None:
@@ -92,103 +45,36 @@ def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
         read_json(tmp_path, "a split")
 
 
-def test_errors_of_our_own_pass_and_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
+def test_errors_of_our_own_pass(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^no patients$"), decoding(tmp_path, "a split"):
         raise DataError("no patients")
-    (tmp_path / "x.json").write_text("{}" + " " * 100)
-    assert read_json(tmp_path / "x.json", "a split", largest=102) == {}
-    with pytest.raises(RecordError, match="at most 101 bytes"):
-        read_json(tmp_path / "x.json", "a split", largest=101)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Of all types that there are."""
-
+class Part:
     name: str
-    rate: float = 1e-3
-    rounds: int = 17
-    steps: int | None = 50
-    anneal: bool = True
-    latent: Literal["linear", "relu"] = "linear"
-    widths: tuple[int, ...] = (8, 16)
-    data: str = ""
+    size: int
+    rate: float | None = 0.5
+    widths: tuple[int, ...] = ()
+    shares: Mapping[str, float] | None = None
 
 
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "recipe.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_what_a_file_names_is_set_and_the_rest_is_the_default(tmp_path: Path) -> None:
-    path = written(tmp_path, '# ours\nname = "a"\nrate = 1\nsteps = "none"\nlatent = "relu"\nwidths = [4]\n')
-    recipe = Recipe(**toml_values(path, Recipe))
-    assert recipe == Recipe("a", rate=1.0, steps=None, latent="relu", widths=(4,))
-    assert type(recipe.rate) is float
-    assert toml_values(written(tmp_path, "rounds = 3"), Recipe) == {"rounds": 3}
-
-
-@given(
-    st.builds(
-        Recipe,
-        name=st.text(),
-        rate=st.floats(allow_nan=False, allow_infinity=False),
-        rounds=st.integers(1, 2**62),
-        steps=st.none() | st.integers(-(2**62), 2**62),
-        anneal=st.booleans(),
-        latent=st.sampled_from(["linear", "relu"]),
-        widths=st.lists(st.integers(0, 9)).map(tuple),
-    )
-)
-def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, recipe: Recipe) -> None:
-    text = toml_of(recipe)
-    assert tomllib.loads(text) == asdict(recipe) | {
-        "steps": "none" if recipe.steps is None else recipe.steps,
-        "widths": list(recipe.widths),
-    }
-    path = tmp_path_factory.mktemp("written") / "recipe.toml"
-    path.write_text(text, encoding="utf-8", newline="")
-    assert Recipe(**toml_values(path, Recipe)) == recipe
+def test_a_dataclass_is_made_of_what_json_says() -> None:
+    stored = {"size": 3, "rate": None, "widths": [4, 5], "shares": {"a": 1}, "unknown": 0}
+    assert from_plain(Part, stored, name="x") == Part("x", 3, None, (4, 5), {"a": 1.0})
+    assert from_plain(Part, {"name": "none", "size": 3}) == Part("none", 3)
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("stored", "complaint"),
     [
-        ('name = "a"\nrounts = 3', r"unknown key 'rounts'\. Did you mean 'rounds'\? The keys are name, rate, "),
-        ('name = "a"\ndata = "x"', "unknown key 'data'"),
-        ("name = 3", "expected a text in quotes as name, got 3"),
-        ('name = "a"\nrounds = 3.0', "expected a whole number as rounds, got 3.0"),
-        ('name = "a"\nrounds = true', "expected a whole number as rounds, got True"),
-        ('name = "a"\nrate = nan', "expected a finite number as rate, got nan"),
-        ('name = "a"\nrate = true', "expected a finite number as rate, got True"),
-        ('name = "a"\nanneal = 1', "expected true or false as anneal, got 1"),
-        ('name = "a"\nsteps = "no"', "expected a whole number as steps, or \"none\", got 'no'"),
-        ('name = "a"\nlatent = "tanh"', "expected one of linear, relu as latent, got 'tanh'"),
-        ('name = "a"\nwidths = 3', "expected a list as widths, got 3"),
-        ('name = "a"\nwidths = [3, "a"]', "expected a whole number as widths, got 'a'"),
-        ('name = "a"\n[rounds]\nx = 1', "expected a whole number as rounds, got {'x': 1}"),
+        ({"size": "3"}, "a whole number as size"),
+        ({"size": True}, "a whole number as size"),
+        ({"size": 3, "rate": "none"}, "a finite number as rate"),
+        ({"size": 3, "widths": 4}, "a list as widths"),
+        ({"size": 3, "shares": {"a": "b"}}, "a finite number as shares/a"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_file(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"recipe\.toml: {complaint}"):
-        toml_values(written(tmp_path, text), Recipe, exclude=("data",))
-
-
-@pytest.mark.parametrize("text", ["name = ", "\0", "x = 1\nx = 2", "a = " + "[" * 5000, "#" * (1 << 21)])
-def test_what_is_not_toml_is_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(DataError, match=r"recipe\.toml: cannot be read as TOML"):
-        toml_values(written(tmp_path, text), Recipe)
-
-
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot be read as TOML: No such file"):
-        toml_values(tmp_path / "none.toml", Recipe)
-    path = tmp_path / "latin.toml"
-    path.write_bytes(b'name = "\xe4"')
-    with pytest.raises(DataError, match="cannot be read as TOML"):
-        toml_values(path, Recipe)
-
-
-def test_fields_apart_are_not_written() -> None:
-    assert "data" not in toml_of(Recipe("a", data="fingerprint"), exclude=("data",))
+def test_a_value_of_another_type_is_refused(stored: Mapping[str, object], complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"expected {complaint}, got"):
+        from_plain(Part, stored, name="x")

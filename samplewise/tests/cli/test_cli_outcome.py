@@ -29,7 +29,7 @@ def app_that_raises(error: BaseException) -> typer.Typer:
         (OSError(errno.ENOSPC, "No space left on device", "x.bin"), 1, "x.bin: the disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "y.bin"), 1, "y.bin: Permission denied"),
         (MemoryError(), 1, "not enough memory"),
-        (ImportError("no", name="matplotlib.axes"), 1, "is not installed; pip install 'matplotlib>=3.8'"),
+        (ImportError("no", name="tensorboard.compat"), 1, "is not installed; pip install 'tensorboard>=2.16'"),
         (ImportError("no", name="elsewhere"), 1, "elsewhere is not installed"),
         (TypeError("a mistake of ours"), 1, "unexpected TypeError: a mistake of ours. Please report it"),
     ],
@@ -37,7 +37,7 @@ def app_that_raises(error: BaseException) -> typer.Typer:
 def test_an_error_is_one_line_and_a_code(
     capsys: pytest.CaptureFixture[str], error: Exception, code: int, message: str
 ) -> None:
-    assert run(app_that_raises(error), [], extras={"matplotlib": "plots"}) == code
+    assert run(app_that_raises(error), [], extras={"tensorboard": "tensorboard"}) == code
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("samplewise: error: ")

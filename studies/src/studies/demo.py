@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from samplewise.report import markdown_table
 from samplewise.storage import ensure_writable, provenance, write_json, write_text
 from studies.compression.arms import Arm, train
 from studies.compression.blocks import PICTURES, Parts, load
 from studies.compression.codec import Codec
 from studies.compression.figures import Shown, draw_beside, draw_front, draw_prices, prices, show
 from studies.compression.study import Row, bits_at, judge
+from studies.records import markdown_table
 
 FLOOR, STEPS, TRAIN = 30.0, 700, 65_536
 OURS = Arm("penalty", 2400.0)

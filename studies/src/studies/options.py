@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, MissingPackageError, install
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -26,7 +27,6 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as co
 Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random, a split included; 0 if not given.")]
 Pictures = Annotated[Path, typer.Option(help="Folder of images, or a store made by studies chest prepare.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 RecipeFile = Annotated[
     Path | None,
     typer.Option(
@@ -102,12 +102,32 @@ def launch(fabric: Fabric, begin: Callable[[bool], T]) -> T:
     return begun if first else begin(False)
 
 
+@contextmanager
+def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
+    """Have what ``fabric`` logs inside also written to ``tensorboard`` in the run's folder; nothing if it is None."""
+    if folder is None:
+        yield
+        return
+    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+    try:
+        logger = TensorBoardLogger(root_dir=folder, name="tensorboard", version="")
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"TensorBoard's files need tensorboard; {install('tensorboard')}") from error
+    fabric.loggers.append(logger)
+    try:
+        yield
+    finally:
+        fabric.loggers.remove(logger)
+        logger.finalize("ended")
+
+
 def given_settings(recipe: Path | None, kind: type[Any], exclude: Collection[str], **options: Any) -> dict[str, Any]:
     """What differs from the defaults of ``kind``: what the file sets, then the options that are not None.
 
     The fields ``exclude`` are derived from the data, and no file may set them.
     """
-    from samplewise.storage import toml_values
+    from studies.records import toml_values
 
     stored = {} if recipe is None else toml_values(recipe, kind, exclude=exclude)
     return {**stored, **{name: value for name, value in options.items() if value is not None}}
@@ -115,7 +135,8 @@ def given_settings(recipe: Path | None, kind: type[Any], exclude: Collection[str
 
 def keep_recipe(folder: Path, settings: Any, exclude: Collection[str]) -> None:
     """Write the settings where ``--recipe`` can take them from for another run."""
-    from samplewise.storage import toml_of, write_text
+    from samplewise.storage import write_text
+    from studies.records import toml_of
 
     write_text(folder / RECIPE_TOML, toml_of(settings, exclude=exclude))
 

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from floormark import Watermarker
-from samplewise.storage import SettingsFile
 from studies.commands import main
 from studies.pictures import Store
+from studies.records import SettingsFile
 from studies.watermark.networks import load_network
 from studies.watermark.recipe import make_recipe
 from studies.watermark.training import read_seen

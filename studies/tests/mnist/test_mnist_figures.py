@@ -7,7 +7,6 @@ import pytest
 from small_study import small_data, small_run, small_settings, with_numbers
 
 from samplewise.errors import DataError
-from samplewise.report import label_points, new_figure, styled
 from studies.mnist.comparison import write_all
 from studies.mnist.figures import best, write_figures
 from studies.mnist.results import Result
@@ -46,19 +45,6 @@ def test_the_best_row_satisfies_most_at_little_loss_of_accuracy(found: list[Resu
     assert best(rows, naming, "fixed") is rows[1]
     assert best(rows[2:], naming, "fixed") is rows[2]
     assert best(rows, naming, "sequential") is None
-
-
-def test_names_do_not_cover_each_other() -> None:
-    with styled():
-        figure, (panel,) = new_figure(1, 1)
-        panel.set_xlim(0, 1)
-        panel.set_ylim(0, 1)
-        label_points(panel, [(0.5, 0.5 + 0.001 * i, f"name {i}", "black") for i in range(6)], others=[(0.52, 0.5)])
-        figure.draw_without_rendering()
-        boxes = [text.get_window_extent() for text in panel.texts]
-    assert len(boxes) == 6
-    for i, box in enumerate(boxes):
-        assert not any(box.shrunk(0.9, 0.7).overlaps(other.shrunk(0.9, 0.7)) for other in boxes[:i])
 
 
 def test_output_is_made_from_the_files_alone_and_every_figure_is_written_twice(found: list[Result]) -> None:

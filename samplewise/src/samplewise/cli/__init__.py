@@ -6,9 +6,9 @@ Each command imports what it needs when it runs, so that ``--help`` is quick.
 import sys
 from collections.abc import Callable, Sequence
 
-from samplewise.cli.outcome import FAILED, JsonFlag, begin, command_app, emit, emit_json, note, run
+from samplewise.cli.outcome import JsonFlag, begin, command_app, emit, note, run
 
-__all__ = ["FAILED", "JsonFlag", "begin", "command_app", "emit", "emit_json", "main", "note", "run"]
+__all__ = ["JsonFlag", "begin", "command_app", "emit", "main", "note", "run"]
 
 MOVED = {"demo": "studies", "mnist": "studies", "chest": "studies", "watermark": "floormark and studies"}
 """Commands of version 0.2, and the packages that have them now."""

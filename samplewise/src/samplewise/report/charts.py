@@ -7,12 +7,28 @@ from typing import Any
 
 from samplewise.errors import printable
 from samplewise.report.run import TRAINING, Distribution, Multipliers, RunReport
-from samplewise.report.style import DASHES, SYMBOLS, colour
 from samplewise.report.words import count, objective
 
 BUDGET = 20_000  # points of all curves together, about 300 kB
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
+# fmt: off
+PALETTE = (
+    "#2a7fca", "#cf6410", "#1b8f6a", "#c0579b", "#8568d6", "#a8730c",
+    "#d24b4b", "#12899c", "#6f8a1d", "#7d8590", "#a06a4f", "#5a76e0",
+)
+# fmt: on
+"""Each keeps a contrast of 3 to paper, to the light and to the dark page; the first ones stay apart for colour-blind
+readers. Lines and points that may be printed without colour also differ in dash or symbol."""
+DASHES = ("", "8 4", "3 3", "8 3 2 3", "12 4", "12 3 2 3")
+"""Of lines as SVG takes them."""
+SYMBOLS = "○◆■▲✚★"
+"""Of points."""
+
+
+def colour(number: int) -> str:
+    """Of one series after the other."""
+    return PALETTE[number % len(PALETTE)]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from samplewise.report.run import (
     long_tail,
 )
 from samplewise.storage.disk import write_json
-from samplewise.storage.records import SettingsFile, decoding, from_plain, read_json
+from samplewise.storage.records import decoding, from_plain, read_json
 from samplewise.training.folder import AUDIT, IDENTITY, PROMISE, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
@@ -92,25 +92,6 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             provenance=dict(stored["provenance"]),
         )
     return [_with_findings(run, folder, rows) if (folder / AUDIT).exists() else run]
-
-
-def read_fit_within(
-    folder: Path, settings_file: SettingsFile[Any], key: str
-) -> tuple[RunReport, Mapping[str, Any]] | None:
-    """The run in ``folder/fit`` of a command that keeps its settings, reported as ``key``, in ``settings_file``.
-
-    Returns:
-        The run and the command's settings; None if the folder is of another kind.
-    """
-    if not settings_file.belongs_to(folder):
-        return None
-    settings = asdict(settings_file.read(folder))
-    found = read_fit(folder / "fit")
-    if found is None:
-        raise DataError(f"{folder}: its training has not begun yet; make the report later")
-    (run,) = found
-    named = replace(run, name=folder.resolve().name, folder=str(folder), settings={key: settings, **run.settings})
-    return named, settings
 
 
 def _with_findings(run: RunReport, folder: Path, rows: Sequence[Row]) -> RunReport:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
-from samplewise.report.charts import Look, curve_charts, run_charts
+from samplewise.report.charts import Look, colour, curve_charts, run_charts
 from samplewise.report.run import RunReport
-from samplewise.report.style import colour
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
 

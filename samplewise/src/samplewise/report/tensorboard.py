@@ -1,17 +1,14 @@
-"""A run's numbers and pictures for TensorBoard, in the run's own folder."""
+"""Pictures of a run for TensorBoard, beside the numbers that ``fit`` logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit
-from samplewise.errors import MissingPackageError, install
 from samplewise.samples import Data, in_order, source_of
 from samplewise.training.logging import Callback
 
@@ -21,26 +18,6 @@ if TYPE_CHECKING:
 Draw: TypeAlias = Callable[[nn.Module, Any], Mapping[str, Tensor]]
 """Draws a batch by the model as it is: images ``(C, H, W)`` by name, in [0, 1]."""
 DRAWN = 8  # samples of each data set: the first, so that one sees the same ones change
-
-
-@contextmanager
-def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
-    """Have what ``fabric`` logs inside also written to ``tensorboard`` in the run's folder; nothing if it is None."""
-    if folder is None:
-        yield
-        return
-    from lightning_fabric.loggers.tensorboard import TensorBoardLogger
-
-    try:
-        logger = TensorBoardLogger(root_dir=folder, name="tensorboard", version="")
-    except ModuleNotFoundError as error:
-        raise MissingPackageError(f"TensorBoard's files need tensorboard; {install('tensorboard')}") from error
-    fabric.loggers.append(logger)
-    try:
-        yield
-    finally:
-        fabric.loggers.remove(logger)
-        logger.finalize("ended")
 
 
 class Pictures(Callback):

@@ -36,22 +36,6 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.5g}"  # noqa: RUF001 - a dash, not a minus
 
 
-def markdown_table(rows: Iterable[Sequence[object]]) -> str:
-    r"""A table in Markdown whose columns line up; the first row is its head.
-
-    Example:
-        >>> print(markdown_table([["run", "PSNR"], ["c|40", 41.2]]))
-        | run   | PSNR |
-        |-------|------|
-        | c\|40 | 41.2 |
-    """
-    cells = [[str(each).replace("|", "\\|") for each in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
-
-
 def verdict(run: RunReport) -> str:
     """What was asked and whether it holds, in one or two sentences: the outcome of a promise, or training data and
     unseen data with the exact bound.

@@ -9,25 +9,18 @@ from samplewise.storage.disk import (
     clear_partial,
     ensure_writable,
     lock,
+    open_regular,
     write_json,
     write_tensors,
     write_text,
 )
 from samplewise.storage.origins import provenance, versions
-from samplewise.storage.records import (
-    SettingsFile,
-    decoding,
-    from_plain,
-    read_json,
-    toml_of,
-    toml_values,
-    write_csv,
-)
+from samplewise.storage.records import decoding, from_plain, read_json, typed_value
 
 # fmt: off
 __all__ = [
-    "MODEL_FILE", "PARTIAL", "Checkpoints", "SettingsFile", "alone", "atomic", "clear_partial", "decoding",
-    "distributed", "ensure_writable", "from_plain", "load_state", "lock", "provenance", "read_json", "save_state",
-    "toml_of", "toml_values", "versions", "write_csv", "write_json", "write_tensors", "write_text",
+    "MODEL_FILE", "PARTIAL", "Checkpoints", "alone", "atomic", "clear_partial", "decoding", "distributed",
+    "ensure_writable", "from_plain", "load_state", "lock", "open_regular", "provenance", "read_json", "save_state",
+    "typed_value", "versions", "write_json", "write_tensors", "write_text",
 ]
 # fmt: on

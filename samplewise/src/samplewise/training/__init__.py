@@ -1,6 +1,5 @@
 """Whole runs: what was asked, the loop and its state, the step, the batches, the selection, the run's folder."""
 
-from samplewise.audits.binomial import to_aim_at
 from samplewise.history import History
 from samplewise.training.fit import Solution, fit
 from samplewise.training.logging import Callback
@@ -9,4 +8,4 @@ from samplewise.training.state import Selection, Status, Validation
 from samplewise.training.step import single_device
 
 __all__ = ["Callback", "History", "Promise", "Promised", "Selection", "Solution", "Status", "Validation"]
-__all__ += ["fit", "single_device", "to_aim_at"]
+__all__ += ["fit", "single_device"]

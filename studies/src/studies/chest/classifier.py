@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader
 from samplewise import Problem, Solution, Unconstrained, Validation, fit
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.samples import mix
-from samplewise.storage import MODEL_FILE, SettingsFile, alone, decoding, distributed, provenance, read_json, write_json
+from samplewise.storage import MODEL_FILE, alone, decoding, distributed, provenance, read_json, write_json
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from studies.chest.densenet import Classifier, load_classifier, load_pretrained, probabilities, save_classifier
 from studies.pictures import PATHOLOGIES, Store
+from studies.records import SettingsFile
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

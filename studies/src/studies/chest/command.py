@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from samplewise.cli import begin, emit
+from samplewise.cli import JsonFlag, begin, emit
 from studies import options
 from studies.progress import prepare_pictures, progress
 
@@ -46,7 +46,7 @@ def prepare(
     split: Annotated[str, Option(help="patients: 70, 15, 15 % of them; official: the published lists.")] = "patients",
     workers: Annotated[int | None, Option(min=1, help="Threads that decode; one for each core if not given.")] = None,
     resume: Annotated[bool, Option("--resume", help="Use the store if it is there already; else make it.")] = False,
-    as_json: options.JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Decode the images once into a store, with labels, and split them so that no patient is on two sides."""
     begin(f"chest prepare: looking for images in {data}")
@@ -88,7 +88,7 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
 
 
 def _summary_text(summary: dict[str, Any]) -> str:
-    from samplewise.report import markdown_table
+    from studies.records import markdown_table
 
     parts, skipped = summary["parts"], summary["skipped"]
     columns = [{**part, **part["labels"], "No Finding": part["no_finding"]} for part in parts.values()]
@@ -133,7 +133,7 @@ def classifier(
     nodes: options.Nodes = 1,
     strategy: options.Strategy = "auto",
     precision: options.Precision = "32-true",
-    as_json: options.JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Train DenseNet-121 to find 14 pathologies, and give the AUROC of each with an interval."""
     begin(f"chest classifier: opening {store}")
@@ -164,9 +164,9 @@ def classifier(
 
 
 def _result_text(result: dict[str, Any]) -> str:
-    from samplewise.report import markdown_table
     from studies.chest.auroc import FEWEST
     from studies.chest.for_report import score_table
+    from studies.records import markdown_table
 
     table, left_out = score_table("test", result["test"]), result["test"]["left_out"]
     ended = f"{result['selected']['reason']}; {result['epochs']} epochs in {result['seconds'] / 60:.0f} min"
@@ -194,7 +194,7 @@ def impact(
     threads: options.Threads = None,
     resume: Annotated[bool, Option("--resume", help="Take what an interrupted process had diagnosed.")] = False,
     accelerator: options.Accelerator = "auto",
-    as_json: options.JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Compare the diagnosis of marked images, as written in 8 bits, with that of the originals."""
     begin(f"chest impact: opening {store} and {len(watermark)} runs")

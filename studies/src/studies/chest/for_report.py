@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from samplewise.report import RunReport, Table, count, read_fit_within
+from samplewise.report import RunReport, Table, count
 from samplewise.storage import decoding, read_json
 from studies.chest.classifier import SCORES_FILE, SETTINGS_FILE
+from studies.records import read_fit_within
 
 PROBLEM = "Find 14 pathologies in chest X-rays"
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from samplewise.report import COLOURS, legend_below, markdown_table, new_figure, save, series, styled
-from samplewise.storage import write_csv, write_json, write_text
+from samplewise.storage import write_json, write_text
 from studies.chest.auroc import Interval
 from studies.chest.impact import Impact, Originals
+from studies.drawing import COLOURS, legend_below, new_figure, save, series, styled
 from studies.pictures import PATHOLOGIES
+from studies.records import markdown_table, write_csv
 from studies.watermark.recipe import Recipe
 
 FORMAT = "samplewise-chest-impact-1"

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from samplewise.cli import begin, command_app, emit, note
+from samplewise.cli import JsonFlag, begin, command_app, emit, note
 from studies.chest import command as chest
 from studies.commands import watermark
 from studies.compression import command as compression
 from studies.mnist import command as mnist
-from studies.options import JsonFlag
 
 app = command_app("studies", "The studies of samplewise: the paper's and ours.", "studies demo")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from samplewise.cli import begin, emit, note
+from samplewise.cli import JsonFlag, begin, emit, note
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
 from studies import options
 from studies.progress import prepare_pictures, progress
@@ -67,7 +67,7 @@ def train(
     nodes: options.Nodes = 1,
     strategy: options.Strategy = "auto",
     precision: options.Precision = "32-true",
-    as_json: options.JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Train a network that hides messages in images while every image keeps its PSNR floor.
 
@@ -75,7 +75,6 @@ def train(
     """
     begin(f"watermark train: opening {data}")
     from floormark import Watermarker
-    from samplewise.report import to_tensorboard
     from samplewise.storage import MODEL_FILE
     from studies.chest.classifier import read_classifier
     from studies.chest.densenet import fingerprint_of
@@ -99,7 +98,7 @@ def train(
     if start is not None and (type(start), start.arguments) != (type(fresh), fresh.arguments):
         raise ConfigurationError(f"{begin_with}: holds another network than the recipe's: give the recipe of that run")
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
-    with to_tensorboard(fabric, out / "fit" if tensorboard else None):
+    with options.to_tensorboard(fabric, out / "fit" if tensorboard else None):
         wanted, store = options.launch(fabric, lambda first: _open(data, wanted, out, first=first, resume=resume))
         if not isinstance(fresh, Lattice) and fabric.global_rank == 0:
             note(f"training {wanted.network}, a network of the study: floormark embeds and extracts with lattice alone")
@@ -180,7 +179,7 @@ def evaluate(
     batch_size: Annotated[int, Option(min=1, help="Images in a batch; speed and memory only.")] = 16,
     threads: options.Threads = None,
     accelerator: options.Accelerator = "auto",
-    as_json: options.JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Evaluate trained networks on the files that are written: PSNR, bit errors, what is left after attacks.
 

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from samplewise.report import COLOURS, MARKERS, histogram, legend_below, new_figure, save, series, styled
 from studies.compression.arms import KINDS, Costs
 from studies.compression.blocks import Grey, cut, joined
 from studies.compression.codec import LEVELS, PIXELS, SIDE, Codec
 from studies.compression.study import bits_at
+from studies.drawing import COLOURS, MARKERS, histogram, legend_below, new_figure, save, series, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

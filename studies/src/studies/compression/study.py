@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from samplewise.errors import CheckpointError
-from samplewise.report import markdown_table
 from samplewise.storage import (
     ensure_writable,
     from_plain,
@@ -38,6 +37,7 @@ from studies.compression.arms import (
 )
 from studies.compression.blocks import Blocks, Parts, load
 from studies.compression.codec import PIXELS, Codec
+from studies.records import markdown_table
 
 ROWS, TABLE, CODECS, CODEC, SETTINGS = "rows.json", "table.md", "codecs", "codec.safetensors", "codec.json"
 SHARES = 0.90, 0.95, 0.99, 0.999

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from samplewise.cli import begin, emit, note
+from samplewise.cli import JsonFlag, begin, emit, note
 from samplewise.errors import ConfigurationError, DataError
 from studies import options
 from studies.progress import progress
@@ -74,7 +74,7 @@ def mnist(
     nodes: options.Nodes = 1,
     strategy: options.Strategy = "auto",
     precision: options.Precision = "32-true",
-    as_json: options.JsonFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from samplewise.report import markdown_table
-from samplewise.storage import provenance, write_csv, write_json, write_text
+from samplewise.storage import provenance, write_json, write_text
 from studies.mnist.figures import write_figures
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import RowLabels
 from studies.mnist.settings import StudySettings, read_settings
 from studies.mnist.table_one import COLUMNS, TABLE_ONE, Column
+from studies.records import markdown_table, write_csv
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}

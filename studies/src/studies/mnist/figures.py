@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from samplewise.report import (
+from studies.drawing import (
     COLOURS,
     LINES,
     MARKERS,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from samplewise.errors import ConfigurationError
-from samplewise.storage import SettingsFile
 from studies.data import ImageData
 from studies.mnist.digit_network import DigitNetwork, Latent
 from studies.mnist.rows import Row
+from studies.records import SettingsFile
 
 DERIVED_FIELDS = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
 """Settings derived from the data, which nobody chooses."""

@@ -20,7 +20,7 @@ from samplewise import Problem, Unconstrained, audit, fit
 from samplewise.errors import ConfigurationError, SamplewiseError
 from samplewise.measures import mse
 from samplewise.problem import evaluation_mode
-from samplewise.report import Pictures, in_lines, to_tensorboard
+from samplewise.report import Pictures, in_lines
 from samplewise.samples import mix
 from samplewise.storage import MODEL_FILE, Checkpoints, alone, distributed, load_state, provenance, save_state
 from samplewise.training import Callback, single_device
@@ -29,6 +29,7 @@ from studies.mnist.digit_network import CONSTRAINT, DigitNetwork, classify, stud
 from studies.mnist.results import FIT, RESULT, write_row
 from studies.mnist.rows import Row, make_method
 from studies.mnist.settings import StudySettings, row_folder
+from studies.options import to_tensorboard
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

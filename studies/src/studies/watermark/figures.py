@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samplewise.report import (
-    COLOURS,
-    Line,
-    bound_line,
-    curve,
-    histogram,
-    legend_below,
-    new_figure,
-    save,
-    series,
-    styled,
-)
 from samplewise.training import History
+from studies.drawing import COLOURS, Line, bound_line, curve, histogram, legend_below, new_figure, save, series, styled
 from studies.watermark.evaluation.measure import Column
 from studies.watermark.evaluation.output import RunEvaluation, re_embed
 from studies.watermark.noise import parse_attack

@@ -22,10 +22,10 @@ from samplewise.report import (
     distribution,
     number,
     percent,
-    read_fit_within,
     share,
 )
 from samplewise.storage import decoding, load_state, read_json
+from studies.records import read_fit_within
 from studies.watermark.evaluation.measure import Measured
 from studies.watermark.evaluation.output import FORMAT, REPORT, WORST, run_folder
 from studies.watermark.evaluation.summary import kept_floor, summarise

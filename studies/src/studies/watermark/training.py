@@ -19,20 +19,11 @@ from samplewise import Geometric, Method, SequentialPenalty, Solution, Unconstra
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.report import Pictures, in_lines
 from samplewise.samples import mix
-from samplewise.storage import (
-    MODEL_FILE,
-    SettingsFile,
-    alone,
-    decoding,
-    distributed,
-    from_plain,
-    provenance,
-    read_json,
-    write_json,
-)
+from samplewise.storage import MODEL_FILE, alone, decoding, distributed, from_plain, provenance, read_json, write_json
 from samplewise.training import single_device
 from studies.options import keep_recipe
 from studies.pictures import Seen, Store
+from studies.records import SettingsFile
 from studies.watermark.networks import NETWORKS, Network, load_network, save_network
 from studies.watermark.networks.hidden import Discriminator
 from studies.watermark.pipeline import Adversary, Pipeline

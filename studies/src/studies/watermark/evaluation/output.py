@@ -12,10 +12,10 @@ import torch
 from floormark import Watermarker
 from samplewise.cli import note
 from samplewise.problem import evaluation_mode
-from samplewise.report import markdown_table
-from samplewise.storage import provenance, save_state, write_csv, write_json, write_text
+from samplewise.storage import provenance, save_state, write_json, write_text
 from studies.pictures import PictureData, Store
 from studies.pictures.store import SPLIT
+from studies.records import markdown_table, write_csv
 from studies.watermark.evaluation.measure import Flags, Measured, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor

@@ -3,7 +3,7 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from samplewise.report.tensorboard import to_tensorboard
+from studies.options import to_tensorboard
 
 
 def test_one_fabric_serves_several_runs_each_with_its_own_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What everything that is drawn looks like: colours, dashes and symbols, and on paper curves, bounds and legends."""
+"""How every figure looks: colours and markers of the arms, curves, histograms, bounds, legends, and its files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from samplewise.errors import needed_for
-from samplewise.storage import disk
+from samplewise.report import PALETTE
+from samplewise.storage import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,31 +21,10 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 Line = str | tuple[int, tuple[float, ...]]
 """How matplotlib takes a dash."""
-
-# fmt: off
-PALETTE = (
-    "#2a7fca", "#cf6410", "#1b8f6a", "#c0579b", "#8568d6", "#a8730c",
-    "#d24b4b", "#12899c", "#6f8a1d", "#7d8590", "#a06a4f", "#5a76e0",
-)
-# fmt: on
-"""Each keeps a contrast of 3 to paper, to the light and to the dark page; the first ones stay apart for colour-blind
-readers. Lines and points that may be printed without colour also differ in dash or symbol."""
 BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
-"""Of bounds, of what belongs to no series, and on paper of what stands in the background, and of the grid."""
-DASHES = ("", "8 4", "3 3", "8 3 2 3", "12 4", "12 3 2 3")
-"""Of lines of a page, as SVG takes them."""
-SYMBOLS = "○◆■▲✚★"
-"""Of points of a page."""
+"""Of bounds, of what belongs to no series, of the background, and of the grid."""
 SERIES_MARKERS = "oDs^P*"
-"""The same as matplotlib names them."""
-
-
-def colour(number: int) -> str:
-    """Of one series after the other."""
-    return PALETTE[number % len(PALETTE)]
-
-
-COLOURS = {"sequential": colour(0), "fixed": colour(1), "ours": colour(2)}
+COLOURS = {"sequential": PALETTE[0], "fixed": PALETTE[1], "ours": PALETTE[2]}
 COLOURS |= {"classification": INK, "bound": BOUND, "faint": FAINT}
 """By what is drawn."""
 LINES: dict[str, Line] = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
@@ -76,8 +55,8 @@ SMALL = 6.5  # points; names inside a plot
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw in the common style; figures are made and saved inside, and nothing global is left changed."""
-    with needed_for("a figure", "plots"):
-        import matplotlib as mpl
+    import matplotlib as mpl
+
     with mpl.rc_context(RC):
         yield
 
@@ -93,7 +72,7 @@ def new_figure(rows: int, columns: int, *, width: float = 7.0, height: float = 2
 
 def series(number: int) -> tuple[str, str]:
     """Colour and marker of one series after the other."""
-    return colour(number), SERIES_MARKERS[number % len(SERIES_MARKERS)]
+    return PALETTE[number % len(PALETTE)], SERIES_MARKERS[number % len(SERIES_MARKERS)]
 
 
 def curve(
@@ -178,7 +157,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = []
     for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         path = folder / f"{name}.{suffix}"
-        with disk.atomic(path) as temporary:
+        with atomic(path) as temporary:
             figure.savefig(temporary, format=suffix, dpi=DPI, metadata=metadata)
         paths.append(path)
     return paths

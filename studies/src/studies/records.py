@@ -1,0 +1,201 @@
+"""What studies keep on disk: settings as TOML, what a folder is a run of, tables as CSV and Markdown."""
+
+import csv
+import io
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from samplewise.errors import CheckpointError, ConfigurationError, DataError, did_you_mean
+from samplewise.report import RunReport, read_fit
+from samplewise.storage import (
+    decoding,
+    ensure_writable,
+    from_plain,
+    open_regular,
+    read_json,
+    typed_value,
+    write_json,
+    write_text,
+)
+
+T = TypeVar("T")
+MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
+NONE = "none"
+"""How None is written, which TOML has no word for."""
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of the same columns, at least one, whole or not at all."""
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, lines.getvalue())
+
+
+def markdown_table(rows: Iterable[Sequence[object]]) -> str:
+    r"""A table in Markdown whose columns line up; the first row is its head.
+
+    Example:
+        >>> print(markdown_table([["run", "PSNR"], ["c|40", 41.2]]))
+        | run   | PSNR |
+        |-------|------|
+        | c\|40 | 41.2 |
+    """
+    cells = [[str(each).replace("|", "\\|") for each in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -> dict[str, Any]:
+    """The settings that a file sets, by field and of the field's type.
+
+    Args:
+        path: of a TOML file.
+        kind: a dataclass whose fields are bool, int, float, str, a Literal, an optional one of these or a tuple of one.
+        exclude: fields that a file must not set, such as fingerprints of the data.
+
+    Raises:
+        DataError: the file cannot be read or is not TOML.
+        ConfigurationError: it has an unknown key or a value of another type.
+    """
+    with decoding(path, "TOML"):
+        with open_regular(path) as file:
+            content = file.read(MAX_TOML + 1)
+        if len(content) > MAX_TOML:
+            raise ValueError(f"expected at most {MAX_TOML:,} bytes")
+        stored = tomllib.loads(content.decode("utf-8"))
+    known = [field.name for field in fields(kind) if field.name not in exclude and field.init]
+    if unknown := [name for name in stored if name not in known]:
+        raise ConfigurationError(
+            f"{path}: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], known)} The keys are {', '.join(known)}"
+        )
+    hints = typing.get_type_hints(kind)
+    try:
+        return {name: _from_toml(value, hints[name], name) for name, value in stored.items()}
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _from_toml(value: Any, hint: Any, name: str) -> Any:
+    if types.NoneType in typing.get_args(hint):
+        if value == NONE:
+            return None
+        name = f'{name}, or "{NONE}"'
+    return typed_value(value, hint, name)
+
+
+def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:
+    """The TOML of a dataclass without the fields ``exclude``, which :func:`toml_values` reads back.
+
+    Example:
+        >>> @dataclass
+        ... class Training:
+        ...     rate: float = 1e-3
+        ...     steps: int | None = None
+        >>> print(toml_of(Training()), end="")
+        rate = 0.001
+        steps = "none"
+    """
+    named = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in exclude}
+    return "".join(f"{name} = {_text(value)}\n" for name, value in named.items())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)  # "1e-05" and "1e+16" are TOML too
+    # The escapes of JSON, but for DEL, are TOML's.
+    return json.dumps(NONE if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@dataclass(frozen=True)
+class SettingsFile(Generic[T]):
+    """Where and how the settings of one kind of run are kept.
+
+    Args:
+        name: of the file in the run's folder.
+        format: name and number of the version.
+        kind: a dataclass of plain values.
+        what: the kind of run in words, for messages.
+    """
+
+    name: str
+    format: str
+    kind: type[T]
+    what: str
+
+    def belongs_to(self, folder: Path) -> bool:
+        """Whether ``folder`` is that of such a run, of whichever version."""
+        path = folder / self.name
+        named = str(read_json(path, "a run").get("format")) if path.exists() else ""
+        return named.startswith(self.format.rstrip("0123456789"))
+
+    def read(self, folder: Path) -> T:
+        """The settings of the run in ``folder``."""
+        path = folder / self.name
+        if not path.exists():
+            raise DataError(f"{folder}: holds no run of {self.what} ({self.name} is missing)")
+        stored = read_json(path, f"a run of {self.what}")
+        settings, known = stored.get("settings"), fields(self.kind)  # type: ignore[arg-type]  # a dataclass, see above
+        # What was added later has a default, which an older run had without saying so.
+        needed = {field.name for field in known if field.default is MISSING}
+        named = isinstance(settings, dict) and needed <= settings.keys() <= {field.name for field in known}
+        if stored.get("format") != self.format or not named:
+            raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
+        with decoding(path, f"a run of {self.what}"):
+            return from_plain(self.kind, stored["settings"])
+
+    def write(self, folder: Path, settings: T) -> None:
+        """Make ``folder`` that of a run with these settings."""
+        plain: dict[str, Any] = asdict(settings)  # type: ignore[call-overload]
+        write_json(folder / self.name, {"format": self.format, "settings": plain})
+
+    def open(self, folder: Path, settings: T, *, resume: bool) -> None:
+        """Begin a run in ``folder`` or, with ``resume``, go on with one of the same settings; none is overwritten."""
+        if (folder / self.name).exists():
+            names = [field.name for field in fields(self.kind)]  # type: ignore[arg-type]
+            there, here = ({name: getattr(run, name) for name in names} for run in (self.read(folder), settings))
+            differ = [f"{name} {there[name]} there, {here[name]} here" for name in names if there[name] != here[name]]
+            if differ:
+                raise CheckpointError(f"{folder}: holds another run ({'; '.join(differ)}); choose another folder")
+            if not resume:
+                raise CheckpointError(
+                    f"{folder}: holds a run already; add --resume to go on with it, or choose another folder"
+                )
+            ensure_writable(folder)
+            return
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise CheckpointError(f"{folder}: exists and is not a run of {self.what}; choose an empty or a new folder")
+        ensure_writable(folder)
+        self.write(folder, settings)
+
+
+def read_fit_within(
+    folder: Path, settings_file: SettingsFile[Any], key: str
+) -> tuple[RunReport, Mapping[str, Any]] | None:
+    """The run in ``folder/fit`` of a command that keeps its settings, reported as ``key``, in ``settings_file``.
+
+    Returns:
+        The run and the command's settings; None if the folder is of another kind.
+    """
+    if not settings_file.belongs_to(folder):
+        return None
+    settings = asdict(settings_file.read(folder))
+    found = read_fit(folder / "fit")
+    if found is None:
+        raise DataError(f"{folder}: its training has not begun yet; make the report later")
+    (run,) = found
+    named = replace(run, name=folder.resolve().name, folder=str(folder), settings={key: settings, **run.settings})
+    return named, settings
