@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_the_reference_has_every_public_name() -> None:
         for name in re.findall(r"^::: samplewise\.(?:\w+\.)*(\w+)$", page.read_text(), flags=re.MULTILINE)
     }
     assert documented >= set(sw.__all__)
+
+
+def test_what_is_installed_from_a_checkout_is_there() -> None:
+    for page in (*PAGES, ROOT / "examples" / "README.md"):
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if "pip install" in line:
+                assert not re.search(r"['\" ]\.\[", line), f"{page}: the root of the checkout is no package: {line}"
+                for package, extras in re.findall(r"\./(\w+)(?:\[([\w,]+)\])?", line):
+                    project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
+                    assert set(filter(None, extras.split(","))) <= set(project.get("optional-dependencies", {})), line
 
 
 def test_nobody_is_told_to_install_from_an_index_that_does_not_have_it() -> None:
