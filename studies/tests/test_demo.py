@@ -11,7 +11,7 @@ from studies.demo import FIXED, OURS, run_demo, words
 
 
 def row(arm: Arm, bits: float, share: float) -> Row:
-    return Row(str(arm), 0, "test", False, bits, share, share, share, 29.0, 1000)
+    return Row(str(arm), 0, "test", False, bits, share, share, share, 29.0, 1000, 18)
 
 
 def test_the_demo_shows_what_was_found_in_a_page_of_its_own(tmp_path: Path) -> None:

@@ -98,8 +98,7 @@ def _name(arm: Arm) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    interval = f"{row.share_low:.1%} to {row.share_high:.1%}"
-    return [_name(Arm.parse(row.arm)), f"{row.bits:.1f}", f"{row.share:.1%}", interval, f"{row.worst_psnr:.1f} dB"]
+    return [_name(Arm.parse(row.arm)), f"{row.bits:.1f}", f"{row.share:.1%}", row.interval, f"{row.worst_psnr:.1f} dB"]
 
 
 def _draw(parts: Parts, codecs: dict[Arm, Codec], rows: dict[Arm, Row], rival: Arm, folder: Path) -> None:

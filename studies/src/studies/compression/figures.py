@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from studies.compression.arms import KINDS, Costs
+from studies.compression.arms import KINDS
 from studies.compression.blocks import Grey, cut, joined
 from studies.compression.codec import LEVELS, PIXELS, SIDE, Codec
 from studies.compression.study import bits_at
@@ -34,7 +35,7 @@ class Shown(NamedTuple):
     below: NDArray[np.bool_]
     """Which blocks are below the floor."""
     prices: NDArray[np.float64]
-    """What one decibel more would cost in each block, in bits."""
+    """What one decibel more would cost in each block, in bits; NaN where it cannot be said."""
 
 
 @torch.no_grad()
@@ -55,14 +56,14 @@ def show(codec: Codec, picture: Grey, weight: float | None = None) -> Shown:
 def prices(codec: Codec, blocks: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
     """What blocks ``(B, PIXELS)`` pay at the margin for a smaller error: bits for a decibel, and for a unit of error.
 
-    Measured between the gain that a block has and the next one. The second is the multiplier of the block's floor: the
-    weight that would have made the block choose this gain.
+    Measured between the gains one level below and above that of a block; NaN where the error does not fall. The second
+    is the multiplier of the block's bound: the weight that would have made the block choose this gain.
     """
-    level = level.clamp_max(LEVELS - 2)
-    here, more = Costs(*codec(blocks, level)[:2]), Costs(*codec(blocks, level + 1)[:2])
-    paid = (more.bits - here.bits).clamp_min(0)
-    gained = 10 * torch.log10(here.error / more.error)
-    return paid / gained.clamp_min(0.1), paid / (here.error - more.error).clamp_min(1e-3)
+    less, more = (codec(blocks, (level + step).clamp(0, LEVELS - 1)) for step in (-1, 1))
+    paid, fall = more.bits - less.bits, less.error - more.error
+    falls = (paid > 0) & (fall > 1e-3)
+    decibels = 10 * torch.log10(less.error / more.error)
+    return torch.where(falls, paid / decibels, math.nan), torch.where(falls, paid / fall, math.nan)
 
 
 def draw_beside(shown: Mapping[str, Shown], folder: Path, name: str) -> None:
@@ -138,14 +139,15 @@ def draw_prices(picture: Grey, shown: Shown, multipliers: Mapping[str, Tensor], 
         height, width = picture.shape
         extent = (-0.5, shown.prices.shape[1] * SIDE - 0.5, shown.prices.shape[0] * SIDE - 0.5, -0.5)
         drawn = left.imshow(
-            shown.prices, cmap="inferno", alpha=0.7, extent=extent, vmin=0, vmax=float(np.quantile(shown.prices, 0.98))
+            shown.prices, cmap="inferno", alpha=0.7, extent=extent, vmin=0, vmax=np.nanquantile(shown.prices, 0.98)
         )
         left.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5))
         left.set_title("(a) bits for one dB more, by block", loc="left")
         figure.colorbar(drawn, ax=left, shrink=0.8)
-        edges = np.geomspace(1, 3000, 40)
+        edges = np.geomspace(1, 10_000, 45)
         for (title, values), kind in zip(multipliers.items(), ("fixed", "ours"), strict=False):
-            counts = np.histogram(values.clamp(edges[0], edges[-1]).numpy(), edges)[0] / len(values)
+            known = values[~values.isnan()]
+            counts = np.histogram(known.numpy(), edges)[0] / len(known)
             histogram(right, counts, edges, COLOURS[kind], label=title)
         right.set_xscale("log")
         right.set_xlabel("bits for a unit of error (multiplier)")

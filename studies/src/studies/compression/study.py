@@ -61,6 +61,16 @@ class Row:
     """The middle 95 % over draws of the sources: samples of one picture or patient are not independent."""
     worst_psnr: float
     blocks: int
+    """Samples; with whole pictures as samples, pictures."""
+    sources: int
+    """Pictures or patients that they are from."""
+
+    @property
+    def interval(self) -> str:
+        """In words; a bootstrap says nothing where no sample is below the floor."""
+        if self.share == 1:
+            return f"all, of {self.sources:,} sources"
+        return f"{self.share_low:.1%} to {self.share_high:.1%}"
 
     @property
     def kind(self) -> str:
@@ -98,6 +108,7 @@ def judge(arm: Arm, codec: Codec, samples: Blocks, part: str, seed: int, *, sear
         share_high=high,
         worst_psnr=codec.floor - 10 * math.log10(max(float(error.max()), 1e-12)),
         blocks=len(bits),
+        sources=len(samples.source.unique()),
     )
 
 
@@ -248,7 +259,6 @@ def _every(rows: Sequence[Row]) -> list[list[str]]:
     table = [["Arm", "Seed", "Search", "Bits", "Above the floor", "95 % interval", "Worst, dB"]]
     for row in rows:
         if row.part == "test":
-            interval = f"{row.share_low:.2%} to {row.share_high:.2%}"
             search = "yes" if row.searched else "no"
             table.append(
                 [
@@ -257,7 +267,7 @@ def _every(rows: Sequence[Row]) -> list[list[str]]:
                     search,
                     f"{row.bits:.1f}",
                     f"{row.share:.2%}",
-                    interval,
+                    row.interval,
                     f"{row.worst_psnr:.1f}",
                 ]
             )
