@@ -10,7 +10,7 @@ from scipy.stats import laplace
 from samplewise.errors import DataError
 from studies.compression.bitstream import block_errors, compress, decode, decompress, encode
 from studies.compression.blocks import Grey, cut, joined
-from studies.compression.codec import LEVELS, PIXELS, Codec, laplace_bits
+from studies.compression.codec import LEVELS, PIXELS, Codec, enough_gain, laplace_bits, rounding_errors
 
 
 def picture(height: int, width: int, roughness: float = 8.0, seed: int = 0) -> Grey:
@@ -46,13 +46,25 @@ def test_it_begins_as_its_transform(codec: Codec) -> None:
     blocks = cut(picture(64, 64, seed=1)).reshape(-1, PIXELS)
     coded = codec(blocks)
     pixels = blocks.double() / 255
-    step = codec.unit * torch.exp(
-        torch.tensor(0.25 * 7.5 - 0.25 * 8)
-    )  # the middle of 16 gains is rounded to the eighth
+    coefficients = (pixels - codec.mean) @ codec.analysis.T / codec.unit
+    level = 16 + (enough_gain(rounding_errors(coefficients), torch.zeros(len(pixels))) - 16) / 2
+    step = codec.unit * torch.exp((16 - level.round()) / 6).unsqueeze(1)
     wanted = ((pixels - codec.mean) @ codec.analysis.T / step).round() * step @ codec.synthesis.T + codec.mean
     wanted = wanted.mul(255).round().clamp(0, 255) / 255
     errors = (wanted - pixels).square().mean(1) / 10**-3.2
     assert torch.allclose(coded.error, errors, rtol=1e-4)
+
+
+def test_enough_gain_is_where_the_error_of_rounding_crosses_what_is_allowed() -> None:
+    coefficients = 40 * torch.randn(50, PIXELS, generator=torch.Generator().manual_seed(0)).double()
+    errors = rounding_errors(coefficients)
+    gains = torch.exp((torch.arange(LEVELS) - 16) / 6).double()
+    for level, gain in enumerate(gains):
+        rounded = (coefficients * gain).round() / gain
+        assert torch.allclose(errors[:, level].exp(), 12 * (rounded - coefficients).square().mean(1))
+    found = enough_gain(errors, torch.full((50,), 0.5))
+    enough = (errors <= 0.5).long().argmax(1)  # these errors fall from level to level
+    assert torch.equal(found.ceil().long(), enough)
 
 
 def test_blocks_do_not_depend_on_each_other(codec: Codec) -> None:

@@ -174,15 +174,16 @@ class Kind(NamedTuple):
     """Blocks to train on at most."""
 
 
-TAUS, QUADRATIC_TAUS = (150.0, 300.0, 600.0, 1200.0, 2400.0), (400.0, 1000.0, 2500.0, 6000.0, 15000.0)
-WEIGHTS_OF_POWERS = (20.0, 60.0, 120.0, 240.0, 480.0)
+TAUS, QUADRATIC_TAUS = (75.0, 150.0, 300.0, 600.0, 1200.0), (1000.0, 2500.0, 6000.0, 15000.0, 40000.0)
+FIXED_WEIGHTS = (40.0, 70.0, 120.0, 200.0, 350.0)
 KINDS = {
-    "fixed": Kind("fixed weight on the error", "weight", (40, 80, 160, 320, 640), _fixed(1)),
-    "square": Kind("fixed weight on its square", "weight", WEIGHTS_OF_POWERS, _fixed(2)),
-    "cube": Kind("fixed weight on its cube", "weight", WEIGHTS_OF_POWERS, _fixed(3)),
-    "fourth": Kind("fixed weight on its fourth power", "weight", WEIGHTS_OF_POWERS, _fixed(4)),
-    "conditioned": Kind("codec conditioned on its weight", "weight", (40, 80, 160, 320, 640), _conditioned),
-    "rozendaal": Kind("one multiplier, on the mean error", "mean error", (0.6, 0.4, 0.25, 0.15, 0.1), _one_multiplier),
+    "fixed": Kind("fixed weight on the error", "weight", FIXED_WEIGHTS, _fixed(1)),
+    "square": Kind("fixed weight on its square", "weight", (15, 30, 60, 120, 240), _fixed(2)),
+    "cube": Kind("fixed weight on its cube", "weight", (10, 20, 40, 80, 160), _fixed(3)),
+    "fourth": Kind("fixed weight on its fourth power", "weight", (8, 15, 30, 60, 120), _fixed(4)),
+    "eighth": Kind("fixed weight on its eighth power", "weight", (2, 5, 12, 30, 75), _fixed(8)),
+    "conditioned": Kind("codec conditioned on its weight", "weight", FIXED_WEIGHTS, _conditioned),
+    "rozendaal": Kind("one multiplier, on the mean error", "mean error", (0.5, 0.4, 0.3, 0.2, 0.12), _one_multiplier),
     "cooper": Kind("Cooper, augmented Lagrangian", "coefficient", QUADRATIC_TAUS, _cooper, VISITED),
     "lagrangian": Kind("`AugmentedLagrangian`", "tau", QUADRATIC_TAUS, _lagrangian, VISITED),
     "promise": Kind("`Promise`", "share", (0.9, 0.95, 0.98, 0.99, 0.995), None),

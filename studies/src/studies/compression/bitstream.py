@@ -22,7 +22,7 @@ from studies.compression.blocks import Grey, cut, joined, read_grey
 from studies.compression.codec import HYPER, LEVELS, PIXELS, SIDE, SYMBOL_LIMIT, Codec, Symbols
 from studies.compression.study import CODEC, CODECS, codec_folder, read_codec
 
-MAGIC = b"SWBLOCK1"
+MAGIC = b"SWBLOCK2"
 HEADER = struct.Struct("<8s8sdIIII")
 """Magic, the codec's fingerprint, floor in dB, height, width, words of the range coder, and bytes of the map of blocks
 that are stored raw. The check sum of header, body and decoded pixels follows."""
@@ -72,8 +72,8 @@ def encode(codec: Codec, symbols: Symbols) -> NDArray[np.uint32]:
     """The words of some blocks' symbols."""
     models, coder = _Models(codec), constriction.stream.queue.RangeEncoder()
     level, hyper, coefficients = (each.numpy().astype(np.int32) for each in symbols)
-    coder.encode(level, models.level)
     coder.encode(hyper.ravel(), models.hyper, *models.hyper_parameters(len(level)))
+    coder.encode(level, models.level, *models.level_parameters(symbols))
     coder.encode(coefficients.ravel(), models.coefficients, *models.coefficient_parameters(symbols))
     words: NDArray[np.uint32] = coder.get_compressed()
     return words
@@ -82,9 +82,10 @@ def encode(codec: Codec, symbols: Symbols) -> NDArray[np.uint32]:
 def decode(codec: Codec, words: NDArray[np.uint32], blocks: int) -> Symbols:
     """The symbols of so many blocks."""
     models, coder = _Models(codec), constriction.stream.queue.RangeDecoder(words)
-    level = torch.from_numpy(coder.decode(models.level, blocks)).double()
     hyper = torch.from_numpy(coder.decode(models.hyper, *models.hyper_parameters(blocks))).double().view(-1, HYPER)
-    known = Symbols(level, hyper, torch.empty(0))
+    known = Symbols(torch.empty(0), hyper, torch.empty(0))
+    level = torch.from_numpy(coder.decode(models.level, *models.level_parameters(known))).double()
+    known = known._replace(level=level)
     coefficients = coder.decode(models.coefficients, *models.coefficient_parameters(known))
     return Symbols(level, hyper, torch.from_numpy(coefficients).double().view(-1, PIXELS))
 
@@ -95,7 +96,7 @@ class _Models:
     def __init__(self, codec: Codec) -> None:
         model = constriction.stream.model
         self.codec = codec
-        self.level = model.Categorical(codec.level_probabilities().detach().numpy(), perfect=False)
+        self.level = model.QuantizedLaplace(0, LEVELS - 1)
         self.hyper = model.QuantizedLaplace(-HYPER_LIMIT, HYPER_LIMIT)
         self.coefficients = model.QuantizedLaplace(-SYMBOL_LIMIT, SYMBOL_LIMIT)
 
@@ -103,6 +104,11 @@ class _Models:
     def hyper_parameters(self, blocks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         scales = np.tile(self.codec.hyper_scales().exp().numpy(), blocks)
         return np.zeros_like(scales), scales
+
+    @torch.no_grad()
+    def level_parameters(self, symbols: Symbols) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        expected = self.codec.expected_level(symbols).numpy()
+        return expected, np.full_like(expected, self.codec.level_scale().exp().item())
 
     @torch.no_grad()
     def coefficient_parameters(self, symbols: Symbols) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

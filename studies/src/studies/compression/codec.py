@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 SIDE = 16
 PIXELS = SIDE * SIDE
-LEVELS = 16
+LEVELS = 24
 """Gains that a block may choose from, sent as side information."""
-STEP = 0.25
+STEP = 1 / 6
 """Between the logarithms of two gains."""
-MIDDLE = (LEVELS - 1) / 2
+UNIT_LEVEL = 16
+"""The level whose gain is one; most blocks need less."""
 HYPER = 2
 """Whole numbers sent for each block that say how its coefficients are spread."""
 WIDTH = 4.0
@@ -64,9 +64,20 @@ def rounding_errors(coefficients: Tensor) -> Tensor:
 
     In units of what the floor allows, so that a network sees which gain is about enough.
     """
-    gains = torch.exp(STEP * (torch.arange(LEVELS, dtype=coefficients.dtype) - MIDDLE)).view(-1, 1)
-    scaled = coefficients.unsqueeze(1) * gains
-    return ((scaled - scaled.round()) / gains).square().mean(2).mul(12).clamp_min(1e-6).log()
+    gains = torch.exp(STEP * (torch.arange(LEVELS, dtype=coefficients.dtype) - UNIT_LEVEL))
+    scaled = coefficients.unsqueeze(1) * gains.unsqueeze(1)
+    sizes: Tensor = (
+        torch.linalg.vector_norm(scaled.sub_(scaled.round()), dim=2) / gains
+    )  # in place: memory is what takes time
+    return sizes.square().mul(12 / PIXELS).clamp_min(1e-6).log()
+
+
+def enough_gain(errors: Tensor, allowed: Tensor) -> Tensor:
+    """Where :func:`rounding_errors` ``(B, LEVELS)`` fall below ``allowed`` ``(B,)``, between two levels, ``(B,)``."""
+    above = (errors > allowed.detach().unsqueeze(1)).long() * torch.arange(1, LEVELS + 1)
+    last = above.amax(1).clamp(1, LEVELS - 1).unsqueeze(1) - 1
+    high, low = errors.gather(1, last).squeeze(1), errors.gather(1, last + 1).squeeze(1)
+    return last.squeeze(1) + (high - allowed) / (high - low).clamp_min(STEP)
 
 
 def _narrowed(x: Tensor) -> Tensor:
@@ -113,12 +124,14 @@ class Codec(nn.Module):
         self.synthesis = nn.Parameter(basis.float().contiguous())
         self.refine = _network(PIXELS, hidden, PIXELS)
         self.restore = _network(PIXELS, hidden, PIXELS)
-        self.choose = _network(PIXELS + LEVELS + conditioned, hidden, 1)
+        self.choose = _network(PIXELS + LEVELS + conditioned, hidden, 2)
         self.summarise = nn.Sequential(nn.Linear(PIXELS + 1, hidden), nn.GELU(), nn.Linear(hidden, HYPER))
         self.spread = _network(HYPER + 1, hidden, PIXELS)
         self.log_scales = nn.Parameter(scales.clamp(-3, LARGEST).float())
+        self.follow = nn.Parameter(torch.tensor(0.5))
         self.hyper_log_scales = nn.Parameter(torch.zeros(HYPER))
-        self.level_logits = nn.Parameter(torch.zeros(LEVELS))
+        self.expect = _network(HYPER, hidden, 1)
+        self.level_log_scale = nn.Parameter(torch.tensor(1.0))
 
     def ready(self) -> "Codec":
         """Itself, in double precision and evaluation mode."""
@@ -144,9 +157,10 @@ class Codec(nn.Module):
             seen = [sizes, rounding_errors(coefficients.detach())]
             if weight is not None:
                 seen.append(weight.log().unsqueeze(1) / WIDTH)
-            chosen = self.choose(torch.cat(seen, 1)).squeeze(1) * WIDTH + MIDDLE
+            shift, allowed = self.choose(torch.cat(seen, 1)).unbind(1)
+            chosen = UNIT_LEVEL + shift * WIDTH + self.follow * (enough_gain(seen[1], allowed) - UNIT_LEVEL)
             level = chosen + (chosen.round().clamp(0, LEVELS - 1) - chosen).detach()  # a slope beyond the ends too
-        gain = level.unsqueeze(1) - MIDDLE
+        gain = level.unsqueeze(1) - UNIT_LEVEL
         hyper = self.summarise(torch.cat([sizes, gain / WIDTH], 1)) * WIDTH
         scaled = coefficients * torch.exp(STEP * gain)
         symbols = Symbols(
@@ -163,12 +177,13 @@ class Codec(nn.Module):
             costs = laplace_bits(symbols.coefficients, log_scales)
             hyper_costs = laplace_bits(symbols.hyper, self.hyper_scales())
             shown = self.shown(symbols).to(pixels.dtype) / 255
-        bits = costs.sum(1) + hyper_costs.sum(1) + self._level_bits(level)
+        level_costs = laplace_bits(level - self.expected_level(symbols), self.level_scale())
+        bits = costs.sum(1) + hyper_costs.sum(1) + level_costs
         return Coded(bits, (shown - pixels).square().mean(1) / self.allowed, symbols)
 
     def coefficient_scales(self, symbols: Symbols) -> Tensor:
         """Logarithms of the coefficients' scales, ``(B, PIXELS)``."""
-        gain = symbols.level.unsqueeze(1) - MIDDLE
+        gain = symbols.level.unsqueeze(1) - UNIT_LEVEL
         scales = self.log_scales + STEP * gain + self.spread(torch.cat([symbols.hyper, gain], 1) / WIDTH)
         return scales.clamp(SMALLEST, LARGEST) if self.training else _on_grid(scales)
 
@@ -176,15 +191,14 @@ class Codec(nn.Module):
         """Logarithms of the scales of the hyper-latent, as they are sent with."""
         return _on_grid(self.hyper_log_scales)
 
-    def level_probabilities(self) -> Tensor:
-        """Of the gains' levels, ``(LEVELS,)``."""
-        return F.softmax(self.level_logits, 0)
+    def expected_level(self, symbols: Symbols) -> Tensor:
+        """The level of the gain that the hyper-latent speaks for, ``(B,)``."""
+        level: Tensor = self.expect(symbols.hyper / WIDTH).squeeze(1) * WIDTH + UNIT_LEVEL
+        return level if self.training else (level * GRID).round() / GRID
 
-    def _level_bits(self, level: Tensor) -> Tensor:
-        """Bits of whole levels, and lines between them, so that there is a slope."""
-        costs = -F.log_softmax(self.level_logits, 0) / math.log(2)
-        below = level.detach().long().clamp_max(LEVELS - 2)
-        return torch.lerp(costs[below], costs[below + 1], level - below)
+    def level_scale(self) -> Tensor:
+        """Logarithm of how far levels are from the expected one."""
+        return self.level_log_scale if self.training else _on_grid(self.level_log_scale)
 
     def shown(self, symbols: Symbols) -> Tensor:
         """Pixels of blocks in 8 bits, ``(B, PIXELS)``."""
@@ -192,7 +206,7 @@ class Codec(nn.Module):
 
     def restored(self, symbols: Symbols) -> Tensor:
         """Pixels of blocks from what was sent, ``(B, PIXELS)``, about 0 to 1."""
-        gain = symbols.level.unsqueeze(1) - MIDDLE
+        gain = symbols.level.unsqueeze(1) - UNIT_LEVEL
         coefficients = symbols.coefficients * torch.exp(-STEP * gain)
         coefficients = coefficients + self.restore(_narrowed(coefficients))
         pixels: Tensor = coefficients * self.unit @ self.synthesis.T + self.mean

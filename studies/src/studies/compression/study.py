@@ -36,7 +36,7 @@ from studies.compression.arms import (
     train,
 )
 from studies.compression.blocks import Blocks, Parts, load
-from studies.compression.codec import PIXELS, Codec
+from studies.compression.codec import LEVELS, PIXELS, Codec
 from studies.records import markdown_table
 
 ROWS, TABLE, CODECS, CODEC, SETTINGS = "rows.json", "table.md", "codecs", "codec.safetensors", "codec.json"
@@ -85,7 +85,9 @@ class Plan:
     floor: float
     steps: int = STEPS
     whole: bool = False
-    recipe: str = f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, tau from {TAU0:g}, margin {MARGIN:g}"
+    recipe: str = (
+        f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, {LEVELS} gains, tau from {TAU0:g}, margin {MARGIN:g}"
+    )
 
     def load(self, seed: int) -> Parts:
         """The parts for a seed."""
@@ -230,7 +232,7 @@ def tables(rows: Sequence[Row]) -> str:
     """All that was found, in Markdown."""
     text = ["Bits a block and share of unseen samples above the floor, for what the tuning part chooses.", ""]
     for searched in (True, False):
-        title = "With a search of the gain at encode time (16 tries a block)" if searched else "In one pass"
+        title = f"With a search of the gain at encode time ({LEVELS} tries a block)" if searched else "In one pass"
         text += [f"## {title}", "", markdown_table(_at_shares(rows, searched)), ""]
     text += ["## Every run, unseen samples", "", markdown_table(_every(rows)), ""]
     return "\n".join(text)
