@@ -18,7 +18,7 @@ from studies.compression.study import Row, bits_at, judge
 from studies.records import markdown_table
 
 FLOOR, STEPS, TRAIN = 30.0, 700, 65_536
-OURS = Arm("penalty", 2400.0)
+OURS = Arm("penalty", 1200.0)
 FIXED = tuple(Arm("fixed", weight) for weight in (60.0, 100.0, 150.0, 200.0, 300.0))
 RESULT, REPORT = "demo.json", "report.html"
 HEADINGS = ("Run", "Bits a block", "Unseen blocks at 30 dB", "95% interval", "Worst block")

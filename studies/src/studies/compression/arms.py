@@ -35,7 +35,7 @@ MULTIPLIER_STEP = 1 / 20
 """By which a multiplier moves, as a fraction of tau."""
 WEIGHTS = 10.0, 1000.0
 """Between which a conditioned codec's weights are drawn."""
-AT_ONCE = 4096  # blocks of an evaluation
+AT_ONCE = 1024  # blocks of an evaluation: what fits into a cache
 CONSTRAINT = "error"
 
 
@@ -250,7 +250,7 @@ def train(arm: Arm, parts: Parts, floor: float, *, seed: int, steps: int = STEPS
             _fit(codec, parts, arm.knob, optimizer, falling, size=size, seed=seed, steps=steps)
         else:
             _train(codec, data, kind.loss(arm.knob, len(data)), optimizer, falling, size=size, steps=steps)
-    return codec.ready()
+    return codec.eval()
 
 
 def _train(

@@ -98,8 +98,8 @@ class Codec(nn.Module):
 
     A block's coefficients are multiplied by its gain, which a network chooses, and rounded. Their scales depend on the
     gain and on two further numbers. In training, noise takes the place of rounding for the bits, and the reconstruction
-    is neither clamped nor rounded; in evaluation mode bits and error are those of what is sent and shown. A trained
-    codec is used in double precision (:meth:`ready`), so that encoder and decoder round alike; files hold check sums.
+    is neither clamped nor rounded; in evaluation mode bits and error are those of what is sent and shown. Files
+    are written and read in double precision (:meth:`ready`), so that encoder and decoder round alike.
 
     Args:
         blocks: to begin with, ``(N, PIXELS)`` of uint8.

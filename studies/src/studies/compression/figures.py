@@ -44,7 +44,7 @@ def show(codec: Codec, picture: Grey, weight: float | None = None) -> Shown:
     grid = cut(picture)
     rows, columns, _ = grid.shape
     blocks = grid.reshape(-1, PIXELS)
-    weights = None if weight is None else torch.full((len(blocks),), weight, dtype=torch.float64)
+    weights = None if weight is None else torch.full((len(blocks),), weight)
     coded = codec(blocks, None, weights)
     pixels = joined(codec.shown(coded.symbols).view(rows, columns, PIXELS), *picture.shape)
     per_decibel, _ = prices(codec, blocks, coded.symbols.level)
