@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from samplewise.errors import CheckpointError, ConfigurationError
 from studies.compression.arms import KINDS, Arm, measure, train
 from studies.compression.blocks import PICTURES, Blocks, Parts, load
-from studies.compression.study import Plan, bits_at, cluster_interval, read_codec, run_study
+from studies.compression.study import (
+    Chosen,
+    Plan,
+    Row,
+    bits_at,
+    chosen,
+    cluster_interval,
+    mixed,
+    read_codec,
+    richest,
+    run_study,
+    tables,
+)
 
 STEPS = 30
 
@@ -70,6 +82,53 @@ def test_bits_at_a_share_lie_on_the_hull(found: list[tuple[float, float]], share
 
 def test_a_mixture_of_two_runs_is_a_straight_line() -> None:
     assert bits_at([(0.9, 50.0), (1.0, 70.0)], 0.95) == pytest.approx(60.0)
+
+
+@given(points, st.floats(1, 1000))
+def test_the_highest_share_for_some_bits_is_the_hull_seen_from_the_other_side(
+    found: list[tuple[float, float]], bits: float
+) -> None:
+    how = richest(found, bits)
+    if how is None:
+        assert min(taken for _, taken in found) > bits
+        return
+    share, taken = mixed(found, how)
+    assert taken <= bits + 1e-9
+    needed = bits_at(found, share - 1e-9)
+    assert needed is not None
+    assert needed <= bits * (1 + 1e-9)
+
+
+def rows_of(kind: str, seed: int, *found: tuple[float, float]) -> list[Row]:
+    return [
+        Row(f"{kind}:{knob}", seed, part, searched, bits, share, share, share, 28.0 + knob, 100, 10)
+        for knob, (share, bits) in enumerate(found, start=1)
+        for part in ("tune", "test")
+        for searched in (True, False)
+    ]
+
+
+def test_a_table_begins_with_what_a_bound_saves() -> None:
+    rows = [
+        *rows_of("penalty", 0, (0.98, 50.0), (1.0, 60.0)),
+        *rows_of("penalty", 1, (0.99, 65.0)),
+        *rows_of("fixed", 0, (0.9, 50.0), (0.99, 90.0)),
+        *rows_of("fixed", 1, (0.99, 70.0)),
+        *rows_of("fourth", 0, (1.0, 75.0)),
+        *rows_of("fourth", 1, (0.5, 75.0)),
+    ]
+    found = chosen(rows, "penalty", {0: 0.99, 1: 0.99}, searched=False)
+    assert found == Chosen(share=0.99, bits=60.0, worst_psnr=29.0, reached=2)
+    table = tables(rows)
+    first = next(line for line in table.splitlines() if line.startswith("**"))
+    assert "60.0" in first
+    assert "80.0: the bound 25% fewer" in first
+    assert "75.0" not in first, "in one seed it does not reach the share"
+    assert "1 of 2 seeds" in table
+    equal = table.partition("## At equal bits")[2]
+    assert (
+        "91.1" in equal
+    )  # 55 bits between (50, 90 %) and (90, 99 %); nothing with 65 bits or fewer for the second seed
 
 
 def test_intervals_count_sources_and_not_blocks() -> None:

@@ -48,6 +48,7 @@ def compression(
     import torch
 
     from studies.compression.arms import Arm
+    from studies.compression.figures import draw_study
     from studies.compression.study import Plan, run_study, tables
 
     torch.set_num_threads(threads)
@@ -69,4 +70,5 @@ def compression(
     rows, summary = run_study(
         Plan(data, 30.0 if floor is None else floor, steps, whole), arms, range(seed, seed + seeds), out, note
     )
+    draw_study(rows, out)
     emit(summary, tables(rows), as_json=as_json)

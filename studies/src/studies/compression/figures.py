@@ -15,7 +15,7 @@ from torch import Tensor
 from studies.compression.arms import KINDS
 from studies.compression.blocks import Grey, cut, joined
 from studies.compression.codec import LEVELS, PIXELS, SIDE, Codec
-from studies.compression.study import bits_at
+from studies.compression.study import Row, bits_at, curve
 from studies.drawing import COLOURS, MARKERS, histogram, legend_below, new_figure, save, series, styled
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ def _outline(axes: Axes, row: int, column: int) -> None:
 
     corner = (column * SIDE - 0.5, row * SIDE - 0.5)
     axes.add_patch(Rectangle(corner, SIDE, SIDE, fill=False, edgecolor=BELOW, linewidth=1.1))
+
+
+def draw_study(rows: Sequence[Row], folder: Path) -> None:
+    """Bits against share in one pass, with the first seed that was run."""
+    seed = rows[0].seed
+    curves = {kind: curve(rows, kind, seed, searched=False) for kind in dict.fromkeys(row.kind for row in rows)}
+    draw_front({kind: points for kind, points in curves.items() if points}, folder, "front")
 
 
 def draw_front(

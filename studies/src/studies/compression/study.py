@@ -1,7 +1,7 @@
 """The study: every arm trained, judged on unseen samples in one pass and with a search of the gain, and kept."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -41,6 +41,9 @@ from studies.records import markdown_table
 
 ROWS, TABLE, CODECS, CODEC, SETTINGS = "rows.json", "table.md", "codecs", "codec.safetensors", "codec.json"
 SHARES = 0.90, 0.95, 0.99, 0.999
+AIM = 0.99
+"""The share that arms are compared at."""
+OURS, POWERS = "penalty", ("square", "cube", "fourth", "eighth")
 RESAMPLES = 1000
 
 
@@ -205,6 +208,17 @@ def mixture(points: Sequence[tuple[float, float]], share: float) -> tuple[int, i
     return min(found)[1:] if found else None
 
 
+def richest(points: Sequence[tuple[float, float]], bits: float) -> tuple[int, int, float] | None:
+    """Which two of an arm's runs reach the highest share together with so many bits, and the second's part."""
+    found = [(reached, i, i, 0.0) for i, (reached, taken) in enumerate(points) if taken <= bits]
+    for i, (low, low_bits) in enumerate(points):
+        for j, (high, high_bits) in enumerate(points):
+            if low_bits < bits < high_bits:
+                part = (bits - low_bits) / (high_bits - low_bits)
+                found.append((low + part * (high - low), i, j, part))
+    return max(found)[1:] if found else None
+
+
 def mixed(points: Sequence[tuple[float, float]], how: tuple[int, int, float]) -> tuple[float, float]:
     """Share and bits of a mixture."""
     (low, low_bits), (high, high_bits), part = points[how[0]], points[how[1]], how[2]
@@ -221,40 +235,120 @@ def curve(
     rows: Iterable[Row], kind: str, seed: int, *, searched: bool, part: str = "test"
 ) -> list[tuple[float, float]]:
     """Share and bits of an arm's knobs with one seed."""
-    return [
-        (row.share, row.bits)
-        for row in rows
-        if row.kind == kind and row.seed == seed and row.searched == searched and row.part == part
-    ]
+    return [(row.share, row.bits) for row in _of(rows, kind, seed, searched=searched, part=part)]
+
+
+def _of(rows: Iterable[Row], kind: str, seed: int, *, searched: bool, part: str) -> list[Row]:
+    wanted = (kind, seed, searched, part)
+    return [row for row in rows if (row.kind, row.seed, row.searched, row.part) == wanted]
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """All that was found, in Markdown."""
-    text = ["Bits a block and share of unseen samples above the floor, for what the tuning part chooses.", ""]
+    """All that was found, in Markdown: first what the bound saves, with a search of the gain on both sides too."""
+    text = []
     for searched in (True, False):
-        title = f"With a search of the gain at encode time ({LEVELS} tries a block)" if searched else "In one pass"
-        text += [f"## {title}", "", markdown_table(_at_shares(rows, searched)), ""]
+        title = f"with a search of the gain at encode time ({LEVELS} tries)" if searched else "in one pass"
+        text += [f"## Bits a block and share of unseen samples above the floor, {title}", ""]
+        text += ["Runs and mixtures of two runs are chosen on the tuning part, for a share of its samples.", ""]
+        text += [*_verdict(rows, searched), markdown_table(_at_shares(rows, searched)), ""]
+    text += ["## At equal bits, in one pass", "", *_at_equal_bits(rows)]
     text += ["## Every run, unseen samples", "", markdown_table(_every(rows)), ""]
     return "\n".join(text)
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What the tuning part chooses of an arm, on unseen samples: means over the seeds in which it reaches the aim."""
+
+    share: float
+    bits: float
+    worst_psnr: float
+    """The lowest of all seeds."""
+    reached: int
+    """Seeds in which a run or a mixture reaches the aim on the tuning part."""
+
+    def missed(self, seeds: Sequence[int]) -> str:
+        """Of how many seeds it is, where not of all."""
+        return "" if self.reached == len(seeds) else f", {self.reached} of {len(seeds)} seeds"
+
+
+Choice = Callable[[Sequence[tuple[float, float]], float], tuple[int, int, float] | None]
+
+
+def chosen(
+    rows: Sequence[Row], kind: str, aims: Mapping[int, float], *, searched: bool, by: Choice = mixture
+) -> Chosen | None:
+    """What ``by`` chooses on the tuning part for the aim of each seed; None where no seed reaches its aim."""
+    found, worst = [], []
+    for seed, aim in aims.items():
+        tune, test = (curve(rows, kind, seed, searched=searched, part=part) for part in ("tune", "test"))
+        if (how := by(tune, aim)) is not None:
+            found.append(mixed(test, how))
+            psnrs = _of(rows, kind, seed, searched=searched, part="test")
+            worst += [psnrs[run].worst_psnr for run in how[:2]]
+    if not found:
+        return None
+    shares, bits = zip(*found, strict=True)
+    return Chosen(fmean(shares), fmean(bits), min(worst), len(found))
+
+
+def _kinds(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row.kind for row in rows))
+
+
+def _seeds(rows: Iterable[Row], kind: str) -> list[int]:
+    return sorted({row.seed for row in rows if row.kind == kind})
+
+
 def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
-    """Bits of a block, and share of unseen samples, of what the tuning part chooses for a share: means over seeds."""
+    """Bits of a block, and share of unseen samples, of what the tuning part chooses for a share."""
     table = [["Arm", *(f"For {share:.1%}" for share in SHARES)]]
-    for kind in dict.fromkeys(row.kind for row in rows):
+    for kind in _kinds(rows):
+        seeds = _seeds(rows, kind)
         cells = []
-        seeds = sorted({row.seed for row in rows if row.kind == kind})
         for share in SHARES:
-            found = []
-            for seed in seeds:
-                tune, test = (curve(rows, kind, seed, searched=searched, part=part) for part in ("tune", "test"))
-                if (how := mixture(tune, share)) is not None:
-                    found.append(mixed(test, how))
-            missed = "" if len(found) == len(seeds) else f", {len(found)} of {len(seeds)} seeds"
-            shares, bits = zip(*found, strict=True) if found else ((), ())
-            cells.append(f"{fmean(bits):.1f} at {fmean(shares):.2%}{missed}" if found else "not reached")
+            found = chosen(rows, kind, dict.fromkeys(seeds, share), searched=searched)
+            cells.append(f"{found.bits:.1f} at {found.share:.2%}{found.missed(seeds)}" if found else "not reached")
         table.append([KINDS[kind].title, *cells])
     return table
+
+
+def _verdict(rows: Sequence[Row], searched: bool) -> list[str]:
+    """What the bound saves against the weight on the error, and against the best other arm with a fixed weight."""
+    aims = {kind: dict.fromkeys(_seeds(rows, kind), AIM) for kind in _kinds(rows)}
+    found = {kind: chosen(rows, kind, aims[kind], searched=searched) for kind in aims}
+    taken = {kind: each.bits for kind, each in found.items() if each is not None and each.reached == len(aims[kind])}
+    powers = {kind: taken[kind] for kind in POWERS if kind in taken}
+    if OURS not in taken or not ({"fixed"} | powers.keys()) & taken.keys():
+        return []
+    rivals = [("a fixed weight on the error", taken["fixed"])] if "fixed" in taken else []
+    if powers:
+        best = min(powers, key=powers.__getitem__)
+        rivals.append((f"the best {KINDS[best].title.replace('its', 'a power of it, the').lower()}", powers[best]))
+    ours = taken[OURS]
+    saved = "; ".join(f"{name} takes {bits:.1f}: {_compared(ours, bits)}" for name, bits in rivals)
+    return [f"**For {AIM:.0%}: a bound takes {ours:.1f} bits a block; {saved}.**", ""]
+
+
+def _compared(ours: float, other: float) -> str:
+    return f"the bound {abs(1 - ours / other):.0%} {'fewer' if ours <= other else 'more'}"
+
+
+def _at_equal_bits(rows: Sequence[Row]) -> list[str]:
+    """Shares of unseen samples with as many bits as the bound takes for the aim on the tuning part."""
+    seeds = _seeds(rows, OURS)
+    aims = {seed: bits_at(curve(rows, OURS, seed, searched=False, part="tune"), AIM) for seed in seeds}
+    budgets = {seed: bits for seed, bits in aims.items() if bits is not None}
+    if not budgets:
+        return [f"The bound does not reach {AIM:.0%} of the tuning part.", ""]
+    table = [["Arm", "Bits", "Above the floor", "Worst, dB"]]
+    for kind in _kinds(rows):
+        found = chosen(rows, kind, budgets, searched=False, by=richest)
+        cells = ["-"] * 3
+        if found:
+            cells = [f"{found.bits:.1f}", f"{found.share:.2%}{found.missed(seeds)}", f"{found.worst_psnr:.1f}"]
+        table.append([KINDS[kind].title, *cells])
+    return [markdown_table(table), ""]
 
 
 def _every(rows: Sequence[Row]) -> list[list[str]]:
