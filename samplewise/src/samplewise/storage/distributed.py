@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from samplewise.errors import ProcessesError
 
+_AVAILABLE = dist.is_available()
+
 
 def _running() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return _AVAILABLE and dist.is_initialized()
 
 
 def world_size() -> int:
