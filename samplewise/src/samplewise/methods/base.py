@@ -15,7 +15,7 @@ from samplewise.constraints import Constraint, at_bound, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, constraint_named
 from samplewise.methods.coefficients import Coefficients
 from samplewise.methods.statistics import FullPrecision, Round, RoundStatistics
-from samplewise.problem import Evaluation, Fault, Measures, broadcast, measure_of, not_finite, on_host, parse
+from samplewise.problem import Evaluation, Fault, broadcast, measure_of, not_finite, on_host, parse
 from samplewise.schedules import AUTO, Schedule, for_each
 
 CHECK_EVERY = 100
@@ -128,10 +128,9 @@ class Method(FullPrecision, ABC):
         """
         # nn.Module's way to forward takes a tenth of the time of a call, so it is taken only where there are hooks.
         hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        if hooks or self._compiled_call_impl is not None:
-            loss: Tensor = super().__call__(objective, index=index, sample_weight=sample_weight, **measures)
-            return loss
-        return self._parsed_loss(objective, measures, index, sample_weight)
+        plain = not hooks and self._compiled_call_impl is None
+        call = self.forward if plain else super().__call__
+        return call(objective, index=index, sample_weight=sample_weight, **measures)
 
     def forward(
         self,
@@ -142,11 +141,6 @@ class Method(FullPrecision, ABC):
         **measures: Tensor | tuple[Tensor, Tensor],
     ) -> Tensor:
         """What a call gives, without hooks."""
-        return self._parsed_loss(objective, measures, index, sample_weight)
-
-    def _parsed_loss(
-        self, objective: Tensor, measures: Measures, index: Tensor | None, sample_weight: Tensor | None
-    ) -> Tensor:
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         for name, measure in evaluation.measures.items():
             if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
@@ -183,9 +177,7 @@ class Method(FullPrecision, ABC):
                 else:
                     g = constraint.tightened(excesses[i], margins[i])
                 values, factor = self.term(i, g, taus[i], rows, present, counts)
-                values = values if values.ndim == 1 else values.sum(1)
-                # One operation for two where the factor is a number.
-                total = torch.add(total, values, alpha=factor) if host else total + factor * values  # type: ignore[arg-type]
+                total = add_scaled(total, values if values.ndim == 1 else values.sum(1), factor)
         if weight is None or present is None:
             return total.mean()
         # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
@@ -446,3 +438,8 @@ class Method(FullPrecision, ABC):
     def extra_repr(self) -> str:
         pairs = zip(self.constraints, self.taus.values(), strict=True)
         return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)
+
+
+def add_scaled(first: Tensor, second: Tensor, factor: float | Tensor) -> Tensor:
+    """``first + factor * second``, in one operation where the factor is a number."""
+    return first + factor * second if isinstance(factor, Tensor) else torch.add(first, second, alpha=factor)

@@ -18,7 +18,7 @@ from samplewise.errors import (
     finite_number,
     whole_number,
 )
-from samplewise.methods.base import Method
+from samplewise.methods.base import Method, add_scaled
 from samplewise.methods.multipliers import MultiplierStore
 from samplewise.problem import Fault, check_index, measure_of, on_host
 from samplewise.schedules import Schedule
@@ -190,11 +190,11 @@ class AugmentedLagrangian(Method):
         assert rows is not None  # since locate always gives them
         store, equality = self._stores[i], self._takes_sign[i]
         known = store.known(rows, g, trains=counts)
-        shifted = _add(known, g, tau)
+        shifted = add_scaled(known, g, tau)
         if not equality:
             shifted = torch.relu(shifted)
         if counts:
-            moved = _add(known, g.detach(), STEP * tau if self.multiplier_step is None else self.multiplier_step)
+            moved = add_scaled(known, g.detach(), STEP * tau if self.multiplier_step is None else self.multiplier_step)
             if not equality:
                 moved.relu_()
             if self.maximum < math.inf:
@@ -218,8 +218,3 @@ class AugmentedLagrangian(Method):
         rows = self.locate(index, None, counts=False)
         known = store.known(rows, g, trains=False).to(g)
         return known + tau * g if self._is_equality(name) else torch.relu(known + tau * g)
-
-
-def _add(first: Tensor, second: Tensor, factor: float | Tensor) -> Tensor:
-    """``first + factor * second``, in one operation where the factor is a number."""
-    return first + factor * second if isinstance(factor, Tensor) else torch.add(first, second, alpha=factor)
