@@ -49,6 +49,8 @@ def mix(*parts: int | str) -> int:
 def to_device(batch: Any, device: torch.device) -> Any:
     """``batch`` with its tensors on ``device``: tuples, lists, dictionaries and what has ``to`` are followed."""
     if isinstance(batch, Tensor):
+        if batch.device == device:
+            return batch
         # A copy that is not waited for is safe from pinned memory to CUDA alone: on MPS it gives wrong numbers.
         return batch.to(device, non_blocking=device.type == "cuda" and batch.is_pinned())
     if hasattr(batch, "to"):  # such as the batches of a tokenizer

@@ -30,70 +30,34 @@ INDEX = torch.arange(4)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            {},
-            MissingMeasureError,
-            r"constraint reconstruction <= 1 needs the measure 'reconstruction', which was not given \(given: none\)",
-        ),
-        (
-            {"reconstuction": GOOD, "psnr": GOOD},
-            MissingMeasureError,
-            r"\(given: psnr, reconstuction\)\. Did you mean 'reconstuction'\?",
-        ),
-        ({"reconstruction": [0.0] * 4}, MeasureError, "expected the measure 'reconstruction' as a tensor, got list"),
-        (
-            {"reconstruction": torch.zeros(3)},
-            MeasureError,
-            r"of shape \(4,\) or \(4, m\), one row for each sample of the objective, got \(3,\); do not average",
-        ),
-        ({"reconstruction": torch.zeros(())}, MeasureError, r"got \(\); do not average over the batch"),
+        ({}, MissingMeasureError, "given: none"),
+        ({"reconstuction": GOOD, "psnr": GOOD}, MissingMeasureError, "Did you mean 'reconstuction'"),
+        ({"reconstruction": [0.0] * 4}, MeasureError, "list"),
+        ({"reconstruction": torch.zeros(3)}, MeasureError, r"got \(3,\)"),
+        ({"reconstruction": torch.zeros(())}, MeasureError, r"got \(\)"),
         ({"reconstruction": torch.zeros(4, 2, 2)}, MeasureError, r"got \(4, 2, 2\)"),
         ({"reconstruction": torch.zeros(4, 0)}, MeasureError, r"got \(4, 0\)"),
-        (
-            {"reconstruction": torch.zeros(4, dtype=torch.int64)},
-            MeasureError,
-            r"floating point type, got torch.int64; convert it with \.float\(\)",
-        ),
-        (
-            {"reconstruction": torch.zeros(4, device="meta")},
-            MeasureError,
-            "the measure 'reconstruction' is on meta, the objective on cpu: move one of them",
-        ),
-        ({"objective": 0.5}, MeasureError, r"expected the objective as a tensor of shape \(B,\), got float"),
-        (
-            {"objective": torch.zeros(())},
-            MeasureError,
-            "got a scalar: it is already reduced. Compute the loss with reduction='none'",
-        ),
-        ({"objective": torch.zeros(4, 1)}, MeasureError, r"shape \(B,\) with B >= 1, got \(4, 1\); reduce each sample"),
+        ({"reconstruction": torch.zeros(4, dtype=torch.int64)}, MeasureError, "torch.int64"),
+        ({"reconstruction": torch.zeros(4, device="meta")}, MeasureError, "'reconstruction' is on meta"),
+        ({"objective": 0.5}, MeasureError, "float"),
+        ({"objective": torch.zeros(())}, MeasureError, "reduction='none'"),
+        ({"objective": torch.zeros(4, 1)}, MeasureError, r"got \(4, 1\)"),
         ({"objective": torch.zeros(0)}, MeasureError, r"got \(0,\)"),
-        (
-            {"objective": torch.zeros(4, dtype=torch.int32)},
-            MeasureError,
-            "objective of floating point type, got torch.int32",
-        ),
+        ({"objective": torch.zeros(4, dtype=torch.int32)}, MeasureError, "torch.int32"),
         (
             {name: torch.zeros(4, device="meta") for name in ("objective", "reconstruction")},
             MeasureError,
-            r"the objective is on meta, the method on cpu: call method\.to\('meta'\)",
+            r"method\.to\('meta'\)",
         ),
-        ({"index": torch.arange(3)}, SampleIndexError, r"integers of shape \(4,\), got \(3,\) of torch.int64"),
-        ({"index": torch.zeros(4)}, SampleIndexError, r"got \(4,\) of torch.float32; it holds each sample's number"),
-        ({"index": torch.ones(4, dtype=torch.bool)}, SampleIndexError, "of torch.bool"),
-        ({"index": [0, 1, 2, 3]}, SampleIndexError, "got list"),
-        ({"sample_weight": torch.ones(3)}, MeasureError, r"expected sample_weight of shape \(4,\).*got \(3,\)"),
-        ({"sample_weight": 1.0}, MeasureError, "expected sample_weight of shape .* got float"),
-        (
-            {"sample_weight": torch.tensor([1.0, -1.0, 1.0, 1.0])},
-            MeasureError,
-            "expected finite sample_weight >= 0, zero for padding, got",
-        ),
-        ({"sample_weight": torch.tensor([1.0, torch.nan, 1.0, 1.0])}, MeasureError, "expected finite sample_weight"),
-        (
-            {"sample_weight": torch.ones(4, device="meta")},
-            MeasureError,
-            "sample_weight is on meta, the objective on cpu",
-        ),
+        ({"index": torch.arange(3)}, SampleIndexError, r"got \(3,\)"),
+        ({"index": torch.zeros(4)}, SampleIndexError, "torch.float32"),
+        ({"index": torch.ones(4, dtype=torch.bool)}, SampleIndexError, "torch.bool"),
+        ({"index": [0, 1, 2, 3]}, SampleIndexError, "list"),
+        ({"sample_weight": torch.ones(3)}, MeasureError, r"sample_weight.*got \(3,\)"),
+        ({"sample_weight": 1.0}, MeasureError, "sample_weight.*float"),
+        ({"sample_weight": torch.tensor([1.0, -1.0, 1.0, 1.0])}, MeasureError, "sample_weight >= 0"),
+        ({"sample_weight": torch.tensor([1.0, torch.nan, 1.0, 1.0])}, MeasureError, "finite sample_weight"),
+        ({"sample_weight": torch.ones(4, device="meta")}, MeasureError, "sample_weight is on meta"),
     ],
 )
 @every_method
@@ -147,9 +111,7 @@ def test_a_measure_without_gradient_is_refused(make: Make, training: bool) -> No
         method(objective, x=x, y=x.detach(), index=index)
         return
     for y in (x.detach(), (x > 1).float()):
-        with pytest.raises(
-            MeasureError, match=r"expected the measure of the constraint 'y' \(y <= 1\) to carry .* without detach\(\)"
-        ):
+        with pytest.raises(MeasureError, match="'y'"):
             method(objective, x=x, y=y, index=index)
     for key, value in method.state_dict().items():
         torch.testing.assert_close(value, before[key], equal_nan=True, rtol=0, atol=0)
@@ -225,24 +187,21 @@ def augmented(**options: Any) -> sw.Method:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sequential(schedule=100.0), r"expected a schedule such as Constant\(100.0\).*got 100.0"),
-        (
-            lambda: sequential(schedule={"reconstuction": TAU}),
-            "given for 'reconstuction', which no constraint is called. Did you mean 'reconstruction'",
-        ),
-        (lambda: sequential(schedule={}), "no schedule is given for reconstruction"),
-        (lambda: sequential(schedule={"reconstruction": 1.0}), "for 'reconstruction', got 1.0"),
-        (lambda: sequential(penalty=sw.Linear), r"expected a penalty such as Linear\(\)"),
-        (lambda: sw.FixedPenalty(BOUNDED, 0.0), "expected weight > 0, got 0.0; for the objective alone use Uncons"),
-        (lambda: sw.FixedPenalty(BOUNDED, torch.nan), "expected a finite number for weight"),
-        (lambda: sw.FixedPenalty(BOUNDED, {"x": 1.0}), "given for 'x', which no constraint is called"),
-        (lambda: augmented(samples=0), "expected samples, the length of the training set, .*got 0"),
-        (lambda: augmented(samples=1.5), "expected samples, the length of the training set, .*got 1.5"),
-        (lambda: augmented(multiplier_step=0), "expected multiplier_step > 0, got 0"),
-        (lambda: augmented(maximum=0), "expected maximum > 0, got 0"),
+        (lambda: sequential(schedule=100.0), r"Constant\(100.0\)"),
+        (lambda: sequential(schedule={"reconstuction": TAU}), "Did you mean 'reconstruction'"),
+        (lambda: sequential(schedule={}), "reconstruction"),
+        (lambda: sequential(schedule={"reconstruction": 1.0}), "got 1.0"),
+        (lambda: sequential(penalty=sw.Linear), r"Linear\(\)"),
+        (lambda: sw.FixedPenalty(BOUNDED, 0.0), "weight > 0"),
+        (lambda: sw.FixedPenalty(BOUNDED, torch.nan), "weight"),
+        (lambda: sw.FixedPenalty(BOUNDED, {"x": 1.0}), "'x'"),
+        (lambda: augmented(samples=0), "samples.*got 0"),
+        (lambda: augmented(samples=1.5), "samples.*got 1.5"),
+        (lambda: augmented(multiplier_step=0), "multiplier_step > 0"),
+        (lambda: augmented(maximum=0), "maximum > 0"),
         (
             lambda: sw.SequentialPenalty([sw.AtMost("x", 1), sw.AtLeast("x", 2, name="low")], schedule=TAU),
-            "the bounds contradict",
+            "contradict",
         ),
     ],
 )
@@ -261,7 +220,7 @@ def test_multipliers_of_an_unknown_constraint(make: Make) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_an_index_out_of_range(wrong: list[int], training: bool) -> None:
     method = METHODS["lagrangian"](BOUNDED, TAU).train(training)
-    message = rf"expected sample indices from 0 to {SAMPLES - 1}, got {-1 if -1 in wrong else SAMPLES}; samples="
+    message = f"got {-1 if -1 in wrong else SAMPLES};"
     with pytest.raises(SampleIndexError, match=message):
         method(GOOD, reconstruction=GOOD, index=torch.tensor(wrong))
     assert method.summary().samples == 0  # not counted
@@ -290,12 +249,11 @@ def batches_of(method: sw.Method, *shapes: tuple[int, ...]) -> None:
 @every_method
 def test_the_usual_slip_of_broadcasting_is_said_in_an_own_loop(make: Make) -> None:
     method = make(BOUNDED, TAU)
-    slip = r"'reconstruction' of shape \(B,\), got \(B, B\) with B = {}.*squeeze\(1\)"
-    with pytest.warns(UserWarning, match=f"{slip.format(4)}.*each sample has 4 values.*mask") as warned:
+    with pytest.warns(UserWarning, match="B = 4.*mask") as warned:
         batches_of(method, (4, 4))
     assert warned[0].filename == __file__, "it points at the caller's line"
     batches_of(method, (4, 4))  # it is said once
-    with pytest.raises(MeasureError, match=slip.format(3)):
+    with pytest.raises(MeasureError, match="B = 3"):
         batches_of(method, (3, 3))
 
 

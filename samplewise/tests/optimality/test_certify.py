@@ -184,20 +184,40 @@ def test_no_more_than_a_batch_is_evaluated_at_once_and_few_loaders_are_started(
     assert len(started) <= 8
 
 
+class Evaluations(torch.autograd.Function):
+    """Hands a batch on and counts its samples: torch.func shows a function one at a time, but tells how many."""
+
+    count = 0
+
+    @staticmethod
+    def forward(inputs: Tensor) -> Tensor:
+        Evaluations.count += len(inputs)
+        return inputs.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], inputs: Tensor) -> tuple[Tensor, int]:
+        Evaluations.count += info.batch_size
+        return inputs.clone(), in_dims[0]
+
+
 @pytest.mark.parametrize("curvature", [False, True])
 def test_no_gradient_is_computed_twice_and_no_curvature_unless_it_is_asked_for(curvature: bool) -> None:
-    count = 16  # as many as gradients are computed at once
+    count = 24  # one chunk and a half of what is differentiated at once
     data = TensorDataset(torch.eye(count, count + 1).double())
-    evaluated = 0
 
     def counting(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        nonlocal evaluated
-        evaluated += count if len(batch[0]) == 1 else len(batch[0])  # torch.func shows one, and evaluates all
-        return rows_of_data(model, batch)
+        counted: Any = Evaluations.apply  # which has no types
+        return rows_of_data(model, (counted(batch[0]), *batch[1:]))
 
+    Evaluations.count = 0
     found = certify(
         Problem(counting, [AtLeast("value", 1.0)]), linear_model(count + 1).double(), data, curvature=curvature
     )
+    evaluated = Evaluations.count
     assert found.licq.checked == found.free == count
     # All once; twice for the scales of values, twice for those of gradients; and once for the rows of the Jacobian,
     # which the search, E-LICQ and the curvature share.

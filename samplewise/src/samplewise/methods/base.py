@@ -39,7 +39,7 @@ class Method(FullPrecision, ABC):
     stateful: ClassVar[bool] = False
     """Whether there is a state for each sample, so that a call needs the samples' indices."""
     signed: ClassVar[bool] = False
-    """Whether :meth:`add_term` gets the signed residual of an equality, not its absolute value."""
+    """Whether the loss takes the signed residual of an equality, not its absolute value."""
     index_checks: ClassVar[int] = 0
     """How many properties of the sample indices are checked beside the values."""
     kink: bool = False
@@ -57,6 +57,7 @@ class Method(FullPrecision, ABC):
         self.coefficients = Coefficients(self.constraints, schedules)
         self.statistics = RoundStatistics(len(self.constraints), 1 + len(self.constraints) + self.index_checks)
         vars(self).update(self._modules)  # where they are found at once: nn.Module is slow to find its parts
+        self._takes_sign = [self.signed and each.equality for each in self.constraints]
         self._warned: set[str] = set()  # constraints of which a warning said that their tau is at its maximum
         self._square: dict[str, int] = {}  # batch sizes at which a measure had as many values for a sample
         # Such as an error of at most 0.01 that training is to bring to -0.01: checked in the first batch.
@@ -69,14 +70,15 @@ class Method(FullPrecision, ABC):
     def cost(self, i: int, g: Tensor) -> Tensor:
         """What constraint i adds to the loss at tau = 1, for each entry of ``g``."""
 
-    def add_term(
-        self, total: Tensor, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None
-    ) -> Tensor:
-        """``total`` ``(B,)`` with what constraint i adds to the loss.
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None, counts: bool
+    ) -> tuple[Tensor, float | Tensor]:
+        """What constraint i adds to the loss for each entry of ``g``, and a factor of it.
 
-        ``rows`` is what :meth:`locate` returned; ``present`` masks the samples ``(B,)``, if any are padding.
+        ``rows`` is what :meth:`locate` returned; ``present`` masks the samples ``(B,)``, if any are padding. A call
+        that ``counts`` is part of training.
         """
-        return add_scaled(total, self.cost(i, g), tau)
+        return self.cost(i, g), tau
 
     @abstractmethod
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
@@ -85,7 +87,7 @@ class Method(FullPrecision, ABC):
         Of an equality ``g`` is :meth:`samplewise.Constraint.signed`, and the multipliers have either sign.
         """
 
-    def locate(self, index: Tensor | None, present: Tensor | None) -> Tensor | None:
+    def locate(self, index: Tensor | None, present: Tensor | None, counts: bool) -> Tensor | None:
         """Rows of the per-sample state for ``index``, where there is such; raises before anything is counted."""
         return None
 
@@ -126,9 +128,8 @@ class Method(FullPrecision, ABC):
         """
         # nn.Module's way to forward takes a tenth of the time of a call, so it is taken only where there are hooks.
         hooks = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        call = self.forward
-        if hooks or self._compiled_call_impl is not None:
-            call = super().__call__
+        plain = not hooks and self._compiled_call_impl is None
+        call = self.forward if plain else super().__call__
         return call(objective, index=index, sample_weight=sample_weight, **measures)
 
     def forward(
@@ -146,15 +147,11 @@ class Method(FullPrecision, ABC):
                 self._check_square(name, measure)
         return self.loss(evaluation)
 
-    @property
-    def counts(self) -> bool:
-        """Whether a call now is part of training: a validation loss leaves no trace."""
-        return self.training and torch.is_grad_enabled()
-
     def loss(self, evaluation: Evaluation) -> Tensor:
         """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
         objective, weight, coefficients = evaluation.objective, evaluation.sample_weight, self.coefficients
-        host, counts = on_host(objective), self.counts
+        host, differentiable = on_host(objective), torch.is_grad_enabled()
+        counts = self.training and differentiable  # a validation loss leaves no trace
         if not host and objective.device != coefficients.taus.device:
             device, own = str(objective.device), coefficients.taus.device
             raise MeasureError(f"the objective is on {device}, the method on {own}: call method.to({device!r})")
@@ -162,9 +159,9 @@ class Method(FullPrecision, ABC):
             self._check_margins(evaluation)
         present = None if weight is None else weight > 0
         # Numbers where they can be read; tensors elsewhere, so that a compiled graph is not rebuilt when they change.
-        margins = coefficients.margins if coefficients.is_steered and not host else coefficients.margin_values
-        excesses = self._excesses(evaluation, margins)
-        rows = self.locate(evaluation.index, present) if self.stateful else None
+        margins = coefficients.margin_values if host or not coefficients.is_steered else coefficients.margins
+        excesses = self._excesses(evaluation, margins, differentiable)
+        rows = self.locate(evaluation.index, present, counts) if self.stateful else None
         if counts:
             self._count(evaluation, excesses, present, host)
             if coefficients.estimating:
@@ -175,29 +172,33 @@ class Method(FullPrecision, ABC):
             if coefficients.estimating and not counts:
                 taus = self._taus_before_training()
             for i, constraint in enumerate(self.constraints):
-                if self.signed and constraint.equality:
+                if self._takes_sign[i]:
                     g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)
                 else:
                     g = constraint.tightened(excesses[i], margins[i])
-                total = self.add_term(total, i, g, taus[i], rows, present)
+                values, factor = self.term(i, g, taus[i], rows, present, counts)
+                total = add_scaled(total, values if values.ndim == 1 else values.sum(1), factor)
         if weight is None or present is None:
             return total.mean()
         # What padding holds must not matter, not even NaN; a batch of padding alone has loss zero, not 0 / 0.
         kept = torch.where(present, total, 0.0) * weight
         return kept.sum() / weight.sum().clamp_min(torch.finfo(total.dtype).tiny)
 
-    def _excesses(self, evaluation: Evaluation, margins: Sequence[float] | Tensor) -> list[Tensor]:
+    def _excesses(
+        self, evaluation: Evaluation, margins: Sequence[float] | Tensor, differentiable: bool
+    ) -> list[Tensor]:
         """The excess over each true bound, of the measures' shapes."""
         measures, found = evaluation.measures, []
-        needed = self.enforces and evaluation.objective.requires_grad and torch.is_grad_enabled()
+        needed = differentiable and self.enforces and evaluation.objective.requires_grad
         for i, constraint in enumerate(self.constraints):
-            if needed and not measures[constraint.measure].requires_grad:
+            values = measures[constraint.measure]
+            if needed and not values.requires_grad:
                 raise MeasureError(
                     f"expected {measure_of(constraint)} to carry a gradient, as the objective does, got one without: "
                     "the constraint would not be enforced. Compute it from the model's output without detach(), "
                     "torch.no_grad() or rounding"
                 )
-            excess = constraint.excess(constraint.of(measures))
+            excess = constraint.excess(constraint.of(measures) if constraint.reference else values)
             if evaluation.masks:
                 # A missing value is put at the bound that training uses: there it costs nothing and has no gradient.
                 excess = evaluation.filled(constraint, excess, -margins[i])
@@ -216,7 +217,7 @@ class Method(FullPrecision, ABC):
         if not host:
             statistics.note_(0, ~torch.stack([objective, *worst]).isfinite(), evaluation.index)
             statistics.add_(objective, worst, present)
-        elif not statistics.read_(objective, worst, len(objective) if present is None else int(present.sum())):
+        elif not statistics.read_(objective, worst, objective.shape[0] if present is None else int(present.sum())):
             evaluation.check_finite(self.constraints, step=statistics.calls)
         if evaluation.masks:
             for i, constraint in enumerate(self.constraints):
@@ -439,7 +440,6 @@ class Method(FullPrecision, ABC):
         return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)
 
 
-def add_scaled(total: Tensor, values: Tensor, factor: float | Tensor) -> Tensor:
-    """``total + factor * values``, ``(B,)``, with several values of a sample added up; one operation if on the host."""
-    values = values if values.ndim == 1 else values.sum(1)
-    return torch.add(total, values, alpha=factor) if isinstance(factor, float) else total + factor * values
+def add_scaled(first: Tensor, second: Tensor, factor: float | Tensor) -> Tensor:
+    """``first + factor * second``, in one operation where the factor is a number."""
+    return first + factor * second if isinstance(factor, Tensor) else torch.add(first, second, alpha=factor)

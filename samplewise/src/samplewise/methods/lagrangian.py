@@ -127,41 +127,44 @@ class AugmentedLagrangian(Method):
                 f"{count}: build the method with samples={count}, or give the data set it was built for"
             )
 
-    def locate(self, index: Tensor | None, present: Tensor | None) -> Tensor:
+    def locate(self, index: Tensor | None, present: Tensor | None, counts: bool) -> Tensor:
         """Rows of this process's batch, in training those of all processes'; the spare last one for padding."""
         if index is None:
             raise SampleIndexError(
                 "the augmented Lagrangian keeps a multiplier for each sample: give index=..., the sample's number in "
                 "the data set (fit does so by itself)"
             )
+        several = counts and distributed.replicas() > 1
+        if several:
+            for store in self._stores:
+                store.shard_()
         if on_host(index):
-            return self._locate_on_host(index, present)
+            return self._locate_on_host(index, present, counts, several)
         outside = (index < 0) | (index >= self.samples)
         wrong = outside if present is None else outside & present
         self.statistics.note_(OUTSIDE, wrong.unsqueeze(0), index)
         # The error is raised only later, and until then a wild index would end the process without a word.
         rows = torch.where(outside if present is None else outside | ~present, self.samples, index)
-        if self.counts:
-            rows = distributed.all_gather(rows)
+        if counts:
+            rows = distributed.all_gather(rows) if several else rows
             ordered = rows.sort().values
             repeated = (ordered[1:] == ordered[:-1]) & (ordered[1:] < self.samples)
             if len(repeated):
                 self.statistics.note_(REPEATED, repeated.unsqueeze(0), ordered[1:])
         return rows
 
-    def _locate_on_host(self, index: Tensor, present: Tensor | None) -> Tensor:
+    def _locate_on_host(self, index: Tensor, present: Tensor | None, counts: bool, several: bool) -> Tensor:
         numbers = (index if present is None else index[present]).tolist()
         different = set(numbers)
         if different and (min(different) < 0 or max(different) >= self.samples):
             self._refuse(OUTSIDE, {n for n in different if not 0 <= n < self.samples})
         rows = index if present is None else torch.where(present, index, self.samples)
-        if self.counts:
-            if (gathered := distributed.all_gather(rows)) is not rows:
-                rows = gathered
-                numbers = [n for n in rows.tolist() if n < self.samples]
-                different = set(numbers)
-            if len(different) < len(numbers):
-                self._refuse(REPEATED, {n for n, times in Counter(numbers).items() if times > 1})
+        if several:
+            rows = distributed.all_gather(rows)
+            numbers = [n for n in rows.tolist() if n < self.samples]
+            different = set(numbers)
+        if counts and len(different) < len(numbers):
+            self._refuse(REPEATED, {n for n, times in Counter(numbers).items() if times > 1})
         return rows
 
     def _refuse(self, kind: int, wrong: set[int]) -> NoReturn:
@@ -181,18 +184,17 @@ class AugmentedLagrangian(Method):
             )
         return super()._fault_error(row, fault)
 
-    def add_term(
-        self, total: Tensor, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None
-    ) -> Tensor:
+    def term(
+        self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None, counts: bool
+    ) -> tuple[Tensor, float | Tensor]:
         assert rows is not None  # since locate always gives them
-        store, equality, counts = self._stores[i], self.constraints[i].equality, self.counts
+        store, equality = self._stores[i], self._takes_sign[i]
         known = store.known(rows, g, trains=counts)
-        shifted = known + tau * g
+        shifted = add_scaled(known, g, tau)
         if not equality:
             shifted = torch.relu(shifted)
         if counts:
-            step = STEP * tau if self.multiplier_step is None else self.multiplier_step
-            moved = (g.detach() * step).add_(known)
+            moved = add_scaled(known, g.detach(), STEP * tau if self.multiplier_step is None else self.multiplier_step)
             if not equality:
                 moved.relu_()
             if self.maximum < math.inf:
@@ -200,7 +202,7 @@ class AugmentedLagrangian(Method):
             if present is not None:
                 moved = moved.where(present if moved.ndim == 1 else present.unsqueeze(1), 0.0)
             store.move_(rows, moved)
-        return add_scaled(total, shifted.square() - known.square(), 0.5 / tau)
+        return torch.addcmul(shifted.square(), known, known, value=-1), 0.5 / tau
 
     def cost(self, i: int, g: Tensor) -> Tensor:
         return g.square() / 2
@@ -213,7 +215,6 @@ class AugmentedLagrangian(Method):
         tau, store = constraint_named(name, self.trained_taus), self._stores[list(self.taus).index(name)]
         if index is not None:
             index = check_index(index, g[:, 0] if g.ndim > 1 else g).to(store.values.device)
-        with torch.no_grad():  # so that nothing counts
-            rows = self.locate(index, None)
+        rows = self.locate(index, None, counts=False)
         known = store.known(rows, g, trains=False).to(g)
         return known + tau * g if self._is_equality(name) else torch.relu(known + tau * g)

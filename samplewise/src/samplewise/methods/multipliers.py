@@ -35,11 +35,10 @@ class MultiplierStore(FullPrecision):
         ``rows`` are those of the batches of all processes if the call ``trains``, which every process must do then;
         otherwise of this process's. The first batch of training fixes m.
         """
-        if trains:
-            self._shard_()
-        had, width = self.values.shape[1:], like.shape[1:]
+        held: Any = self._buffers["values"]  # where it is found at once: nn.Module is slow to find its parts
+        had, width = held.shape[1:], like.shape[1:]
         if had != width:
-            if had or bool(self.values.any()):
+            if had or bool(held.any()):
                 raise MeasureError(
                     f"{self.what} had values of shape {tuple(had)} for each sample before and has {tuple(width)} now: "
                     "expected the same in every batch. Give this method the measure it was trained on; where samples "
@@ -47,12 +46,13 @@ class MultiplierStore(FullPrecision):
                 )
             if not trains:
                 return torch.zeros_like(like)
-            self.values = self.values.new_zeros(len(self.values), *width)
+            self.values = held = held.new_zeros(len(held), *width)
         if not self.sharded:
-            return self.values.index_select(0, rows)
+            found: Tensor = held.index_select(0, rows)
+            return found
         if trains:
             # Of each sample one process knows the multiplier and all others add zero.
-            known = distributed.all_sum_(self.values.index_select(0, self._local(rows)))
+            known = distributed.all_sum_(held.index_select(0, self._local(rows)))
             return known.view(-1, len(like), *width)[distributed.replica()]
         if self.whole is None:
             raise ConfigurationError(
@@ -63,25 +63,29 @@ class MultiplierStore(FullPrecision):
 
     def move_(self, rows: Tensor, values: Tensor) -> None:
         """Store the new ``values`` of this process's batch, and of all others', in the ``rows`` of all batches."""
-        self.values.index_copy_(0, self._local(rows), distributed.all_gather(values.float()))
+        held: Any = self._buffers["values"]
         if self.sharded:
-            self.values[-1] = 0.0  # where the rows of other shards went
-        self._gathered = None
+            held.index_copy_(0, self._local(rows), distributed.all_gather(values.float()))
+            held[-1] = 0.0  # where the rows of other shards went
+        else:
+            held.index_copy_(0, rows, values.float())
+        if self._gathered is not None:
+            self._gathered = None
 
     def everywhere(self) -> Tensor:
         """The multipliers of all samples, and the spare row; every process must call."""
-        self._shard_()
+        self.shard_()
         if not self.sharded:
             return self.values
         return torch.cat([distributed.all_parts(self.values[:-1], self.samples), self.values[-1:]])
 
     def gather_(self) -> None:
         """Send all that are not zero to the first process, so that its state is whole."""
-        self._shard_()
+        self.shard_()
         rows, values = (distributed.to_first(each) for each in self._nonzero())
         self._gathered = (rows, values) if distributed.replica() == 0 else None
 
-    def _shard_(self) -> None:
+    def shard_(self) -> None:
         """Keep this process's shard, if there are several processes since the method was made or loaded."""
         if not self.sharded and distributed.replicas() > 1:
             self.held, self.sharded = distributed.part_of(self.samples), True
@@ -89,8 +93,6 @@ class MultiplierStore(FullPrecision):
 
     def _local(self, rows: Tensor) -> Tensor:
         """The rows in this process's shard, the spare one for those of others."""
-        if not self.sharded:
-            return rows
         held = (rows >= self.held.start) & (rows < self.held.stop)
         return torch.where(held, rows - self.held.start, len(self.held))
 

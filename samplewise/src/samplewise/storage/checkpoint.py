@@ -173,14 +173,8 @@ class Checkpoints:
 
     def _read_together(self, path: Path) -> dict[str, Any]:
         """The state in a file that all processes find the same; else all raise, so that none goes on alone."""
-        read, problem = None, ""
-        try:
-            read = _read(path)
-        except CheckpointError as error:
-            problem = str(error)
-        seen = distributed.all_objects((problem, "" if read is None else read[2]))
-        if read is None or any(each for each, _ in seen):
-            raise CheckpointError(problem or f"another process: {next(each for each, _ in seen if each)}")
-        if len({digest for _, digest in seen}) > 1:
+        with distributed.together():
+            text, tensors, digest = _read(path)
+        if len(set(distributed.all_objects(digest))) > 1:
             raise CheckpointError(f"{path} is not the same file for every process")
-        return _state(path, *read[:2])
+        return _state(path, text, tensors)

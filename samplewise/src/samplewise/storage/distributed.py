@@ -1,17 +1,20 @@
 """The few collective operations the library needs; each is the identity in a single process."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from samplewise.errors import ProcessesError
+from samplewise.errors import CheckpointError, ProcessesError, SamplewiseError
+
+_AVAILABLE = dist.is_available()
 
 
 def _running() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return _AVAILABLE and dist.is_initialized()
 
 
 def world_size() -> int:
@@ -124,3 +127,18 @@ def all_objects(value: Any) -> list[Any]:
     found = [None] * world_size()
     dist.all_gather_object(found, value)
     return found
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """An error of this library within, in any process, is raised in all of them: else the others would wait."""
+    own = None
+    try:
+        yield
+    except SamplewiseError as error:
+        own = error
+    found = all_objects("" if own is None else str(own))
+    if own is not None:
+        raise own
+    if other := next(filter(None, found), ""):
+        raise CheckpointError(f"another process: {other}")

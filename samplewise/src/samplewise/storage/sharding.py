@@ -169,10 +169,10 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def check_parts(folder: Path, checksums: Mapping[str, str]) -> None:
     """Refuse parts of which one is gone or damaged; each process checks some, and all raise."""
-    mine = sorted(checksums)[distributed.rank() :: distributed.world_size()]
-    wrong = [name for name in mine if not (folder / name).is_file() or _checksum(folder / name) != checksums[name]]
-    if found := sorted({name for each in distributed.all_objects(wrong) for name in each}):
-        raise CheckpointError(f"{folder} is damaged: {', '.join(found)} does not match its checksum")
+    with distributed.together():
+        for name in sorted(checksums)[distributed.rank() :: distributed.world_size()]:
+            if not (folder / name).is_file() or _checksum(folder / name) != checksums[name]:
+                raise CheckpointError(f"{folder} is damaged: {name} does not match its checksum")
 
 
 @contextlib.contextmanager

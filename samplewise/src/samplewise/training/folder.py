@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
 from samplewise.constraints import at_bound
-from samplewise.errors import CheckpointError, ConfigurationError, DataError, SamplewiseError
+from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.history import History
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
@@ -30,6 +30,7 @@ from samplewise.storage.disk import (
     write_tensors,
 )
 from samplewise.storage.origins import provenance
+from samplewise.storage.records import decoding, read_json
 from samplewise.storage.sharding import reshard_like, weights_in_one
 from samplewise.training.promise import Promised
 from samplewise.training.spec import PROVE, RunSpec
@@ -72,10 +73,8 @@ class RunFolder:
             write_json(identity, {"asked": asked, "provenance": provenance(seed=spec.seed, device=str(device))})
 
     def _compare(self, identity: Path, asked: dict[str, Any]) -> None:
-        try:
-            known = {**json.loads(identity.read_text(encoding="utf-8"))["asked"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{identity} cannot be read as the description of a run: {error!r}") from error
+        with decoding(identity, what := "the description of a run"):
+            known = {**read_json(identity, what)["asked"]}
         wanted = json.loads(json.dumps(asked))
         for key in {**wanted, **known}:
             if wanted.get(key) != known.get(key):
@@ -154,13 +153,9 @@ class RunFolder:
 
     def _proved(self) -> dict[str, int]:
         """After how many epochs a promise was proved, by the samples that proved it."""
-        path = self.path / PROVED
-        try:
-            return {str(sample): int(epochs) for sample, epochs in json.loads(path.read_text()).items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise CheckpointError(f"{path} cannot be read as the samples that proved a promise: {error!r}") from error
+        path, what = self.path / PROVED, "the samples that proved a promise"
+        with decoding(path, what):
+            return {sample: int(epochs) for sample, epochs in read_json(path, what).items()} if path.exists() else {}
 
     def comes_again(self, epoch: int) -> bool:
         """Whether the best model here is of a later epoch, which a run that went back to this one will select again."""
@@ -174,40 +169,29 @@ class RunFolder:
 
         None, with a warning, if its files are gone, damaged or of another epoch.
         """
-        found, problem = None, ""
         try:
-            kept = json.loads((self.path / AUDIT).read_text())
-            if kept["selected"]["epoch"] != selection.epoch:
-                raise CheckpointError(f"it is of epoch {kept['selected']['epoch']}, not of {selection.epoch}")
-            with safe_open(self.path / MODEL, framework="pt") as file:  # so that one weight at a time is whole
-                weights = {name: reshard_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
-            audits = _audits(self.path / VALUES, kept["splits"], spec)
-            found = Snapshot(weights, load_state(self.path / METHOD), audits)
-        except (OSError, SafetensorError, CheckpointError, ValueError, KeyError, TypeError) as error:
-            problem = str(error)
-        problem = next(filter(None, distributed.all_objects(problem)), "")
-        if problem:
-            warnings.warn(f"the best model so far cannot be read ({problem}); choosing anew from here", stacklevel=2)
-        return None if problem else found
+            with distributed.together(), decoding(self.path, "a run with its best model"):
+                kept = json.loads((self.path / AUDIT).read_text())
+                if kept["selected"]["epoch"] != selection.epoch:
+                    raise CheckpointError(f"it is of epoch {kept['selected']['epoch']}, not of {selection.epoch}")
+                with safe_open(self.path / MODEL, framework="pt") as file:  # so that one weight at a time is whole
+                    weights = {name: reshard_like(file.get_tensor(name), like.get(name)) for name in file.keys()}  # noqa: SIM118
+                audits = _audits(self.path / VALUES, kept["splits"], spec)
+                return Snapshot(weights, load_state(self.path / METHOD), audits)
+        except CheckpointError as error:
+            warnings.warn(f"the best model so far cannot be read ({error}); choosing anew from here", stacklevel=2)
+            return None
 
 
 @contextlib.contextmanager
 def open_folder(path: Path, spec: RunSpec, device: torch.device) -> Iterator[RunFolder]:
     """The folder of the run that was asked for, and for it alone; nothing is written before that is sure."""
-    folder, problem = RunFolder(path), None
+    folder = RunFolder(path)
     with contextlib.ExitStack() as stack:
-        try:
+        with distributed.together():
             stack.enter_context(alone(path, "run"))
             if distributed.rank() == 0:
                 folder.begin(spec, device)
-        except SamplewiseError as error:
-            problem = error
-        # All processes stop together: if only the first did, the others would wait for it.
-        failed = distributed.from_first_(torch.tensor(float(problem is not None), device=device))
-        if problem is not None:
-            raise problem
-        if failed:
-            raise CheckpointError(f"{path}: the first process could not open it; its own message says why")
         yield folder
 
 

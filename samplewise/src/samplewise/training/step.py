@@ -153,7 +153,7 @@ class Stepper:
 
     def _loss(self, method: Method, part: Part, batch: Any) -> Tensor:
         weight = None if part.present is None else part.present.to(self.device, torch.float32)
-        evaluation = self.problem.evaluate(self.model, batch, part.index.to(self.device), weight)
+        evaluation = self.problem.evaluate(self.model, batch, to_device(part.index, self.device), weight)
         if self.plain:
             loss = method.loss(evaluation)
         else:
