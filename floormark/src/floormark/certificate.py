@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floormark.disk import open_regular, read_json, write_json
-from floormark.errors import DataError, did_you_mean
-from floormark.imageio import prefix_path
+from floormark.disk import decoding, open_regular, read_json, write_json
+from floormark.errors import DataError, did_you_mean, prefix_path
 from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 
 CERTIFICATE_FORMAT = "floormark-certificate-3"
@@ -27,11 +26,8 @@ Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
 
 def sha256(path: Path | str) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with decoding(Path(path), "a file"), open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def certificate_path(image: Path) -> Path:

@@ -49,8 +49,19 @@ def open_regular(path: Path | str) -> io.BufferedReader:
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
 
 
+def read_bytes(path: Path, *, largest: int) -> bytes:
+    """The content of a regular file; a ``ValueError`` if it has more than ``largest`` bytes."""
+    with open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > largest:
+            raise ValueError(f"expected at most {largest:,} bytes, got {size:,}")
+        return file.read(size)
+
+
 def read_secret(what: str, file: Path | str | None = None, *, variable: str | None = None, most: int) -> bytes:
-    """Up to ``most`` bytes from a file, from a pipe that the shell opened, or from an environment variable."""
+    """Up to ``most`` bytes from a file, from a pipe that the shell opened, or from an environment variable.
+
+    Line ends behind them are no part of the secret.
+    """
     if (file is None) == (variable is None):
         raise ConfigurationError(f"expected the {what} in a file or in an environment variable: give one of the two")
     if variable is not None:
@@ -66,7 +77,7 @@ def read_secret(what: str, file: Path | str | None = None, *, variable: str | No
             raise ConfigurationError(f"{file}: the {what} cannot be read: {error.strerror or error}") from error
     if len(content) > most:
         raise ConfigurationError(f"{file or variable}: expected a {what}, got more than {most} bytes")
-    return content
+    return content.rstrip(b"\r\n")
 
 
 @contextlib.contextmanager
@@ -117,26 +128,17 @@ def alone(folder: Path) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
         raise cannot_write(path, error) from error
-    try:
-        _flock(handle, f"{folder}: another process is working on this folder; wait for it or end it")
+    with os.fdopen(handle):  # closing it unlocks it: processes that are started do not inherit it
         try:
-            yield
-        finally:
-            _flock(handle)  # not by closing it alone: a worker that has not ended yet may hold it open too
-    finally:
-        os.close(handle)
+            import fcntl
 
-
-def _flock(handle: int, busy: str = "") -> None:
-    """Lock an open file, or raise an error of the text ``busy``; unlock it without a text."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_UN)
-    except OSError:
-        raise ConfigurationError(busy) from None
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass  # Windows has no such lock
+        except OSError:
+            told = f"{folder}: another process is working on this folder; wait for it or end it"
+            raise ConfigurationError(told) from None
+        yield
 
 
 def make_folder(folder: Path) -> None:
@@ -186,11 +188,7 @@ def read_json(path: Path, what: str, *, largest: int) -> dict[str, Any]:
         return found
 
     with decoding(path, what):
-        with open_regular(path) as file:
-            content = file.read(largest + 1)
-        if len(content) > largest:
-            raise ValueError(f"expected at most {largest:,} bytes")
-        value = json.loads(content, parse_constant=refuse, object_pairs_hook=once)
+        value = json.loads(read_bytes(path, largest=largest), parse_constant=refuse, object_pairs_hook=once)
         if not isinstance(value, dict):
             raise ValueError(f"expected an object, got {type(value).__name__}")
     return value

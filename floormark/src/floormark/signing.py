@@ -169,7 +169,7 @@ def read_public_key(path: Path | str) -> PublicKey:
 
 def read_passphrase(file: Path | str | None = None, *, variable: str | None = None) -> bytes:
     """The passphrase of a private key from a file or an environment variable; line ends behind it are no part of it."""
-    found = read_secret("passphrase", file, variable=variable, most=MAX_PASSPHRASE).rstrip(b"\r\n")
+    found = read_secret("passphrase", file, variable=variable, most=MAX_PASSPHRASE)
     if not found:
         raise ConfigurationError(f"{file or variable}: expected a passphrase of 1 to {MAX_PASSPHRASE} bytes, got none")
     return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from floormark.display_range import patch_sizes, patch_squares
 from floormark.filters import minimum_3x3
@@ -60,8 +61,6 @@ def enlarged(
     values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True
 ) -> NDArray[Any]:
     """Rows of ``values`` at ``scale`` times its size, by cubic interpolation, or by linear if not ``smooth``."""
-    from PIL import Image
-
     box = (0.0, rows.start / scale, width / scale, rows.stop / scale)
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.BILINEAR
     return np.asarray(Image.fromarray(values).resize((width, rows.stop - rows.start), how, box=box))

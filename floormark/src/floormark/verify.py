@@ -10,9 +10,9 @@ from typing import Any
 
 from floormark.api import Watermarker
 from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
-from floormark.errors import DataError, finite_number
+from floormark.errors import DataError, finite_number, prefix_path
 from floormark.fidelity import fidelity
-from floormark.imageio import ImageFile, prefix_path, read, shown_alike
+from floormark.imageio import ImageFile, read, shown_alike
 from floormark.options import Region
 from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by

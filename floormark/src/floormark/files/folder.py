@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
 from floormark.disk import alone, clear_partial, read_json, write_json
-from floormark.errors import ConfigurationError, DataError, RefusedError
+from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.marking import FileMarker
 from floormark.files.messages import Messages
-from floormark.imageio import SUFFIXES, looks_like_image, prefix_path, read, suffix_format
+from floormark.imageio import SUFFIXES, looks_like_image, read, suffix_format
 from floormark.payload import Extracted
 from floormark.processes import side_by_side
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from floormark.api import TAKEN_FOR_ANOTHER, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path
-from floormark.errors import ConfigurationError, DataError, RefusedError
+from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.messages import Messages
-from floormark.imageio import ImageFile, check_free, prefix_path, read, target_format
+from floormark.imageio import ImageFile, check_free, read, target_format
 from floormark.options import EmbedOptions
 from floormark.payload import Payload
 from floormark.prepared import PreparedImage

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Self
 
-from floormark.disk import decoding, open_regular
+from floormark.disk import decoding, read_bytes
 from floormark.errors import ConfigurationError, DataError, did_you_mean
 from floormark.imageio import ImageFile
 
@@ -52,13 +52,9 @@ class MessageTable(Messages):
     def read(cls, path: Path) -> Self:
         """Read a CSV file with the columns ``file`` and ``text``, and a header that says so."""
         with decoding(path, "a table of messages"):
-            with open_regular(path) as file:
-                content = file.read(MAX_TABLE + 1)
-            if len(content) > MAX_TABLE:
-                raise ValueError(f"expected at most {MAX_TABLE >> 20} MB")
             # File names are bytes: what is not UTF-8 is kept as Python keeps it in names.
-            lines = io.StringIO(content.decode("utf-8-sig", "surrogateescape"), newline="")
-            rows = csv.reader(lines, strict=True)
+            content = read_bytes(path, largest=MAX_TABLE).decode("utf-8-sig", "surrogateescape")
+            rows = csv.reader(io.StringIO(content, newline=""), strict=True)
             if (header := next(rows, [])) != COLUMNS:
                 raise ValueError(f"expected {','.join(COLUMNS)} as its first line, got {len(header)} other columns")
             texts: dict[str, str] = {}

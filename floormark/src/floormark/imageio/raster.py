@@ -1,7 +1,5 @@
 """PNG, TIFF, BMP, JPEG and WebP, by Pillow. A new one takes an entry at the end of this module."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings
@@ -9,25 +7,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from floormark.errors import DataError
-from floormark.imageio.stored import (
-    MAX_PIXELS,
-    Format,
-    ImageFile,
-    Pixels,
-    bands,
-    check_scans,
-    check_size,
-    one_line,
-)
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
+from floormark.imageio.stored import MAX_PIXELS, Format, ImageFile, Pixels, bands, check_scans, check_size, one_line
 
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 LOSSLESS_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
@@ -60,8 +48,6 @@ class RasterFormat(Format):
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file."""
-        from PIL import Image
-
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -77,14 +63,12 @@ class RasterFormat(Format):
         except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
             raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error
 
-    def _image(self, path: Path, image: Image, content: bytes) -> ImageFile:
+    def _image(self, path: Path, image: Image.Image, content: bytes) -> ImageFile:
         notes: list[str] = []
         kept = {name: image.info.get(name) for name in ("icc_profile", "dpi", "exif")}
         kept |= self.metadata(image, content, notes)
         if "tags" not in kept and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
             notes.append("turned upright, as its orientation says")
-            from PIL import ImageOps
-
             ImageOps.exif_transpose(image, in_place=True)
             kept["exif"] = image.info.get("exif")
         image, note = _plain(image)
@@ -98,8 +82,6 @@ class RasterFormat(Format):
         return ImageFile(pixels, bits, path, self, lossy, (*notes, *note), kept, alpha, inverted=inverted)
 
     def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
-        from PIL import Image
-
         file = io.BytesIO()
         if image.alpha is not None:
             pixels = np.dstack([pixels, image.alpha])
@@ -112,7 +94,7 @@ class RasterFormat(Format):
         return file.getvalue()
 
 
-def _values(image: Image) -> Pixels:
+def _values(image: Image.Image) -> Pixels:
     """The pixels of an image, in bands: what Pillow gives at once takes twice the memory for a moment."""
     depth = () if len(image.getbands()) == 1 else (len(image.getbands()),)
     values = np.empty((image.height, image.width, *depth), np.uint16 if image.mode in SIXTEEN_BITS else np.uint8)
@@ -138,7 +120,7 @@ def _refuse(image: Any, content: bytes) -> None:
         raise DataError(f"expected 8 bits, or 16 bits of grey, got {image.mode} stored with more: convert it")
 
 
-def _plain(image: Image) -> tuple[Image, list[str]]:
+def _plain(image: Image.Image) -> tuple[Image.Image, list[str]]:
     """The image as grey or RGB, with or without alpha; palettes and transparent colours are resolved."""
     mode, transparent = image.mode, "transparency" in image.info
     if mode in ("LA", "RGBA") or (mode in (*SIXTEEN_BITS, "L", "RGB") and not transparent):
@@ -174,7 +156,7 @@ def _check_png(content: bytes) -> None:
     raise ValueError("the end of the file is missing")
 
 
-def _png_metadata(image: Image, content: bytes, notes: list[str]) -> Kept:
+def _png_metadata(image: Image.Image, content: bytes, notes: list[str]) -> Kept:
     def kept(name: bytes) -> bool:
         # Ancillary, private and independent of the pixels: the case of the letters says so.
         private = name.isalpha() and all(name[place : place + 1].islower() for place in (0, 1, 3))
@@ -184,8 +166,6 @@ def _png_metadata(image: Image, content: bytes, notes: list[str]) -> Kept:
 
 
 def _png_options(kept: Kept, pixels: Pixels) -> Kept:
-    from PIL.PngImagePlugin import PngInfo
-
     info = PngInfo()
     for name, content in kept.get("chunks", ()):
         info.add(name, content)
@@ -194,8 +174,6 @@ def _png_options(kept: Kept, pixels: Pixels) -> Kept:
 
 
 def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> Kept:
-    from PIL.TiffImagePlugin import ImageFileDirectory_v2
-
     tags = ImageFileDirectory_v2()
     for tag in KEPT_TAGS:
         if tag in image.tag_v2:
@@ -210,7 +188,7 @@ def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> Kept:
     return {"exif": None, "tags": tags} | ({"compression": compression} if compression in LOSSLESS_TIFF else {})
 
 
-def _webp_lossy(image: Image, content: bytes) -> bool:
+def _webp_lossy(image: Image.Image, content: bytes) -> bool:
     position = 12
     while content[position : position + 4] not in (b"VP8 ", b"VP8L", b""):
         size = int.from_bytes(content[position + 4 : position + 8], "little")

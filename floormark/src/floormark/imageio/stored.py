@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floormark.disk import atomic
-from floormark.errors import ConfigurationError, DataError, RefusedError
+from floormark.errors import ConfigurationError, DataError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
@@ -55,15 +55,6 @@ def bands(image: Pixels, values: int = BAND_VALUES, *, unit: int = 1, overlap: i
     """
     step = max(1, values // (unit * image[0].size)) * unit
     return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
-
-
-@contextmanager
-def prefix_path(path: Path) -> Iterator[None]:
-    """Put the name of the file that an error is about before its message."""
-    try:
-        yield
-    except (RefusedError, DataError, ConfigurationError) as error:
-        raise type(error)(f"{path}: {error}") from error
 
 
 def check_scans(jpeg: bytes) -> None:
