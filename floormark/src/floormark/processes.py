@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -90,6 +92,18 @@ def side_by_side(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def each_of(
+    items: Sequence[Item], function: Callable[[Kept, Item], Result], kept: Kept, *, workers: int
+) -> Iterator[Result]:
+    """``function(kept, item)`` of each item, in order; with one worker in this process."""
+    if workers == 1:
+        yield from (function(kept, item) for item in items)
+        return
+    # One thread each: the processes share the cores between them.
+    with side_by_side(workers, partial(copy, kept), threads=1) as pool:
+        yield from pool.map(function, items)
 
 
 @contextmanager

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +14,10 @@ from floormark.certificate import ImageCertificate, certificate_path, read_entri
 from floormark.disk import alone, clear_partial, read_json, write_json
 from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.marking import FileMarker
-from floormark.files.messages import Messages
+from floormark.files.messages import MessageTable
 from floormark.imageio import SUFFIXES, looks_like_image, read, suffix_format
 from floormark.payload import Extracted
-from floormark.processes import side_by_side
+from floormark.processes import each_of
 
 if TYPE_CHECKING:
     from floormark.signing import Signer
@@ -110,7 +108,7 @@ def mark_folder(
     The folder ``out`` is new or empty, or with ``resume`` one that the same call was at work on: files that are there,
     with the certificate that they were made of these images, are done.
     """
-    if isinstance(marker.message, Messages):
+    if isinstance(marker.message, MessageTable):
         marker.message.check_files([task.name for task in found])
     folders = {out, *(task.target.parent for task in found)}
     _check_links(out, folders)
@@ -118,13 +116,7 @@ def mark_folder(
     with alone(out):
         for folder in folders:  # of a run that was killed
             clear_partial(folder)
-        marker = replace(marker, force=False)
-        if workers == 1:
-            yield from (_mark(marker, task) for task in found)
-            return
-        # One thread each: the processes share the cores between them.
-        with side_by_side(workers, partial(copy, marker), threads=1) as pool:
-            yield from pool.map(_mark, found)
+        yield from each_of(found, _mark, replace(marker, force=False), workers=workers)
 
 
 def _settings(marker: FileMarker) -> dict[str, Any]:
@@ -172,11 +164,7 @@ def extract_file(marker: Watermarker, path: Path) -> Extracted:
 
 def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[Extracted | DataError]:
     """What each file says, or why it cannot be read, in order; with one worker in this process."""
-    if workers == 1:
-        yield from (_extract(marker, path) for path in paths)
-        return
-    with side_by_side(workers, partial(copy, marker), threads=1) as pool:
-        yield from pool.map(_extract, paths)
+    return each_of(paths, _extract, marker, workers=workers)
 
 
 def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:

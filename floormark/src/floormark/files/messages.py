@@ -8,7 +8,6 @@ import io
 import json
 import string
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -26,24 +25,8 @@ MAX_TABLE = 1 << 27  # bytes
 NAMED = 5  # files that are named in one error
 
 
-class Messages(ABC):
-    """Messages that differ from file to file."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """What tells these messages from others."""
-
-    @abstractmethod
-    def text(self, image: ImageFile, name: str) -> str:
-        """That of an image, under its name relative to the folder; an error does not repeat what the file says."""
-
-    def check_files(self, names: Collection[str]) -> None:  # noqa: B027 - most have nothing to say of all files
-        """Refuse messages that are not for these files."""
-
-
 @dataclass(frozen=True)
-class MessageTable(Messages):
+class MessageTable:
     """A text for each file of a folder."""
 
     texts: Mapping[str, str]  # by the file's name, relative to the folder
@@ -69,14 +52,17 @@ class MessageTable(Messages):
 
     @property
     def identity(self) -> str:
+        """What tells these messages from others."""
         return hashlib.sha256(json.dumps(sorted(self.texts.items())).encode()).hexdigest()
 
     def text(self, image: ImageFile, name: str) -> str:
+        """That of an image, under its name relative to the folder."""
         if name not in self.texts:
             raise DataError(f"expected a row for {name} in the table of messages, got none")
         return self.texts[name]
 
     def check_files(self, names: Collection[str]) -> None:
+        """Refuse a table that is not for these files."""
         missing, unknown = [name for name in names if name not in self.texts], sorted(set(self.texts) - set(names))
         told = [f"no row for {_some(missing)}"] if missing else []
         told += [f"rows for {_some(unknown)}, which are no images of the folder"] if unknown else []
@@ -85,7 +71,7 @@ class MessageTable(Messages):
 
 
 @dataclass(frozen=True)
-class MessageTemplate(Messages):
+class MessageTemplate:
     """A text with DICOM keywords in braces, such as ``{PatientID}``, for which the file's own values are put."""
 
     template: str
@@ -108,9 +94,11 @@ class MessageTemplate(Messages):
 
     @property
     def identity(self) -> str:
+        """What tells these messages from others."""
         return self.template
 
     def text(self, image: ImageFile, name: str) -> str:
+        """That of an image, whatever its name; an error does not repeat what the file says."""
         if image.format.name != "dicom":
             raise DataError("expected a DICOM file, as the message comes from its attributes")
         from pydicom import dcmread
@@ -121,6 +109,9 @@ class MessageTemplate(Messages):
             parts = string.Formatter().parse(self.template)
             texts = (text + (_shown(said, keyword) if keyword else "") for text, keyword, *_ in parts)
             return "".join(texts)
+
+
+Messages = MessageTable | MessageTemplate  # they differ from file to file
 
 
 def _shown(said: Dataset, keyword: str) -> str:
