@@ -84,7 +84,7 @@ class Watermarker:
         """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
-                return cls(load_network(file, {"lattice": Lattice}), key=key)
+                return cls.load(file, key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
@@ -118,6 +118,8 @@ class Watermarker:
         An image that nobody moved is decoded at once; any other is registered first.
         """
         prepared = PreparedImage.of(image)
+        if self.scheme.tiles(prepared) < 1:
+            return Extracted()
         found = self.scheme.decode_aligned(prepared).found or self.scheme.decode_registered(prepared)
         if found is None:
             return Extracted()
@@ -128,12 +130,12 @@ class Watermarker:
         payload = Payload.of(message)
         correctable = self.codec.correctable(len(payload.content))  # refuses what is too long before any work
         self.scheme.check_size(original)
+        mask = options.mask(original.pixels.shape)
         there = self.scheme.decode_aligned(original)
         if there.found is not None and not options.replace:
             raise RefusedError(
                 f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
             )
-        mask = options.mask(original.pixels.shape)
         encoded = self.scheme.encode(original, payload, replaced=None if there.found is None else there)
 
         def attempt(floor: float) -> Marked:

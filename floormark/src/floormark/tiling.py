@@ -118,15 +118,11 @@ class TiledScheme:
 
     def decode_aligned(self, image: PreparedImage) -> Decoded:
         """Read an image that nobody moved."""
-        if self.tiles(image) < 1:
-            return Decoded()
         pilots = self.pilots.likely(image.network_input.grey, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
         return self._decode(image.network_input, pilots, registered=False) if pilots else Decoded()
 
     def decode_registered(self, image: PreparedImage) -> Extracted | None:
         """Read an image that was moved."""
-        if self.tiles(image) < 1:
-            return None
         for alignment in self._alignments(image):
             decoded = self._decode(image.resample(alignment, TILE), [alignment.pilot], registered=True)
             if decoded.found is not None:

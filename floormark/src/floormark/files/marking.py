@@ -90,8 +90,6 @@ class FileMarker:
         if not exact and self.options.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
         payload = self._payload(image, name or source.name)
-        with prefix_path(source):
-            self.options.mask(image.pixels.shape)  # a region that does not fit is said before the work of marking
         prepared, asked, below = PreparedImage(image), self.options.psnr, None
         floor = asked
         for _ in range(1 if exact else LOSSY_TRIALS):
