@@ -19,7 +19,7 @@ ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200  # what no number and no text of a certificate exceeds
 SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error repeats
-HASH = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
 Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
 
@@ -103,7 +103,7 @@ class Signature:
     def __post_init__(self) -> None:
         if self.algorithm != ALGORITHM:
             raise DataError(f"expected a signature of the algorithm {ALGORITHM}, got {self.algorithm!r}")
-        if not HASH.fullmatch(self.public_key) or not re.fullmatch("[0-9a-f]{128}", self.value):
+        if not SHA256.fullmatch(self.public_key) or not re.fullmatch("[0-9a-f]{128}", self.value):
             raise DataError("expected a public key of 64 hexadecimal digits and a signature of 128")
 
 
@@ -127,13 +127,13 @@ class ImageCertificate:
     signature: Signature | None = None
 
     def __post_init__(self) -> None:
-        if not HASH.fullmatch(self.original_sha256) or not HASH.fullmatch(self.result_sha256):
+        if not SHA256.fullmatch(self.original_sha256) or not SHA256.fullmatch(self.result_sha256):
             raise DataError("expected a SHA-256 of 64 hexadecimal digits for the original and the result")
         if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
             raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
         if not 0 <= self.bit_errors <= self.bits:
             raise DataError(f"expected 0 to {self.bits} bit errors, got {self.bit_errors}")
-        if self.protected is not None and not (PLACE.fullmatch(self.protected) or HASH.fullmatch(self.protected)):
+        if self.protected is not None and not (PLACE.fullmatch(self.protected) or SHA256.fullmatch(self.protected)):
             raise DataError(f"expected x,y,w,h or a SHA-256 as the protected region, got {self.protected!r}")
 
     @property

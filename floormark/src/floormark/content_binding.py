@@ -49,8 +49,8 @@ class ContentBinding:
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
         """Whether a message with this content code was written into an image; None if that cannot be said.
 
-        If the image was registered, whole tiles may be missing before the first or have been added: all such shifts are
-        tried, and the best must stand out more for it.
+        In a registered image whole tiles may be missing at the top and left, or have been added: all such shifts are
+        tried, and the best must score higher the more there are.
         """
         signs, relief = 2.0 * np.array(code) - 1.0, _relief(given.grey)
         score, trials, clear = 0.0, 0, False

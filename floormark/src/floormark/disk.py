@@ -13,13 +13,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from floormark.errors import ConfigurationError, DataError, FloormarkError, OutputError
+from floormark.errors import ConfigurationError, DataError, OutputError
 
 PARTIAL = ".partial-"  # how the names of what is not yet whole begin
-KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what a shell opened for us, such as <(pass show key)
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
-ADVICE = {
+FILE_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+SHELL_PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what a shell opened for us, such as <(pass show key)
+DECODE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    csv.Error,
+)
+WRITE_ADVICE = {
     errno.ENOSPC: "the disk is full. Free some space and resume",
     errno.EDQUOT: "the quota is used up. Free some space and resume",
     errno.ENOENT: "its folder is gone. Was it moved or removed?",
@@ -30,7 +39,7 @@ ADVICE = {
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """The error for what the system did not let us write, with what to do about it."""
-    advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
+    advice = WRITE_ADVICE.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
     return OutputError(f"cannot write {path}: {advice}")
 
 
@@ -38,7 +47,7 @@ def check_regular(path: Path | str) -> None:
     """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
-        kind = KINDS.get(stat.S_IFMT(mode), "a device")
+        kind = FILE_KINDS.get(stat.S_IFMT(mode), "a device")
         raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
 
 
@@ -71,7 +80,7 @@ def read_secret(what: str, file: Path | str | None = None, *, variable: str | No
     else:
         assert file is not None
         try:
-            with Path(file).open("rb") if str(file).startswith(HANDED_OVER) else open_regular(file) as opened:
+            with Path(file).open("rb") if str(file).startswith(SHELL_PIPES) else open_regular(file) as opened:
                 content = opened.read(most + 1)
         except OSError as error:
             raise ConfigurationError(f"{file}: the {what} cannot be read: {error.strerror or error}") from error
@@ -119,7 +128,7 @@ def clear_partial(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keep a second process out of ``folder``, made if need be, until the block or this process ends."""
     make_folder(folder)
     path = folder / ".lock"
@@ -165,9 +174,9 @@ def decoding(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except FloormarkError:
+    except DataError:
         raise
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         if isinstance(error, AttributeError | LookupError | TypeError):  # whose words alone say little
             why = f"{type(error).__name__}: {error}"

@@ -242,9 +242,7 @@ class Pilots:
 
     def oriented(self, picture: Picture, alignment: Alignment) -> Alignment:
         """The best orientation, beginning and pilot for tiles whose size and angle an alignment gives."""
-        origin, shape = _middle(*alignment.covering(picture.shape, TILE))
-        resampled, inside = resample(picture, alignment, origin, shape)
-        folded = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0)).sum(0).reshape(TILE, TILE)
+        folded = _tiles_at(picture, alignment)[0].sum(0).reshape(TILE, TILE)
         oriented = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in ORIENTATIONS])
         energy = np.square(scipy.fft.irfft2(scipy.fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
         explained = energy.reshape(len(ORIENTATIONS), CELLS_ACROSS, CELL, CELLS_ACROSS, CELL).sum((1, 3)).ravel()
@@ -280,21 +278,25 @@ class Pilots:
     def refined(self, picture: Picture, alignment: Alignment) -> Alignment:
         """The alignment nearby at which the tiles agree best with each other in message and pilot."""
         for _ in range(REFINEMENTS):
-            origin, shape = _middle(*alignment.covering(picture.shape, TILE))
-            resampled, inside = resample(picture, alignment, origin, shape)
-            tiles = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0))
+            tiles, middles = _tiles_at(picture, alignment)
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
             pilot = self._pilots[alignment.pilot]
             expected = self._projected(others) + np.outer(others @ pilot, pilot)
             found, wanted = (scipy.fft.rfft2(each.reshape(-1, TILE, TILE)) for each in (tiles, expected))
             surfaces = np.roll(scipy.fft.irfft2(found * wanted.conj(), (TILE, TILE)), (MAX_SHIFT, MAX_SHIFT), (1, 2))
-            down, across = shape[0] // TILE, shape[1] // TILE
-            rows, columns = np.divmod(np.arange(down * across), across)
-            middles = TILE * np.stack([rows + 0.5, columns + 0.5], 1) + origin
             matrix, start = _fit(surfaces[:, : 2 * MAX_SHIFT + 1, : 2 * MAX_SHIFT + 1], middles)
             moved = alignment.matrix @ start + alignment.start
             alignment = replace(alignment, matrix=alignment.matrix @ matrix, start=moved)
         return alignment
+
+
+def _tiles_at(picture: Picture, alignment: Alignment) -> tuple[Tiles, Matrix]:
+    """The tiles in the middle of a picture, whitened, ``(n, 4096)``, and their middles in the network's pixels."""
+    origin, shape = _middle(*alignment.covering(picture.shape, TILE))
+    resampled, inside = resample(picture, alignment, origin, shape)
+    tiles = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0))
+    rows, columns = np.divmod(np.arange(len(tiles)), shape[1] // TILE)
+    return tiles, TILE * np.stack([rows + 0.5, columns + 0.5], 1) + origin
 
 
 def _middle(origin: NDArray[np.int64], shape: tuple[int, int]) -> tuple[NDArray[np.int64], tuple[int, int]]:

@@ -19,10 +19,10 @@ from floormark.certificate import ALGORITHM, ImageCertificate, Signature
 from floormark.disk import cannot_write, read_secret
 from floormark.errors import ConfigurationError
 
-MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
+MAX_PEM_BYTES = 1 << 14  # bytes; a key in PEM has some hundred
 MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes
 KEYGEN_ADVICE = "make one with: floormark keygen NAME"
-FINGERPRINT = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
+FINGERPRINT_DIGITS = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PublicKey:
     @property
     def fingerprint(self) -> str:
         """The beginning of the key's SHA-256, for people to compare."""
-        return hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT]
+        return hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property
     def pem(self) -> bytes:
@@ -130,7 +130,7 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
 
 def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
     """The private key in a PEM file, which nobody but its owner and group may read."""
-    content = read_secret("private key", path, most=MAX_KEY)
+    content = read_secret("private key", path, most=MAX_PEM_BYTES)
     if b"PUBLIC KEY" in content:
         raise ConfigurationError(f"{path}: holds a public key: to sign, give the private one, without .pub")
     try:
@@ -153,7 +153,7 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
 
 def read_public_key(path: Path | str) -> PublicKey:
     """The public key in a PEM file."""
-    content = read_secret("public key", path, most=MAX_KEY)
+    content = read_secret("public key", path, most=MAX_PEM_BYTES)
     if b"PRIVATE KEY" in content:
         raise ConfigurationError(f"{path}: holds a private key, which is for signing: to verify, give its .pub")
     try:

@@ -19,7 +19,7 @@ from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 BAD_INPUT, INTERRUPTED = 2, 130
-NEEDED = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
+ENV_PACKAGES = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
 """Packages whose versions ``floormark env`` prints."""
 
 
@@ -68,7 +68,7 @@ def parser() -> Parser:
 def env(given: Namespace) -> int:
     """Print versions, for bug reports."""
     found = {"floormark": metadata.version("floormark"), "python": platform.python_version()}
-    found |= {"system": platform.platform()} | {name: metadata.version(name) for name in NEEDED}
+    found |= {"system": platform.platform()} | {name: metadata.version(name) for name in ENV_PACKAGES}
     emit(found, "\n".join(f"{name}: {version}" for name, version in found.items()), as_json=given.json)
     return SUCCEEDED
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SUCCEEDED, FAILED = 0, 1
 QUIET_SECONDS = 30.0  # after which a log gets a line, however little was done
-SUREST = 0.9999999999  # what a confidence is printed as at most
+MAX_SHOWN_CONFIDENCE = 0.9999999999  # what a confidence is printed as at most
 BELONGS = {
     True: "it belongs to this image",
     False: "it belongs to another image and was copied",
@@ -102,8 +102,8 @@ def message_text(found: Extracted) -> str:
 
 def confidence(found: Extracted) -> str:
     """How sure it is that this is a message: never said to be all of it."""
-    over = "over " if found.confidence > SUREST else ""
-    return f"confidence {over}{min(found.confidence, SUREST):.8%}"
+    over = "over " if found.confidence > MAX_SHOWN_CONFIDENCE else ""
+    return f"confidence {over}{min(found.confidence, MAX_SHOWN_CONFIDENCE):.8%}"
 
 
 def largest_change(measured: Fidelity) -> str:

@@ -87,7 +87,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
 def verify(given: Namespace) -> int:
     """Measure a marked image against its original, read its message, and compare with the certificate beside it.
 
-    The exit code is 1 if not all is well, or if there is no certificate.
+    The exit code is 1 if there is a problem, such as no certificate.
     """
     begin(f"verify: comparing {given.marked} with {given.original}")
     from floormark.options import Region
@@ -108,7 +108,7 @@ def verify(given: Namespace) -> int:
         if found.unmeasured:
             note("the certificate speaks of a mask that only it has measured; to check it, give the same --protect")
         for problem in found.problems:
-            note(f"not well: {problem}")
+            note(f"problem: {problem}")
     return FAILED if found.problems else SUCCEEDED
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
-from floormark.disk import alone, clear_partial, read_json, write_json
+from floormark.disk import clear_partial, locked, read_json, write_json
 from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.marking import FileMarker
 from floormark.files.messages import MessageTable
@@ -113,7 +113,7 @@ def mark_folder(
     folders = {out, *(task.target.parent for task in found)}
     _check_links(out, folders)
     _open_folder(out, _settings(marker), resume=resume)
-    with alone(out):
+    with locked(out):
         for folder in folders:  # of a run that was killed
             clear_partial(folder)
         yield from each_of(found, _mark, replace(marker, force=False), workers=workers)

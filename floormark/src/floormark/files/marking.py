@@ -62,7 +62,7 @@ class FileMarker:
 
     @property
     def message_and_key(self) -> str:
-        """What tells the messages and the key from others, without telling what they are."""
+        """A fingerprint of the messages and the key, which does not tell what they are."""
         if isinstance(self.message, Payload):
             hidden = self.marker.codec.encode(self.message).tobytes()
         else:
@@ -73,9 +73,8 @@ class FileMarker:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
         The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
-        is marked so much weaker that it keeps the floor after that.
-
-        ``name`` is that of the image among the messages for each file; that of the file if not given.
+        is marked weaker, so that it still keeps the floor. Messages for each file know the image by ``name``; by the
+        file's own if not given.
 
         Returns:
             The certificate, and notes: what was converted, and what could not be kept.

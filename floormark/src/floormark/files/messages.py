@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ["file", "text"]
 MAX_TABLE = 1 << 27  # bytes
-NAMED = 5  # files that are named in one error
+MAX_NAMED = 5  # files that are named in one error
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MessageTable:
 
     @property
     def identity(self) -> str:
-        """What tells these messages from others."""
+        """A fingerprint of these messages."""
         return hashlib.sha256(json.dumps(sorted(self.texts.items())).encode()).hexdigest()
 
     def text(self, image: ImageFile, name: str) -> str:
@@ -94,7 +94,7 @@ class MessageTemplate:
 
     @property
     def identity(self) -> str:
-        """What tells these messages from others."""
+        """The template itself."""
         return self.template
 
     def text(self, image: ImageFile, name: str) -> str:
@@ -133,4 +133,4 @@ def _shown(said: Dataset, keyword: str) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else "")

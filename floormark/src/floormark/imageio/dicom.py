@@ -25,7 +25,7 @@ from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Win
 DESCRIPTION = "Invisible watermark embedded by floormark"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
 """Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
-BLOCK = 1 << 20  # bytes that are inflated at once
+INFLATED_AT_ONCE = 1 << 20  # bytes that are inflated at once
 LOSSY_SYNTAXES = (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, uid.JPEGLSNearLossless, uid.JPEG2000, uid.HTJ2K)
 """The last two may have been lossless: the file does not say."""
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
@@ -123,7 +123,7 @@ def _check_inflated(content: bytes) -> None:
     inflate, left, most = zlib.decompressobj(-zlib.MAX_WBITS), file.read(), max(MAX_INFLATED, MAX_RATIO * len(content))
     size = 0
     while left and not inflate.eof:
-        size += len(inflate.decompress(left, BLOCK))
+        size += len(inflate.decompress(left, INFLATED_AT_ONCE))
         left = inflate.unconsumed_tail
         if size > most:
             raise DataError(f"expected a deflated file of at most {most >> 20} MB when inflated, got more")
@@ -226,7 +226,7 @@ def display_window(dataset: Dataset, image: StoredImage) -> Window | None:
     if image.pixels.ndim != 2 or _value(dataset, "ModalityLUTSequence") is not None:
         return None
     try:
-        slope, intercept = _number(dataset, "RescaleSlope", 1.0), _number(dataset, "RescaleIntercept", 0.0)
+        slope, intercept = float(_value(dataset, "RescaleSlope", 1)), float(_value(dataset, "RescaleIntercept", 0))
         unit = _unit(dataset)
         shown = [each for each in (_from_table(dataset), _from_numbers(dataset)) if each is not None]
         if not shown and unit == "HU" and _value(dataset, "RescaleSlope") is not None:
@@ -255,12 +255,11 @@ def _within(image: StoredImage, low: float, high: float, unit: str, step: float)
 
 def _from_numbers(dataset: Dataset) -> tuple[float, float] | None:
     """The ends of the first window, in units."""
-    if _value(dataset, "WindowCenter") is None or _value(dataset, "WindowWidth") is None:
+    centre, width = (_value(dataset, name) for name in ("WindowCenter", "WindowWidth"))
+    if centre is None or width is None or not width > 0:
         return None
-    centre, width = _number(dataset, "WindowCenter", 0.0), _number(dataset, "WindowWidth", 0.0)
-    if not width > 0:
-        return None
-    if (_value(dataset, "VOILUTFunction") or "LINEAR") == "LINEAR":
+    centre, width = float(centre), float(width)
+    if _value(dataset, "VOILUTFunction", "LINEAR") == "LINEAR":
         centre, width = centre - 0.5, max(width - 1.0, 0.0)
     return centre - width / 2, centre + width / 2
 
@@ -286,20 +285,15 @@ def _unit(dataset: Dataset) -> str:
     return said if said in UNITS else ""
 
 
-def _number(dataset: Dataset, name: str, default: float) -> float:
-    found = _value(dataset, name)
-    return default if found is None else float(found)
-
-
-def _value(dataset: Dataset, name: str) -> Any:
-    """The first value of an attribute of the image or, in an enhanced one, of its frame; None if it is empty."""
+def _value(dataset: Dataset, name: str, default: Any = None) -> Any:
+    """The first value of an attribute of the image or, in an enhanced one, of its frame."""
     for place in _places(dataset):
         found = place.get(name)
         if found is not None and not isinstance(found, str | bytes) and hasattr(found, "__len__"):
             found = found[0] if len(found) else None
         if found not in (None, ""):
             return found
-    return None
+    return default
 
 
 def _places(dataset: Dataset) -> Iterator[Dataset]:

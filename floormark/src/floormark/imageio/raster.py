@@ -30,7 +30,7 @@ KEPT_CHUNKS = (b"gAMA", b"cHRM", b"sRGB", b"cICP", b"tEXt", b"zTXt", b"iTXt")
 MAX_CHUNKS = 1000  # beside those of the pixels
 Kept = dict[str, Any]
 """Beside the pixels, as Pillow writes it: icc_profile, dpi, exif, the chunks of a PNG and the tags of a TIFF file."""
-QUICKLY = 1 << 24  # values of an image whose file is compressed less
+QUICK_PNG_VALUES = 1 << 24  # values of an image whose file is compressed less
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _values(image: Image.Image) -> Pixels:
     depth = () if len(image.getbands()) == 1 else (len(image.getbands()),)
     values = np.empty((image.height, image.width, *depth), np.uint16 if image.mode in SIXTEEN_BITS else np.uint8)
     for rows in bands(values):
-        values[rows] = np.asarray(image.crop((0, rows.start, image.width, min(rows.stop, image.height))))
+        values[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
     return values
 
 
@@ -169,7 +169,7 @@ def _png_options(kept: Kept, pixels: Pixels) -> Kept:
     info = PngInfo()
     for name, content in kept.get("chunks", ()):
         info.add(name, content)
-    quick = 1 if pixels.size > QUICKLY else None  # some percent larger, in a third of the time
+    quick = 1 if pixels.size > QUICK_PNG_VALUES else None  # some percent larger, in a third of the time
     return {"dpi": kept["dpi"], "exif": kept["exif"], "pnginfo": info, "compress_level": quick}
 
 
@@ -196,15 +196,15 @@ def _webp_lossy(image: Image.Image, content: bytes) -> bool:
     return content[position : position + 4] != b"VP8L"
 
 
-ALL = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
-PLAIN = frozenset({"L", "RGB"})
+ALL_MODES = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
+GREY_AND_RGB = frozenset({"L", "RGB"})
 RASTERS = (
-    RasterFormat("png", (".png",), rb"\x89PNG\r\n\x1a\n", ALL, _png_options, _check_png, _png_metadata),
+    RasterFormat("png", (".png",), rb"\x89PNG\r\n\x1a\n", ALL_MODES, _png_options, _check_png, _png_metadata),
     RasterFormat(
         "tiff",
         (".tif", ".tiff"),
         rb"II[*+]\0|MM\0[*+]",
-        ALL,
+        ALL_MODES,
         # Where there are tags, they have the resolution.
         lambda kept, _: {
             "compression": kept.get("compression", "tiff_adobe_deflate"),
@@ -214,12 +214,12 @@ RASTERS = (
         metadata=_tiff_metadata,
         was_lossy=lambda image, content: image.info.get("compression", "raw") not in LOSSLESS_TIFF,
     ),
-    RasterFormat("bmp", (".bmp",), rb"BM", PLAIN, lambda kept, _: {"dpi": kept["dpi"]}),
+    RasterFormat("bmp", (".bmp",), rb"BM", GREY_AND_RGB, lambda kept, _: {"dpi": kept["dpi"]}),
     RasterFormat(
         "jpeg",
         (".jpg", ".jpeg"),
         rb"\xff\xd8\xff",
-        PLAIN,
+        GREY_AND_RGB,
         lambda kept, _: {"dpi": kept["dpi"], "exif": kept["exif"], "quality": 95, "subsampling": 0},
         check_scans,
         was_lossy=lambda image, content: True,

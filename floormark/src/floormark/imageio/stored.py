@@ -18,7 +18,7 @@ from floormark.disk import atomic
 from floormark.errors import ConfigurationError, DataError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
-"""More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
+"""More than the largest mammogram or a photograph of 24 megapixels; marking one takes less than 1 GB of memory."""
 ALLOWED_BYTES = 1 << 25  # bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits
 MAX_RATIO = 10  # bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less
 BAND_VALUES = 1 << 20  # values of a large image that are worked on at once
@@ -54,7 +54,7 @@ def bands(image: Pixels, values: int = BAND_VALUES, *, unit: int = 1, overlap: i
     ``overlap`` rows of the one before.
     """
     step = max(1, values // (unit * image[0].size)) * unit
-    return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
+    return [slice(top, min(top + step + overlap, len(image))) for top in range(0, len(image) - overlap, step)]
 
 
 def check_scans(jpeg: bytes) -> None:
@@ -212,7 +212,7 @@ class ImageFile(StoredImage):
             yield found
 
     def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
-        """Do as :meth:`writing` says at once."""
+        """:meth:`writing`, with nothing to check before the file takes its name."""
         with self.writing(path, pixels, force=force, lossy=lossy):
             pass
 
