@@ -1,7 +1,5 @@
 """The watermarking tool in Python: a message into one image at a PSNR floor, and back out of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from dataclasses import dataclass

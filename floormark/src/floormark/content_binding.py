@@ -1,7 +1,5 @@
 """What binds a message to its image: a code of how pairs of points compare, which usual treatments leave as it is."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -31,7 +31,7 @@ DECODE_ERRORS = (
 WRITE_ADVICE = {
     errno.ENOSPC: "the disk is full. Free some space and resume",
     errno.EDQUOT: "the quota is used up. Free some space and resume",
-    errno.ENOENT: "its folder is gone. Was it moved or removed?",
+    errno.ENOENT: "its folder is gone, or takes no files. Was it moved or removed?",
     errno.ELOOP: "it is a link, which may lead anywhere. Remove it",
     errno.ENOTDIR: "a part of its path is a file. Choose another folder",
 }
@@ -155,8 +155,6 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
-            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
         raise cannot_write(folder, error) from error
 
 

@@ -1,7 +1,5 @@
 """Networks that hide a message in an image and read it back: the base class, the shipped kind, the file of weights."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """One image prepared for marking and reading: what is measured of it is measured once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Work side by side, in processes of its own that end with the one that started them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

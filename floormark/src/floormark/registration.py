@@ -6,8 +6,6 @@ pixel's centre lies half a pixel inside of it. SciPy imports its parts when they
 nobody moved does without them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Certificates signed with Ed25519: who holds the private key made them, and nobody changed them since."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -9,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -50,7 +48,7 @@ class Signer:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def generate(cls) -> Signer:
+    def generate(cls) -> Self:
         """A new key, from the system's source of randomness."""
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 

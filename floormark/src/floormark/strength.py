@@ -1,7 +1,5 @@
 """How strong a residual may be so that the stored integers keep a floor in the image and in every patch of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The scheme by which a message lies in an image: tiles all over it, each with the whole message and a pilot."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator

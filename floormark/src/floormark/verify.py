@@ -1,7 +1,5 @@
 """A marked file measured against its original, and compared with the certificate beside it."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """The command line of ``floormark``: its subcommands, and how each of them ends."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import io

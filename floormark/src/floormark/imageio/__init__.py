@@ -10,16 +10,7 @@ from pathlib import Path
 from floormark.disk import decoding, open_regular, read_bytes
 from floormark.errors import ConfigurationError, DataError, prefix_path
 from floormark.imageio.raster import RASTERS, RasterFormat
-from floormark.imageio.stored import (
-    Format,
-    ImageFile,
-    Pixels,
-    StoredImage,
-    Window,
-    bands,
-    check_free,
-    shown_alike,
-)
+from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Window, bands, check_free, shown_alike
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
 __all__ += ["looks_like_image", "read", "shown_alike", "suffix_format", "target_format"]
