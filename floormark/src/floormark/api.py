@@ -24,7 +24,7 @@ MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
 FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
 """Values of the largest images for which the highest floor that works is searched for: finely, and coarsely."""
 MAX_OBLONG = 16
-"""How many times longer than wide such images are at most: of narrow ones the network is given more pixels."""
+"""Most ratio of their sides: of narrower images the network is given more pixels, and the search takes too long."""
 MUCH_PROTECTED = 0.25  # part of an image; where more is protected, that is named as a reason
 NO_FLOOR_WORKS = "no floor would work"
 TAKEN_FOR_ANOTHER = (
@@ -56,7 +56,7 @@ class Watermarker:
     """Hides messages in images of any size and bit depth, and reads them.
 
     Args:
-        network: trained.
+        network: a trained one.
         key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
 
     Example:
@@ -198,7 +198,7 @@ def _taken_for_another(marked: Marked) -> bool:
 
 
 def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
-    """Why an image may be a hard one."""
+    """Why a message may be hard to read in an image."""
     protected = 0.0 if mask is None else float(mask.mean())
     reasons = ["the image is small"] if tiles < 2 else []
     if protected > MUCH_PROTECTED:

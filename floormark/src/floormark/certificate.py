@@ -60,14 +60,14 @@ class Fidelity:
     unit: str
     """Such as HU; empty if there is none."""
     min_adjusted_patch_psnr: float | None
-    """The floor that every patch keeps: the least PSNR of a patch, less what its floor lies above the image's."""
+    """The floor that every patch keeps: the least of their PSNRs, each less its floor's dB above the image's."""
     worst_patch: str | None
     """Where that patch is: ``x,y,width,height``."""
 
     def __post_init__(self) -> None:
         counts = self.max_difference, self.protected_pixels, self.largest_change
         if min(self.peak, self.shown) <= 0 or min(counts) < 0 or not 0 <= self.changed_share <= 1:
-            raise DataError("expected a peak and a width of what is shown above 0, counts of at least 0, and a share")
+            raise DataError("expected peak and shown above 0, counts of at least 0, and changed_share in [0, 1]")
         unchanged = {
             one is None for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr, self.worst_patch)
         }
@@ -82,7 +82,7 @@ class Fidelity:
 
     @property
     def floors(self) -> tuple[float, ...]:
-        """What a floor must not be above: the PSNR of the image, in what is shown of it, and of the worst patch."""
+        """The PSNR values that a floor bounds: of the image, in what is shown of it, and of the worst patch."""
         return tuple(one for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr) if one is not None)
 
     def reaches(self, floor: float) -> bool:

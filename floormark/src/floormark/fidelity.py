@@ -1,4 +1,4 @@
-"""How much marking changed an image: measured on the stored integers, in all it may hold and in what is shown of it."""
+"""How much marking changed an image: on the stored integers, against their whole range and against what is shown."""
 
 import math
 from typing import Any

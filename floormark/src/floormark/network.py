@@ -36,7 +36,7 @@ UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
 
 
 Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From what the encoder gave, and the covers, to the images that ship and those that arrive."""
+"""From the encoder's output and the covers to the images as they are written and as they are received."""
 Kind = TypeVar("Kind", bound="Network")
 
 
@@ -76,7 +76,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        """How far what was read is from the message, ``(B, L)`` twice to ``(B,)``."""
+        """The loss of what was read against the message, ``(B, L)`` twice to ``(B,)``."""
 
 
 def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:

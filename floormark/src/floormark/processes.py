@@ -1,4 +1,4 @@
-"""Work side by side, in processes of its own that end with the one that started them."""
+"""Work in parallel, in processes that end with the one that started them."""
 
 import multiprocessing
 import os
@@ -25,12 +25,12 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers(Generic[Kept]):
-    """Processes at work, each of which keeps something that all its work needs."""
+    """A pool of processes, each of which keeps something that all its work needs, such as a network."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
         self.pool, self.count = pool, count

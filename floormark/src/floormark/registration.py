@@ -25,7 +25,7 @@ Matrix = NDArray[np.float64]
 WHITENED_RANGE = 2.5  # standard deviations beyond which whitened values are clipped: they are edges of the picture
 FLAT_VARIANCE = 0.1  # variance, in grey levels, below which whitening amplifies nothing
 SHARP_SCALE = 1.15
-"""Pixels of the image for one of the network's, up to which nothing needs to be smoothed away before resampling."""
+"""Pixels of the image for one of the network's, up to which no smoothing is needed before resampling."""
 SEARCHED_SIDE = 384  # pixels of the shorter side at which periods are searched for; larger images are reduced first
 PERIOD_SIGMA = 1.5  # pixels: what is smoother than that belongs to the picture and not to the mark
 PERIOD_RANGE = 0.1, 0.62  # shortest and longest period, relative to the shorter side
@@ -99,7 +99,7 @@ def resample(
 
 
 def whitened(picture: Picture, sigma: float) -> Picture:
-    """A picture of grey levels without what is smooth in it, of variance 1 everywhere: there a mark stands out most."""
+    """A picture of grey levels, high-pass filtered and scaled to local variance 1: there a mark stands out most."""
     rough = picture - gaussian(picture, sigma, truncate=3.0)
     variance = uniform(rough * rough, int(8 * sigma))
     white: Picture = np.clip(rough / np.sqrt(variance + FLAT_VARIANCE), -WHITENED_RANGE, WHITENED_RANGE)
@@ -107,7 +107,7 @@ def whitened(picture: Picture, sigma: float) -> Picture:
 
 
 def periods(picture: Picture) -> list[tuple[float, Matrix]]:
-    """How much a picture repeats, in standard deviations, and with which two periods: columns, likeliest first."""
+    """Pairs of periods, as columns, with which a picture may repeat, and their scores; the likeliest first."""
     factor = max(1.0, min(picture.shape) / SEARCHED_SIDE)
     small = picture
     if factor > 1.0:
@@ -177,7 +177,7 @@ def _refined_periods(likeness: Picture, matrix: Matrix) -> Matrix:
 def _climbed(
     height: Callable[[Matrix], Matrix], found: Matrix, directions: Matrix, *, step: float, least: float
 ) -> Matrix:
-    """A matrix of greater height near ``found``: by steps along directions and back, halved down to ``least``."""
+    """The matrix of greatest height near ``found``, by a pattern search: steps are halved down to ``least``."""
     while step > least:
         trials = np.concatenate([found[None], found + step * directions, found - step * directions])
         best = int(height(trials).argmax())
@@ -208,7 +208,7 @@ class Pilots:
 
     @cached_property
     def _pilots(self) -> Tiles:
-        """The part of the pilots that no message can be, ``(pilots, 4096)``."""
+        """The component of the pilots that is orthogonal to all messages, ``(pilots, 4096)``."""
         return self._orthogonal(_whitened_tiles(pilot_tiles(self.seeds).numpy()))
 
     @cached_property
@@ -223,7 +223,7 @@ class Pilots:
         return _product(_product(tiles, self._basis.T), self._basis)
 
     def _orthogonal(self, tiles: Tiles) -> Tiles:
-        """What is left of tiles beside all messages, of length 1 each."""
+        """The component of tiles that is orthogonal to all messages, scaled to length 1."""
         rest = tiles - self._projected(tiles)
         found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
         return found
@@ -350,7 +350,7 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
     tile = np.arange(len(fine))[:, None]
 
     def height(candidates: Matrix) -> Matrix:
-        """How well tiles fit by maps ``(n, 2, 3)``: the change of the shift from tile to tile, and the middle one."""
+        """How well tiles fit by maps ``(n, 2, 3)``: the change of the shift per tile, and the middle shift."""
         shifts = candidates[:, :, 2] + np.einsum("nij,tj->tni", candidates[:, :, :2], offsets)
         at = STEPS_PER_PIXEL * np.clip(shifts + MAX_SHIFT, 0.0, 2.0 * MAX_SHIFT)
         which = np.broadcast_to(tile, at.shape[:2])

@@ -25,7 +25,7 @@ FINGERPRINT_DIGITS = 32  # hexadecimal digits, 128 bits: nobody finds a second k
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What tells whether a signature is by the private key that belongs to it."""
+    """The key that verifies signatures of its private key."""
 
     raw: bytes
 
@@ -36,7 +36,7 @@ class PublicKey:
 
     @property
     def pem(self) -> bytes:
-        """As OpenSSL reads it."""
+        """The key in PEM, as OpenSSL reads it."""
         key = Ed25519PublicKey.from_public_bytes(self.raw)
         return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
@@ -83,7 +83,7 @@ def canonical(entries: Mapping[str, Any]) -> bytes:
 
 
 def signed_by(entries: Mapping[str, Any], signature: Signature | None) -> PublicKey | None:
-    """The key that signed the entries of a file; None if the signature is not one of them by the key that it names."""
+    """The key that signed the entries of a file; None if the signature does not verify with the key that it names."""
     if signature is None:
         return None
     key = PublicKey(bytes.fromhex(signature.public_key))
@@ -166,7 +166,7 @@ def read_public_key(path: Path | str) -> PublicKey:
 
 
 def read_passphrase(file: Path | str | None = None, *, variable: str | None = None) -> bytes:
-    """The passphrase of a private key from a file or an environment variable; line ends behind it are no part of it."""
+    """The passphrase of a private key from a file or an environment variable."""
     found = read_secret("passphrase", file, variable=variable, most=MAX_PASSPHRASE)
     if not found:
         raise ConfigurationError(f"{file or variable}: expected a passphrase of 1 to {MAX_PASSPHRASE} bytes, got none")
@@ -174,5 +174,5 @@ def read_passphrase(file: Path | str | None = None, *, variable: str | None = No
 
 
 def _kind(key: object) -> str:
-    """Such as RSA, from the name of its class."""
+    """The kind of a key, such as RSA, from the name of its class."""
     return type(key).__name__.removesuffix("PrivateKey").removesuffix("PublicKey").lstrip("_")

@@ -16,7 +16,7 @@ from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by
 
 TOLERANCES = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
-"""How far a certificate may be from what another processor finds: it rounds otherwise."""
+"""How far a certificate may be from what is measured here: another processor rounds differently."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ ENV_PACKAGES = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "
 
 
 class Parser(argparse.ArgumentParser):
-    """One that raises its errors, and shows examples as they are written."""
+    """A parser that raises its errors, and shows examples as they are written."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ signed:   floormark verify xray.png marked.png --public-key hospital.pub"""
 
 
 def add_extract_options(parser: ArgumentParser) -> None:
-    """Those of :func:`extract`."""
+    """The options of :func:`extract`."""
     parser.add_argument("source", metavar="IMAGE", type=Path, help="an image, or a folder of images")
     add_marker_options(parser)
     parser.add_argument("--workers", type=positive, default=1, help="processes for a folder; 1 if not given")
@@ -70,7 +70,7 @@ def extract(given: Namespace) -> int:
 
 
 def add_verify_options(parser: ArgumentParser) -> None:
-    """Those of :func:`verify`."""
+    """The options of :func:`verify`."""
     parser.add_argument("original", metavar="ORIGINAL", type=Path, help="the image before")
     parser.add_argument("marked", metavar="MARKED", type=Path, help="the image after")
     parser.add_argument("--psnr", type=float, help="floor in dB to check beside that of the certificate of MARKED")
@@ -101,7 +101,7 @@ def verify(given: Namespace) -> int:
     emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=given.json)
     if not given.json:
         if found.unmeasured:
-            note("the certificate speaks of a mask that only it has measured; to check it, give the same --protect")
+            note("the certificate names a mask that was not measured here; to check it, give the same --protect")
         for problem in found.problems:
             note(f"problem: {problem}")
     return FAILED if found.problems else SUCCEEDED
@@ -135,7 +135,7 @@ def _facts(found: Verification, asked: float | None) -> dict[str, str]:
 
 
 def _signature_text(found: Verification) -> str:
-    """Who signed the certificate, and whether that is who should have."""
+    """Who signed the certificate, and whether it is the expected key."""
     if found.certificate is None or found.certificate.signature is None:
         return "none: whoever can write the files can write the certificate"
     if found.signed_by is None:
@@ -153,6 +153,6 @@ def _message_text(found: Extracted) -> str:
 
 
 def _confidence(found: Extracted) -> str:
-    """How sure it is that this is a message: never said to be all of it."""
+    """The confidence that this is a message, never printed as 100 %."""
     over = "over " if found.confidence > MAX_SHOWN_CONFIDENCE else ""
     return f"confidence {over}{min(found.confidence, MAX_SHOWN_CONFIDENCE):.8%}"

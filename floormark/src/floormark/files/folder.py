@@ -1,4 +1,4 @@
-"""A whole folder of images marked: several processes, killed at any moment, gone on with, in flat memory."""
+"""Whole folders of images, marked by several processes in constant memory; killed at any moment, a run can resume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 FOLDER_FILE, FOLDER_FORMAT = ".floormark.json", "floormark-folder-1"
-"""What a folder was made with, by which ``--resume`` knows it."""
+"""The file of settings, by which ``--resume`` knows a folder again."""
 MAX_SETTINGS_BYTES = 1 << 16  # bytes
 
 
@@ -120,7 +120,7 @@ def mark_folder(
 
 
 def _settings(marker: FileMarker) -> dict[str, Any]:
-    """What a folder of marked images is made with, as its file of settings has it."""
+    """The settings of a folder of marked images, as they are written into it."""
     return {
         "model": marker.marker.model,
         "message_and_key": marker.message_and_key,
@@ -189,7 +189,7 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
 
 
 def _check_done(task: Task, signer: Signer | None) -> None:
-    """What is there was made of this image, or else it is in the way: damaged, or of another image."""
+    """Refuse a file that is there but damaged, or made of another image."""
     told, entries = read_entries(certificate_path(task.target))
     wrong = ""
     if signer is not None and not signer.signed(entries, told.signature):

@@ -124,7 +124,7 @@ def _shown(said: Dataset, keyword: str) -> str:
         several = value if isinstance(value, MultiValue) else [value]
         text = "\\".join(str(each).strip() for each in several if each is not None)
     except Exception as error:  # pydicom raises whatever a value makes it stumble over, and repeats the value
-        raise DataError(f"expected a valid {keyword} for the message, got another ({type(error).__name__})") from None
+        raise DataError(f"expected a valid {keyword} for the message, got a bad one ({type(error).__name__})") from None
     if isinstance(value, bytes | Sequence):
         raise DataError(f"expected a text or a number as {keyword} for the message, got something else")
     if not text:

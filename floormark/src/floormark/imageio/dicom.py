@@ -24,16 +24,16 @@ from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Win
 
 DESCRIPTION = "Invisible watermark embedded by floormark"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
-"""Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
+"""Bytes that any deflated file may inflate to, and the factor on its own size up to which a larger one may."""
 INFLATED_AT_ONCE = 1 << 20  # bytes that are inflated at once
 LOSSY_SYNTAXES = (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, uid.JPEGLSNearLossless, uid.JPEG2000, uid.HTJ2K)
 """The last two may have been lossless: the file does not say."""
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 UNITS = frozenset({"HU", "HU_MOD", "OD", "MGML", "PCT", "ED", "EDW", "Z_EFF"})
-"""That the standard defines; anything else in its place is a free text."""
+"""Values of RescaleType that the standard defines; anything else there is free text."""
 HEAD_PARTS = frozenset({"HEAD", "BRAIN", "SKULL", "HEADNECK"})
 BRAIN_WINDOW, SOFT_TISSUE_WINDOW = (40.0, 80.0), (40.0, 400.0)
-"""Centre and width in HU of what viewers show of a CT image that says nothing of it: the narrow ones."""
+"""Centre and width in HU that are assumed for a CT image without a window: the narrow presets of viewers."""
 MAX_ENTRIES = 1 << 16
 SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
 
@@ -130,7 +130,7 @@ def _check_inflated(content: bytes) -> None:
 
 
 def _refuse(dataset: FileDataset) -> None:
-    """Say no to what cannot be marked."""
+    """Refuse what cannot be marked."""
     if "PixelData" not in dataset:
         raise DataError("expected a DICOM image, got one without pixel data")
     for name in ("SOPClassUID", "SOPInstanceUID", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"):
@@ -178,7 +178,7 @@ def _pixels(dataset: FileDataset) -> Pixels:
 
 
 def _check_frame(dataset: FileDataset) -> None:
-    """Refuse what its decoder would only find out after it has filled the memory, or taken its time."""
+    """Refuse a stream that its decoder would refuse only after filling the memory, or after a long time."""
     for tag in OFFSET_TABLES:  # no need for them with one frame, and what is looked at here must be what is decoded
         dataset.pop(tag, None)
     frame, *more = islice(generate_frames(dataset.PixelData, number_of_frames=1), 2)
@@ -242,7 +242,7 @@ def display_window(dataset: Dataset, image: StoredImage) -> Window | None:
 
 
 def _within(image: StoredImage, low: float, high: float, unit: str, step: float) -> Window | None:
-    """The part that the bits can hold, at least one step wide; a window beside them is none of this image."""
+    """A window clipped to the values that the bits can hold, at least one step wide; None if it lies outside."""
     least, most = float(image.lowest), float(image.lowest + image.peak)
     if not all(map(math.isfinite, (low, high, step))) or low > most or high < least:
         return None

@@ -29,7 +29,7 @@ ICC_TAG, FIRST_PRIVATE_TAG = 34675, 32768
 KEPT_CHUNKS = (b"gAMA", b"cHRM", b"sRGB", b"cICP", b"tEXt", b"zTXt", b"iTXt")
 MAX_CHUNKS = 1000  # beside those of the pixels
 Kept = dict[str, Any]
-"""Beside the pixels, as Pillow writes it: icc_profile, dpi, exif, the chunks of a PNG and the tags of a TIFF file."""
+"""Metadata, as Pillow writes them: icc_profile, dpi, exif, the chunks of a PNG and the tags of a TIFF file."""
 QUICK_PNG_VALUES = 1 << 24  # values of an image whose file is compressed less
 
 
@@ -39,10 +39,10 @@ class RasterFormat(Format):
 
     modes: frozenset[str]  # Pillow's names of what it holds: grey L and I;16, colour RGB, with alpha LA and RGBA
     options: Callable[[Kept, Pixels], Kept]
-    """What Pillow's writer is told beside the colour profile, of what is kept and the pixels."""
+    """Options of Pillow's writer beside the colour profile, from the metadata and the pixels."""
     check: Callable[[bytes], None] = lambda content: None  # refuses files before they are decoded
     metadata: Callable[[Any, bytes, list[str]], Kept] = lambda image, content, notes: {}
-    """More to keep than what Pillow tells for every format, of the image and the file; it may add notes."""
+    """Metadata beyond those that Pillow gives for every format, from the image and the file; it may add notes."""
     was_lossy: Callable[[Any, bytes], bool] = lambda image, content: False
     """Whether the image in a file was compressed with loss."""
 
@@ -104,7 +104,7 @@ def _values(image: Image.Image) -> Pixels:
 
 
 def _refuse(image: Any, content: bytes) -> None:
-    """Say no, before anything is decoded, to what is too large or would not come back as it is."""
+    """Refuse, before anything is decoded, what is too large or could not be written back as it is."""
     each = 2 if image.mode in SIXTEEN_BITS else len(image.getbands())
     check_size(image.width, image.height, each, content)
     tags = getattr(image, "tag_v2", {})

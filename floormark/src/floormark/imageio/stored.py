@@ -58,7 +58,7 @@ def bands(image: Pixels, values: int = BAND_VALUES, *, unit: int = 1, overlap: i
 
 
 def check_scans(jpeg: bytes) -> None:
-    """Refuse a JPEG image that is drawn over and over."""
+    """Refuse a JPEG image of too many scans."""
     if (scans := jpeg.count(b"\xff\xda")) > MAX_SCANS:
         raise DataError(f"expected at most {MAX_SCANS} scans in a JPEG image, got {scans}: convert it first")
 
@@ -84,7 +84,7 @@ class StoredImage:
     padding_range: tuple[int, int] | None = field(default=None, kw_only=True)
     """The first and the last value that stand for "no image here", if there are such values."""
     window: Window | None = field(default=None, kw_only=True)
-    """Of its usual display, if the file says so or its kind has one."""
+    """The default display window, if the file or its kind has one."""
 
     def __post_init__(self) -> None:
         pixels = self.pixels.view()
@@ -133,7 +133,7 @@ class Format(ABC):
     suffixes: tuple[str, ...]
     """The first is the usual one."""
     begins: bytes
-    """Expression that the first bytes of every such file match."""
+    """Regular expression that the first bytes of every such file match."""
     exact: bool = field(default=True, kw_only=True)
     """Whether what is written holds every pixel as it is."""
     any_name: bool = field(default=False, kw_only=True)
