@@ -35,7 +35,7 @@ class ProcessLostError(FloormarkError, ChildProcessError):
 
 @contextmanager
 def prefix_path(path: Path | str) -> Iterator[None]:
-    """Put the name of the file, or of the option, that an error is about before its message."""
+    """Put the name of the file that an error is about before its message."""
     try:
         yield
     except (RefusedError, DataError, ConfigurationError) as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from floormark.errors import ConfigurationError, finite_number, prefix_path
+from floormark.errors import ConfigurationError, finite_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,8 +153,10 @@ class EmbedOptions:
         for option in fields(cls):
             value, parse = texts.get(option.name), option.metadata["parse"]
             if value is not None:
-                with prefix_path(f"--{option.name.replace('_', '-')}"):
+                try:
                     given[option.name] = value if parse is None else parse(value)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"--{option.name.replace('_', '-')}: {error}") from error
         return cls(**given)
 
     @property

@@ -2,8 +2,8 @@
 
 The mark repeats: the autocorrelation of the image shows its period and angle. Then its tiles are laid on top of each
 other, and the pilot tells where they begin and how they are oriented. Coordinates are rows and columns in pixels; a
-pixel's centre lies half a pixel inside of it. SciPy imports its parts when they are first used: reading an image that
-nobody moved does without them.
+pixel's centre lies half a pixel inside of it. SciPy is imported where it is needed: reading an image that nobody moved
+does without it.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import scipy
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
@@ -108,6 +107,8 @@ def whitened(picture: Picture, sigma: float) -> Picture:
 
 def periods(picture: Picture) -> list[tuple[float, Matrix]]:
     """Pairs of periods, as columns, with which a picture may repeat, and their scores; the likeliest first."""
+    from scipy import ndimage
+
     factor = max(1.0, min(picture.shape) / SEARCHED_SIDE)
     small = picture
     if factor > 1.0:
@@ -124,7 +125,7 @@ def periods(picture: Picture) -> list[tuple[float, Matrix]]:
     for i, j in FIRST_MULTIPLES:
         at = np.stack([i * rows - j * columns, i * columns + j * rows])
         inside = (np.abs(at) < reach - 2).all(0)
-        score += np.where(inside, scipy.ndimage.map_coordinates(likeness, reach + at, order=1), 0.0)
+        score += np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0)
         counted += inside
     score /= np.sqrt(np.maximum(counted, 1.0))
     found = []
@@ -142,30 +143,34 @@ def periods(picture: Picture) -> list[tuple[float, Matrix]]:
 
 def _autocorrelation(white: Picture) -> Picture:
     """The autocorrelation of a picture in standard deviations, a square with the shift of zero in its middle."""
-    shape = [scipy.fft.next_fast_len(int(1.8 * length), real=True) for length in white.shape]
-    power = np.abs(scipy.fft.rfft2(white, shape)) ** 2
+    from scipy import fft, ndimage
+
+    shape = [fft.next_fast_len(int(1.8 * length), real=True) for length in white.shape]
+    power = np.abs(fft.rfft2(white, shape)) ** 2
     # What repeats is narrow in frequency; what a picture has most of is broad. The last term is for flat pictures.
-    power /= scipy.ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean() + 1e-20
-    shifted = scipy.fft.fftshift(scipy.fft.irfft2(power, shape))
+    power /= ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean() + 1e-20
+    shifted = fft.fftshift(fft.irfft2(power, shape))
     middle = [length // 2 for length in shifted.shape]
     reach = min(*middle, int(0.9 * max(white.shape))) - 1
     likeness = shifted[middle[0] - reach : middle[0] + reach + 1, middle[1] - reach : middle[1] + reach + 1]
-    likeness = likeness - scipy.ndimage.uniform_filter(likeness, 15)
-    likeness = likeness / np.sqrt(scipy.ndimage.uniform_filter(likeness * likeness, 41) + 1e-20)
-    smooth = scipy.ndimage.gaussian_filter(likeness, 0.8)
+    likeness = likeness - ndimage.uniform_filter(likeness, 15)
+    likeness = likeness / np.sqrt(ndimage.uniform_filter(likeness * likeness, 41) + 1e-20)
+    smooth = ndimage.gaussian_filter(likeness, 0.8)
     found: Picture = smooth / (smooth.std() + 1e-20)
     return found
 
 
 def _refined_periods(likeness: Picture, matrix: Matrix) -> Matrix:
     """The periods nearby at which the autocorrelation, summed over their multiples, is highest."""
+    from scipy import ndimage
+
     reach, last = len(likeness) // 2, LAST_MULTIPLE
     points = np.array([(i, j) for i in range(last + 1) for j in range(-last, last + 1) if i or j > 0], np.float64)
 
     def height(candidates: Matrix) -> Matrix:
         at = np.einsum("nij,pj->inp", candidates, points)
         inside = (np.abs(at) < reach - 2).all(0)
-        found: Matrix = np.where(inside, scipy.ndimage.map_coordinates(likeness, reach + at, order=1), 0.0).sum(1)
+        found: Matrix = np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0).sum(1)
         return found
 
     length = float(np.linalg.norm(matrix[:, 0]))
@@ -214,9 +219,11 @@ class Pilots:
     @cached_property
     def _cell(self) -> NDArray[np.complex64]:
         """The basis patterns of the first cell, orthonormal, as conjugate spectra ``(4, 64, 33)``."""
+        from scipy import fft
+
         first = torch.from_numpy(self._first_cell.reshape(-1, TILE * TILE))
         basis = torch.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).numpy()
-        return np.conj(scipy.fft.rfft2(basis))
+        return np.conj(fft.rfft2(basis))
 
     def _projected(self, tiles: Tiles) -> Tiles:
         """Tiles projected onto the space of all messages."""
@@ -240,9 +247,11 @@ class Pilots:
 
     def oriented(self, picture: Picture, alignment: Alignment) -> Alignment:
         """The best orientation, beginning and pilot for tiles whose size and angle an alignment gives."""
+        from scipy import fft
+
         folded = _tiles_at(picture, alignment)[0].sum(0).reshape(TILE, TILE)
         oriented = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in ORIENTATIONS])
-        energy = np.square(scipy.fft.irfft2(scipy.fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
+        energy = np.square(fft.irfft2(fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
         explained = energy.reshape(len(ORIENTATIONS), CELLS_ACROSS, CELL, CELLS_ACROSS, CELL).sum((1, 3)).ravel()
         found = Alignment(alignment.matrix, alignment.start)
         for number in np.argsort(-explained)[:ORIENTATION_TRIALS]:
@@ -275,13 +284,15 @@ class Pilots:
 
     def refined(self, picture: Picture, alignment: Alignment) -> Alignment:
         """The alignment nearby at which the tiles agree best with each other in message and pilot."""
+        from scipy import fft
+
         for _ in range(REFINEMENTS):
             tiles, middles = _tiles_at(picture, alignment)
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
             pilot = self._pilots[alignment.pilot]
             expected = self._projected(others) + np.outer(others @ pilot, pilot)
-            found, wanted = (scipy.fft.rfft2(each.reshape(-1, TILE, TILE)) for each in (tiles, expected))
-            surfaces = np.roll(scipy.fft.irfft2(found * wanted.conj(), (TILE, TILE)), (MAX_SHIFT, MAX_SHIFT), (1, 2))
+            found, wanted = (fft.rfft2(each.reshape(-1, TILE, TILE)) for each in (tiles, expected))
+            surfaces = np.roll(fft.irfft2(found * wanted.conj(), (TILE, TILE)), (MAX_SHIFT, MAX_SHIFT), (1, 2))
             matrix, start = _fit(surfaces[:, : 2 * MAX_SHIFT + 1, : 2 * MAX_SHIFT + 1], middles)
             moved = alignment.matrix @ start + alignment.start
             alignment = replace(alignment, matrix=alignment.matrix @ matrix, start=moved)
@@ -342,9 +353,11 @@ def _orientation(turns: int, mirrored: bool) -> Matrix:
 
 def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
     """The affine map by which all tiles, at ``middles``, fit best; ``surfaces`` tell of shifts of -4 to 4 pixels."""
+    from scipy import ndimage
+
     centre = middles.mean(0)
     offsets = (middles - centre) / TILE
-    smooth = torch.from_numpy(scipy.ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7)))[:, None]
+    smooth = torch.from_numpy(ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7)))[:, None]
     size = (STEPS_PER_PIXEL * 2 * MAX_SHIFT + 1,) * 2
     fine = functional.interpolate(smooth, size, mode="bicubic", align_corners=True)[:, 0].numpy()
     tile = np.arange(len(fine))[:, None]
@@ -354,7 +367,7 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
         shifts = candidates[:, :, 2] + np.einsum("nij,tj->tni", candidates[:, :, :2], offsets)
         at = STEPS_PER_PIXEL * np.clip(shifts + MAX_SHIFT, 0.0, 2.0 * MAX_SHIFT)
         which = np.broadcast_to(tile, at.shape[:2])
-        found: Matrix = scipy.ndimage.map_coordinates(fine, [which, at[..., 0], at[..., 1]], order=1).sum(0)
+        found: Matrix = ndimage.map_coordinates(fine, [which, at[..., 0], at[..., 1]], order=1).sum(0)
         return found
 
     single = np.eye(6).reshape(-1, 2, 3)
