@@ -129,7 +129,7 @@ def test_white_stays_white_where_loss_leads_above_the_stored_bits(tmp_path: Path
         uid.HTJ2K,
     ],
 )
-def test_with_loss_or_without_an_encoder_it_is_written_uncompressed(syntax: str, tmp_path: Path) -> None:
+def test_with_loss_or_without_an_encoder_it_is_written_uncompressed(syntax: uid.UID, tmp_path: Path) -> None:
     pixels = np.rint(WAVES * 250).astype(np.uint8)
     stream = {
         uid.JPEGBaseline8Bit: lambda: imagecodecs.jpeg8_encode(pixels, 95),
@@ -140,7 +140,7 @@ def test_with_loss_or_without_an_encoder_it_is_written_uncompressed(syntax: str,
     picture = read(transcoded(make(tmp_path / "a.dcm", pixels), bytes(stream), syntax))
     assert picture.lossy == (syntax not in (uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL))
     assert np.abs(picture.pixels.astype(int) - pixels).max() <= 4
-    assert picture.notes == (f"{uid.UID(syntax).name} will be written uncompressed",)
+    assert picture.notes == (f"{syntax.name} will be written uncompressed",)
     picture.write(tmp_path / "b.dcm", pixels)
     assert opened(tmp_path / "b.dcm").file_meta.TransferSyntaxUID == uid.ExplicitVRLittleEndian
     assert ("LossyImageCompression" in opened(tmp_path / "b.dcm")) == picture.lossy
