@@ -3,8 +3,8 @@
     python benchmarks/watermark_cost.py --data ChestX-ray8/px1024/images --split chest.store/split.json
 
 Times are processor time of one process with one thread, the arms in turns; Pillow decodes the file and encodes the same
-pixels again. X-rays of 2500 x 2500 are enlarged ones, with noise. Memory is the peak of a process that runs the command
-on one image of as many pixels as are accepted.
+pixels again. X-rays of 2500 x 2500 are enlarged ones, with noise. A cold start is a whole process. Memory is the peak
+of a process that runs the command on one image of as many pixels as are accepted.
 """
 
 import math
@@ -86,6 +86,23 @@ def times(files: list[Path], turns: int, place: Path) -> dict[str, Any]:
     }
 
 
+def cold(image: Path, turns: int) -> dict[str, Any]:
+    """Seconds of a command in a process of its own, and how many times those of importing PyTorch alone."""
+    commands = {
+        "import torch": [sys.executable, "-c", "import torch"],
+        "floormark extract": [*PROGRAM, "extract", str(image)],
+    }
+
+    def seconds(command: list[str], turn: int) -> float:
+        return ended(command)["seconds"]
+
+    found = take_turns({name: partial(seconds, command) for name, command in commands.items()}, turns)
+    return {
+        name: {"seconds": float(np.median(values)), "most": max(values), **ratios(values, found["import torch"])}
+        for name, values in found.items()
+    }
+
+
 def large_images(path: Path, most: int, seed: int) -> Iterator[tuple[str, Any]]:
     """An X-ray of as many bytes as are accepted, in grey and in colour."""
     for name, each in (("8 bits", 1), ("12 bits", 2), ("RGB", 3)):
@@ -114,6 +131,10 @@ def page(found: dict[str, Any]) -> list[str]:
         for size, arm in found["times"].items()
         for name, row in arm.items()
     ]
+    starts = [
+        (name, f"{row['seconds']:.2f}", f"{row['most']:.2f}", f"{row['ratio']:.2f}", quartiles(row))
+        for name, row in found["cold"].items()
+    ]
     peaks = [
         (
             name,
@@ -135,6 +156,10 @@ def page(found: dict[str, Any]) -> list[str]:
         "",
         *table(["Size", "Work", "Seconds, median", "most", "Times Pillow", "quartiles"], rows),
         "",
+        f"A process started for one marked image of {SIZES[0]} x {SIZES[0]}, beside one that only imports PyTorch:",
+        "",
+        *table(["Process", "Seconds, median", "most", "Times import torch", "quartiles"], starts),
+        "",
         "Peak memory of the command on the largest images that are accepted:",
         "",
         *table(["Image", "Size", "MB of pixels", "Command", "MB", "Seconds"], peaks),
@@ -155,6 +180,8 @@ def main() -> None:
                 pixels = enlarged(path, size, seed) if size != SIZES[0] else grey(path)
                 Image.fromarray(pixels).save(copy)
             found["times"][size] = times(copies, chosen.turns, place)
+            if size == SIZES[0]:
+                found["cold"] = cold(place / f"marked-{files[0].name}", chosen.turns)
         found["memory"] = memory(files[0], chosen.most, chosen.seed, place)
     keep(__file__, chosen, found, page(found))
 

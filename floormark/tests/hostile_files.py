@@ -8,17 +8,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from pydicom import uid
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
-from pydicom.uid import UID, ExplicitVRLittleEndian, JPEGBaseline8Bit, RLELossless, generate_uid
 
-from floormark.imageio.streams import (
-    ENCODERS,
-    JPEG_2000_LOSSLESS,
-    JPEG_EXTENDED,
-    JPEG_LOSSLESS_SV1,
-    JPEG_LS,
-)
+from floormark.imageio.streams import ENCODERS
 
 MEGABYTE = 1 << 20
 
@@ -68,10 +62,10 @@ def jpeg_of_scans(scans: int, side: int) -> bytes:
 
 
 def dicom(
-    rows: int = 256, columns: int = 256, pixels: bytes | None = None, syntax: str = ExplicitVRLittleEndian
+    rows: int = 256, columns: int = 256, pixels: bytes | None = None, syntax: str = uid.ExplicitVRLittleEndian
 ) -> bytes:
     dataset, file = Dataset(), io.BytesIO()
-    dataset.SOPClassUID, dataset.SOPInstanceUID = "1.2.840.10008.5.1.4.1.1.7", generate_uid()
+    dataset.SOPClassUID, dataset.SOPInstanceUID = "1.2.840.10008.5.1.4.1.1.7", uid.generate_uid()
     dataset.Rows, dataset.Columns, dataset.PhotometricInterpretation = rows, columns, "MONOCHROME2"
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
     dataset.PixelRepresentation, dataset.SamplesPerPixel = 0, 1
@@ -80,7 +74,7 @@ def dicom(
     dataset.file_meta = FileMetaDataset()
     dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
     dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
-    dataset.file_meta.TransferSyntaxUID = UID(syntax)
+    dataset.file_meta.TransferSyntaxUID = uid.UID(syntax)
     dataset.save_as(file, enforce_file_format=True)
     return file.getvalue()
 
@@ -129,7 +123,7 @@ def compressed(syntax: str, side: int, *, said: int | None = None) -> bytes:
 
 def tiles(side: int) -> bytes:
     """A JPEG 2000 stream that says that it has a tile for each pixel."""
-    content = bytearray(compressed(JPEG_2000_LOSSLESS, side))
+    content = bytearray(compressed(uid.JPEG2000Lossless, side))
     place = content.index(b"\xff\x4f\xff\x51") + 24
     content[place : place + 8] = struct.pack(">II", 1, 1)
     return bytes(content)
@@ -169,16 +163,19 @@ FILES: dict[str, Callable[[], bytes]] = {
     "named.dcm": lambda: deflated(100, 0),
     "misnamed.dcm": lambda: deflated(100, 4),
     "runs.dcm": lambda: dicom(
-        8192, 8192, encapsulate([struct.pack("<16I", 1, 64, *[0] * 14) + b"\x81\0" * 600]), RLELossless
+        8192, 8192, encapsulate([struct.pack("<16I", 1, 64, *[0] * 14) + b"\x81\0" * 600]), uid.RLELossless
     ),
-    "jpeg.dcm": lambda: dicom(256, 256, encapsulate([large_jpeg()]), JPEGBaseline8Bit),
-    "extended.dcm": lambda: dicom(256, 256, encapsulate([large_jpeg()]), JPEG_EXTENDED),
-    "lossless.dcm": lambda: compressed(JPEG_LOSSLESS_SV1, 4096, said=256),
-    "less.dcm": lambda: compressed(JPEG_LS, 9000, said=256),
-    "wavelets.dcm": lambda: compressed(JPEG_2000_LOSSLESS, 9000, said=256),
+    "jpeg.dcm": lambda: dicom(256, 256, encapsulate([large_jpeg()]), uid.JPEGBaseline8Bit),
+    "extended.dcm": lambda: dicom(256, 256, encapsulate([large_jpeg()]), uid.JPEGExtended12Bit),
+    "lossless.dcm": lambda: compressed(uid.JPEGLosslessSV1, 4096, said=256),
+    "less.dcm": lambda: compressed(uid.JPEGLSLossless, 9000, said=256),
+    "wavelets.dcm": lambda: compressed(uid.JPEG2000Lossless, 9000, said=256),
     "tiles.dcm": lambda: tiles(256),
     "frames.dcm": lambda: dicom(
-        5000, 5000, encapsulate([ENCODERS[JPEG_LS](np.zeros((5000, 5000), np.uint8), 8)] * 100), JPEG_LS
+        5000,
+        5000,
+        encapsulate([ENCODERS[uid.JPEGLSLossless](np.zeros((5000, 5000), np.uint8), 8)] * 100),
+        uid.JPEGLSLossless,
     ),
 }
 """Refused, each by its own rule."""
@@ -187,8 +184,8 @@ TAKEN: dict[str, Callable[[], bytes]] = {
     "grey.png": lambda: png(5792, 5792),
     "scans.jpg": lambda: jpeg_of_scans(60, 4096),
     "long.png": lambda: png(64, 1 << 16),
-    "less.dcm": lambda: compressed(JPEG_LS, 5792),
-    "wavelets.dcm": lambda: compressed(JPEG_2000_LOSSLESS, 5792),
+    "less.dcm": lambda: compressed(uid.JPEGLSLossless, 5792),
+    "wavelets.dcm": lambda: compressed(uid.JPEG2000Lossless, 5792),
 }
 """The largest that are not."""
 

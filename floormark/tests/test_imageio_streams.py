@@ -14,28 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from PIL import Image
+from pydicom import uid
 from pydicom.encaps import encapsulate, generate_frames
 from pydicom.pixels.encoders.base import get_encoder
-from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from dicom_files import make, opened, real
 from floormark.errors import DataError
 from floormark.imageio import read
-from floormark.imageio.streams import (
-    ENCODERS,
-    HIGH_THROUGHPUT,
-    JPEG_2000,
-    JPEG_2000_LOSSLESS,
-    JPEG_BASELINE,
-    JPEG_EXTENDED,
-    JPEG_LOSSLESS,
-    JPEG_LOSSLESS_SV1,
-    JPEG_LS,
-    JPEG_LS_NEAR,
-    RLE,
-    Shape,
-    stream_shape,
-)
+from floormark.imageio.streams import ENCODERS, Shape, stream_shape
 
 WAVES = np.add.outer(np.sin(np.arange(40) / 5), np.cos(np.arange(32) / 7)) / 4 + 0.5  # values in [0, 1]
 
@@ -45,7 +31,7 @@ def transcoded(path: Path, stream: bytes, syntax: str) -> Path:
     dataset = pydicom.dcmread(path)
     dataset.PixelData = encapsulate([stream])
     dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
-    dataset.file_meta.TransferSyntaxUID = UID(syntax)
+    dataset.file_meta.TransferSyntaxUID = uid.UID(syntax)
     dataset.save_as(path)
     return path
 
@@ -93,14 +79,14 @@ def test_every_pixel_comes_back_in_the_syntax_it_came_in(syntax: str, tmp_path: 
     assert opened(tmp_path / "b.dcm").file_meta.TransferSyntaxUID == syntax
 
 
-@pytest.mark.parametrize("syntax", [RLE, JPEG_2000_LOSSLESS, JPEG_LOSSLESS, JPEG_LOSSLESS_SV1])
+@pytest.mark.parametrize("syntax", [uid.RLELossless, uid.JPEG2000Lossless, uid.JPEGLossless, uid.JPEGLosslessSV1])
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
 def test_what_is_written_is_read_by_other_decoders(syntax: str, dtype: Any, tmp_path: Path) -> None:
     pixels = np.rint(WAVES * (200 if dtype is np.uint8 else 4000)).astype(dtype)
     bits = 8 if dtype is np.uint8 else 12
     path = make(tmp_path / "a.dcm", pixels, BitsStored=bits, HighBit=bits - 1)
     read(transcoded(path, ENCODERS[syntax](pixels, bits), syntax)).write(tmp_path / "b.dcm", pixels)
-    if syntax in (JPEG_LOSSLESS, JPEG_LOSSLESS_SV1):
+    if syntax in (uid.JPEGLossless, uid.JPEGLosslessSV1):
         found = imagecodecs.ljpeg_decode(frame(tmp_path / "b.dcm"))  # liblj92
     else:
         found = opened(tmp_path / "b.dcm").pixel_array  # by pydicom and by Pillow
@@ -112,14 +98,14 @@ def test_what_other_encoders_write_is_read(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.fromarray(deep).save(file, "JPEG2000", irreversible=False)
     assert file.getvalue()[4:8] == b"jP  "  # in boxes, as some write it
-    np.testing.assert_array_equal(read(transcoded(make(path, deep), file.getvalue(), JPEG_2000)).pixels, deep)
+    np.testing.assert_array_equal(read(transcoded(make(path, deep), file.getvalue(), uid.JPEG2000)).pixels, deep)
     make(path, deep)
     dataset = opened(path)
-    transcoded(path, get_encoder(RLE).encode(dataset), RLE)
+    transcoded(path, get_encoder(uid.RLELossless).encode(dataset), uid.RLELossless)
     np.testing.assert_array_equal(read(path).pixels, deep)
     signed = (deep.astype(np.int64) - 32768).astype(np.int16)
     plain = imagecodecs.jpeg8_encode(signed.view(np.uint16), lossless=True, predictor=6, bitspersample=16)
-    np.testing.assert_array_equal(read(transcoded(make(path, signed), bytes(plain), JPEG_LOSSLESS)).pixels, signed)
+    np.testing.assert_array_equal(read(transcoded(make(path, signed), bytes(plain), uid.JPEGLossless)).pixels, signed)
 
 
 def test_white_stays_white_where_loss_leads_above_the_stored_bits(tmp_path: Path) -> None:
@@ -127,35 +113,46 @@ def test_white_stays_white_where_loss_leads_above_the_stored_bits(tmp_path: Path
     stream = bytes(imagecodecs.jpeg8_encode(pixels, 90, bitspersample=12))
     assert imagecodecs.jpeg8_decode(stream).max() > 1023
     path = make(tmp_path / "a.dcm", pixels, BitsStored=10, HighBit=9)
-    found = read(transcoded(path, stream, JPEG_EXTENDED)).pixels
+    found = read(transcoded(path, stream, uid.JPEGExtended12Bit)).pixels
     assert np.abs(found.astype(int) - pixels).max() < 100
 
 
-@pytest.mark.parametrize("syntax", [JPEG_BASELINE, JPEG_EXTENDED, JPEG_LS_NEAR, JPEG_2000, *HIGH_THROUGHPUT])
-def test_with_loss_or_without_an_encoder_it_is_written_uncompressed(syntax: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "syntax",
+    [
+        uid.JPEGBaseline8Bit,
+        uid.JPEGExtended12Bit,
+        uid.JPEGLSNearLossless,
+        uid.JPEG2000,
+        uid.HTJ2KLossless,
+        uid.HTJ2KLosslessRPCL,
+        uid.HTJ2K,
+    ],
+)
+def test_with_loss_or_without_an_encoder_it_is_written_uncompressed(syntax: uid.UID, tmp_path: Path) -> None:
     pixels = np.rint(WAVES * 250).astype(np.uint8)
     stream = {
-        JPEG_BASELINE: lambda: imagecodecs.jpeg8_encode(pixels, 95),
-        JPEG_EXTENDED: lambda: imagecodecs.jpeg8_encode(pixels, 95),
-        JPEG_LS_NEAR: lambda: imagecodecs.jpegls_encode(pixels, 2),
-        JPEG_2000: lambda: imagecodecs.jpeg2k_encode(pixels, 50, codecformat="j2k"),
+        uid.JPEGBaseline8Bit: lambda: imagecodecs.jpeg8_encode(pixels, 95),
+        uid.JPEGExtended12Bit: lambda: imagecodecs.jpeg8_encode(pixels, 95),
+        uid.JPEGLSNearLossless: lambda: imagecodecs.jpegls_encode(pixels, 2),
+        uid.JPEG2000: lambda: imagecodecs.jpeg2k_encode(pixels, 50, codecformat="j2k"),
     }.get(syntax, lambda: imagecodecs.htj2k_encode(pixels))()
     picture = read(transcoded(make(tmp_path / "a.dcm", pixels), bytes(stream), syntax))
-    assert picture.lossy == (syntax not in HIGH_THROUGHPUT[:2])
+    assert picture.lossy == (syntax not in (uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL))
     assert np.abs(picture.pixels.astype(int) - pixels).max() <= 4
-    assert picture.notes == (f"{UID(syntax).name} will be written uncompressed",)
+    assert picture.notes == (f"{syntax.name} will be written uncompressed",)
     picture.write(tmp_path / "b.dcm", pixels)
-    assert opened(tmp_path / "b.dcm").file_meta.TransferSyntaxUID == ExplicitVRLittleEndian
+    assert opened(tmp_path / "b.dcm").file_meta.TransferSyntaxUID == uid.ExplicitVRLittleEndian
     assert ("LossyImageCompression" in opened(tmp_path / "b.dcm")) == picture.lossy
 
 
-@pytest.mark.parametrize("syntax", [each for each in ENCODERS if each != RLE])
+@pytest.mark.parametrize("syntax", [each for each in ENCODERS if each != uid.RLELossless])
 def test_a_stream_that_is_not_as_the_header_says_is_not_decoded(
     syntax: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pixels = np.rint(WAVES * 4000).astype(np.uint16)
     stream = ENCODERS[syntax](pixels, 12)
-    assert stream_shape(stream) == Shape(32, 40, 1, 16 if syntax == JPEG_LS else 12)
+    assert stream_shape(stream) == Shape(32, 40, 1, 16 if syntax == uid.JPEGLSLossless else 12)
     path = tmp_path / "a.dcm"
     refused: list[tuple[NDArray[Any], bytes]] = [
         (pixels[:39].copy(), stream),
@@ -175,7 +172,7 @@ def test_a_stream_that_is_not_as_the_header_says_is_not_decoded(
 
 def test_torn_streams_are_refused(tmp_path: Path) -> None:
     pixels = np.rint(WAVES * 4000).astype(np.uint16)
-    for syntax in (JPEG_LOSSLESS_SV1, JPEG_LS, JPEG_2000_LOSSLESS):
+    for syntax in (uid.JPEGLosslessSV1, uid.JPEGLSLossless, uid.JPEG2000Lossless):
         stream = ENCODERS[syntax](pixels, 12)
         for length in (len(stream) // 2, len(stream) - 8):
             with pytest.raises(DataError, match="cannot be decoded"):
@@ -184,19 +181,19 @@ def test_torn_streams_are_refused(tmp_path: Path) -> None:
 
 def test_several_frames_and_tiles_are_refused(tmp_path: Path) -> None:
     pixels = np.rint(WAVES * 250).astype(np.uint8)
-    path = transcoded(make(tmp_path / "a.dcm", pixels), bytes(2), JPEG_LS)
+    path = transcoded(make(tmp_path / "a.dcm", pixels), bytes(2), uid.JPEGLSLossless)
     dataset = opened(path)
-    dataset.PixelData = encapsulate([ENCODERS[JPEG_LS](pixels, 8)] * 2)
+    dataset.PixelData = encapsulate([ENCODERS[uid.JPEGLSLossless](pixels, 8)] * 2)
     dataset.save_as(path)
     with pytest.raises(DataError, match="expected one frame, got several"):
         read(path)
-    stream = bytearray(ENCODERS[JPEG_2000_LOSSLESS](np.zeros((100, 100), np.uint8), 8))
+    stream = bytearray(ENCODERS[uid.JPEG2000Lossless](np.zeros((100, 100), np.uint8), 8))
     stream[24:32] = struct.pack(">II", 1, 1)
     with pytest.raises(DataError, match="at most 4,096 tiles in a JPEG 2000 image, got 10,000"):
         stream_shape(bytes(stream))
 
 
-@pytest.mark.parametrize("syntax", [*ENCODERS, ExplicitVRLittleEndian])
+@pytest.mark.parametrize("syntax", [*ENCODERS, uid.ExplicitVRLittleEndian])
 def test_monochrome1_stays_what_it_is(syntax: str, tmp_path: Path) -> None:
     pixels = np.rint(WAVES * 4000).astype(np.uint16)
     extra: dict[str, Any] = {"PhotometricInterpretation": "MONOCHROME1", "BitsStored": 12, "HighBit": 11}

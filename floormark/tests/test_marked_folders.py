@@ -11,7 +11,7 @@ from PIL import Image
 from pydicom.data import get_testdata_file
 
 from floormark import Key, Payload, Watermarker
-from floormark.disk import PARTIAL, alone
+from floormark.disk import PARTIAL, locked
 from floormark.errors import ConfigurationError, DataError
 from floormark.files.folder import FOLDER_FILE, FileResult, Status, extract_file, image_files, mark_folder, tasks
 from floormark.files.marking import FileMarker
@@ -254,5 +254,5 @@ def test_a_folder_with_other_things_or_another_process_in_it_is_refused(tmp_path
         mark(source, out, file_marker())
     assert {path.name for path in out.iterdir()} == {"mine.png"}
     mark(source, tmp_path / "new", file_marker())
-    with alone(tmp_path / "new"), pytest.raises(ConfigurationError, match="another process is working"):
+    with locked(tmp_path / "new"), pytest.raises(ConfigurationError, match="another process is working"):
         mark(source, tmp_path / "new", file_marker(), resume=True)

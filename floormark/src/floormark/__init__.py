@@ -35,16 +35,10 @@ __all__ = [
     "read_key",
 ]
 
-_MODULES = {
-    "api": ("Embedded", "Watermarker"),
-    "certificate": ("ImageCertificate",),
-    "payload": ("Extracted", "Key", "Payload", "read_key"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((module for module, names in _MODULES.items() if name in names), "errors")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-    return found
+    for module in ("errors", "certificate", "payload", "api") if name in __all__ else ():  # the quickest first
+        if (found := vars(import_module(f"{__name__}.{module}")).get(name)) is not None:
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

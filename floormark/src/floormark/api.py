@@ -1,7 +1,5 @@
 """The watermarking tool in Python: a message into one image at a PSNR floor, and back out of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
 FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
 """Values of the largest images for which the highest floor that works is searched for: finely, and coarsely."""
 MAX_OBLONG = 16
-"""How many times longer than wide such images are at most: of narrow ones the network is given more pixels."""
+"""Most ratio of their sides: of narrower images the network is given more pixels, and the search takes too long."""
 MUCH_PROTECTED = 0.25  # part of an image; where more is protected, that is named as a reason
 NO_FLOOR_WORKS = "no floor would work"
 TAKEN_FOR_ANOTHER = (
@@ -58,7 +56,7 @@ class Watermarker:
     """Hides messages in images of any size and bit depth, and reads them.
 
     Args:
-        network: trained.
+        network: a trained one.
         key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
 
     Example:
@@ -84,7 +82,7 @@ class Watermarker:
         """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
-                return cls(load_network(file, {"lattice": Lattice}), key=key)
+                return cls.load(file, key=key)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
@@ -118,6 +116,8 @@ class Watermarker:
         An image that nobody moved is decoded at once; any other is registered first.
         """
         prepared = PreparedImage.of(image)
+        if self.scheme.tiles(prepared) < 1:
+            return Extracted()
         found = self.scheme.decode_aligned(prepared).found or self.scheme.decode_registered(prepared)
         if found is None:
             return Extracted()
@@ -128,12 +128,12 @@ class Watermarker:
         payload = Payload.of(message)
         correctable = self.codec.correctable(len(payload.content))  # refuses what is too long before any work
         self.scheme.check_size(original)
+        mask = options.mask(original.pixels.shape)
         there = self.scheme.decode_aligned(original)
         if there.found is not None and not options.replace:
             raise RefusedError(
                 f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
             )
-        mask = options.mask(original.pixels.shape)
         encoded = self.scheme.encode(original, payload, replaced=None if there.found is None else there)
 
         def attempt(floor: float) -> Marked:
@@ -198,7 +198,7 @@ def _taken_for_another(marked: Marked) -> bool:
 
 
 def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool) -> str:
-    """Why an image may be a hard one."""
+    """Why a message may be hard to read in an image."""
     protected = 0.0 if mask is None else float(mask.mean())
     reasons = ["the image is small"] if tiles < 2 else []
     if protected > MUCH_PROTECTED:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floormark.disk import open_regular, read_json, write_json
-from floormark.errors import DataError, did_you_mean
-from floormark.imageio import prefix_path
+from floormark.disk import decoding, open_regular, read_json, write_json
+from floormark.errors import DataError, did_you_mean, prefix_path
 from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 
 CERTIFICATE_FORMAT = "floormark-certificate-3"
@@ -20,18 +19,15 @@ ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200  # what no number and no text of a certificate exceeds
 SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error repeats
-HASH = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
 Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
 
 
 def sha256(path: Path | str) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
-    try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    with decoding(Path(path), "a file"), open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def certificate_path(image: Path) -> Path:
@@ -64,14 +60,14 @@ class Fidelity:
     unit: str
     """Such as HU; empty if there is none."""
     min_adjusted_patch_psnr: float | None
-    """The floor that every patch keeps: the least PSNR of a patch, less what its floor lies above the image's."""
+    """The floor that every patch keeps: the least of their PSNRs, each less its floor's dB above the image's."""
     worst_patch: str | None
     """Where that patch is: ``x,y,width,height``."""
 
     def __post_init__(self) -> None:
         counts = self.max_difference, self.protected_pixels, self.largest_change
         if min(self.peak, self.shown) <= 0 or min(counts) < 0 or not 0 <= self.changed_share <= 1:
-            raise DataError("expected a peak and a width of what is shown above 0, counts of at least 0, and a share")
+            raise DataError("expected peak and shown above 0, counts of at least 0, and changed_share in [0, 1]")
         unchanged = {
             one is None for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr, self.worst_patch)
         }
@@ -86,7 +82,7 @@ class Fidelity:
 
     @property
     def floors(self) -> tuple[float, ...]:
-        """What a floor must not be above: the PSNR of the image, in what is shown of it, and of the worst patch."""
+        """The PSNR values that a floor bounds: of the image, in what is shown of it, and of the worst patch."""
         return tuple(one for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr) if one is not None)
 
     def reaches(self, floor: float) -> bool:
@@ -107,7 +103,7 @@ class Signature:
     def __post_init__(self) -> None:
         if self.algorithm != ALGORITHM:
             raise DataError(f"expected a signature of the algorithm {ALGORITHM}, got {self.algorithm!r}")
-        if not HASH.fullmatch(self.public_key) or not re.fullmatch("[0-9a-f]{128}", self.value):
+        if not SHA256.fullmatch(self.public_key) or not re.fullmatch("[0-9a-f]{128}", self.value):
             raise DataError("expected a public key of 64 hexadecimal digits and a signature of 128")
 
 
@@ -131,13 +127,13 @@ class ImageCertificate:
     signature: Signature | None = None
 
     def __post_init__(self) -> None:
-        if not HASH.fullmatch(self.original_sha256) or not HASH.fullmatch(self.result_sha256):
+        if not SHA256.fullmatch(self.original_sha256) or not SHA256.fullmatch(self.result_sha256):
             raise DataError("expected a SHA-256 of 64 hexadecimal digits for the original and the result")
         if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
             raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
         if not 0 <= self.bit_errors <= self.bits:
             raise DataError(f"expected 0 to {self.bits} bit errors, got {self.bit_errors}")
-        if self.protected is not None and not (PLACE.fullmatch(self.protected) or HASH.fullmatch(self.protected)):
+        if self.protected is not None and not (PLACE.fullmatch(self.protected) or SHA256.fullmatch(self.protected)):
             raise DataError(f"expected x,y,w,h or a SHA-256 as the protected region, got {self.protected!r}")
 
     @property

@@ -1,6 +1,7 @@
-"""What binds a message to its image: a code of how pairs of points compare, which usual treatments leave as it is."""
+"""The content code, which binds a message to its image: of pairs of points, which is the brighter one.
 
-from __future__ import annotations
+Usual processing leaves it as it is.
+"""
 
 import math
 from typing import Any
@@ -24,7 +25,7 @@ OWN_SCORE, OTHER_SCORE, OTHER_REGISTERED_SCORE = 3.0, 2.6, 1.0
 third if it was registered, as less of the right image may be left than of a wrong one."""
 MIN_COVERED = 0.7  # part of the square that a registered image must cover to be another's
 MIN_REACHABLE = 3.6
-"""Score that the pairs of the right image reach if all agree; where less of it is left, nothing is said."""
+"""Score that pairs which all agree must reach; where too little of an image is left for that, nothing is said."""
 FAINT_LEVELS = 1.0  # grey levels: a difference that is nothing
 CLEAR_RELIEF = 0.11
 """Root mean square by which the points of pairs differ in :func:`_relief`, from which on an image may be another's.
@@ -32,7 +33,7 @@ X-rays have 0.12 and more; of a mark at 40 dB where nothing else is, 0.1."""
 
 
 class ContentBinding:
-    """The pairs of a key, and what they say of an image."""
+    """The pairs of points that a key draws, and the content code that they give an image."""
 
     def __init__(self, key: Key | None) -> None:
         draws = np.frombuffer(derived(key, "content", 8 * PAIRS), "<u2").reshape(PAIRS, 4)
@@ -42,15 +43,15 @@ class ContentBinding:
         """Rows and columns, ``(2, 40, 2)``."""
 
     def code(self, grey: Picture) -> tuple[int, ...]:
-        """The content code, which is embedded with a message, of what the network is given of an image."""
+        """The content code of an image, from what the network is given of it; it is embedded with the message."""
         values = self._values(_relief(grey), np.ones(grey.shape, np.bool_), np.zeros(2, np.int64))
         return tuple((values > 0).astype(int).tolist())
 
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
         """Whether a message with this content code was written into an image; None if that cannot be said.
 
-        If the image was registered, whole tiles may be missing before the first or have been added: all such shifts are
-        tried, and the best must stand out more for it.
+        In a registered image whole tiles may be missing at the top and left, or have been added: all such shifts are
+        tried, and the best must score higher the more there are.
         """
         signs, relief = 2.0 * np.array(code) - 1.0, _relief(given.grey)
         score, trials, clear = 0.0, 0, False
@@ -90,7 +91,7 @@ class ContentBinding:
 
 
 def _median(values: NDArray[np.floating[Any]]) -> float:
-    """That of NumPy imports masked arrays, which takes longer than all else here."""
+    """The median; NumPy's own imports masked arrays, which takes longer than all else here."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
 

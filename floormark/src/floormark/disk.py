@@ -13,16 +13,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from floormark.errors import ConfigurationError, DataError, FloormarkError, OutputError
+from floormark.errors import ConfigurationError, DataError, OutputError
 
 PARTIAL = ".partial-"  # how the names of what is not yet whole begin
-KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-HANDED_OVER = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what a shell opened for us, such as <(pass show key)
-UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
-ADVICE = {
+FILE_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+SHELL_PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what a shell opened for us, such as <(pass show key)
+DECODE_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    csv.Error,
+)
+WRITE_ADVICE = {
     errno.ENOSPC: "the disk is full. Free some space and resume",
     errno.EDQUOT: "the quota is used up. Free some space and resume",
-    errno.ENOENT: "its folder is gone. Was it moved or removed?",
+    errno.ENOENT: "its folder is gone, or takes no files. Was it moved or removed?",
     errno.ELOOP: "it is a link, which may lead anywhere. Remove it",
     errno.ENOTDIR: "a part of its path is a file. Choose another folder",
 }
@@ -30,7 +39,7 @@ ADVICE = {
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """The error for what the system did not let us write, with what to do about it."""
-    advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
+    advice = WRITE_ADVICE.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
     return OutputError(f"cannot write {path}: {advice}")
 
 
@@ -38,7 +47,7 @@ def check_regular(path: Path | str) -> None:
     """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
-        kind = KINDS.get(stat.S_IFMT(mode), "a device")
+        kind = FILE_KINDS.get(stat.S_IFMT(mode), "a device")
         raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
 
 
@@ -49,8 +58,19 @@ def open_regular(path: Path | str) -> io.BufferedReader:
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
 
 
+def read_bytes(path: Path, *, largest: int) -> bytes:
+    """The content of a regular file; a ``ValueError`` if it has more than ``largest`` bytes."""
+    with open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > largest:
+            raise ValueError(f"expected at most {largest:,} bytes, got {size:,}")
+        return file.read(size)
+
+
 def read_secret(what: str, file: Path | str | None = None, *, variable: str | None = None, most: int) -> bytes:
-    """Up to ``most`` bytes from a file, from a pipe that the shell opened, or from an environment variable."""
+    """Up to ``most`` bytes from a file, from a pipe that the shell opened, or from an environment variable.
+
+    Line ends behind them are no part of the secret.
+    """
     if (file is None) == (variable is None):
         raise ConfigurationError(f"expected the {what} in a file or in an environment variable: give one of the two")
     if variable is not None:
@@ -60,13 +80,13 @@ def read_secret(what: str, file: Path | str | None = None, *, variable: str | No
     else:
         assert file is not None
         try:
-            with Path(file).open("rb") if str(file).startswith(HANDED_OVER) else open_regular(file) as opened:
+            with Path(file).open("rb") if str(file).startswith(SHELL_PIPES) else open_regular(file) as opened:
                 content = opened.read(most + 1)
         except OSError as error:
             raise ConfigurationError(f"{file}: the {what} cannot be read: {error.strerror or error}") from error
     if len(content) > most:
         raise ConfigurationError(f"{file or variable}: expected a {what}, got more than {most} bytes")
-    return content
+    return content.rstrip(b"\r\n")
 
 
 @contextlib.contextmanager
@@ -108,7 +128,7 @@ def clear_partial(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keep a second process out of ``folder``, made if need be, until the block or this process ends."""
     make_folder(folder)
     path = folder / ".lock"
@@ -117,26 +137,17 @@ def alone(folder: Path) -> Iterator[None]:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
         raise cannot_write(path, error) from error
-    try:
-        _flock(handle, f"{folder}: another process is working on this folder; wait for it or end it")
+    with os.fdopen(handle):  # closing it unlocks it: processes that are started do not inherit it
         try:
-            yield
-        finally:
-            _flock(handle)  # not by closing it alone: a worker that has not ended yet may hold it open too
-    finally:
-        os.close(handle)
+            import fcntl
 
-
-def _flock(handle: int, busy: str = "") -> None:
-    """Lock an open file, or raise an error of the text ``busy``; unlock it without a text."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB if busy else fcntl.LOCK_UN)
-    except OSError:
-        raise ConfigurationError(busy) from None
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass  # Windows has no such lock
+        except OSError:
+            told = f"{folder}: another process is working on this folder; wait for it or end it"
+            raise ConfigurationError(told) from None
+        yield
 
 
 def make_folder(folder: Path) -> None:
@@ -144,8 +155,6 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno == errno.ENOENT:  # although those above it are made too: such as in /proc
-            raise OutputError(f"cannot make {folder}: nothing can be written there. Choose another folder") from error
         raise cannot_write(folder, error) from error
 
 
@@ -163,9 +172,9 @@ def decoding(path: Path, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except FloormarkError:
+    except DataError:
         raise
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         if isinstance(error, AttributeError | LookupError | TypeError):  # whose words alone say little
             why = f"{type(error).__name__}: {error}"
@@ -186,11 +195,7 @@ def read_json(path: Path, what: str, *, largest: int) -> dict[str, Any]:
         return found
 
     with decoding(path, what):
-        with open_regular(path) as file:
-            content = file.read(largest + 1)
-        if len(content) > largest:
-            raise ValueError(f"expected at most {largest:,} bytes")
-        value = json.loads(content, parse_constant=refuse, object_pairs_hook=once)
+        value = json.loads(read_bytes(path, largest=largest), parse_constant=refuse, object_pairs_hook=once)
         if not isinstance(value, dict):
             raise ValueError(f"expected an object, got {type(value).__name__}")
     return value

@@ -1,4 +1,4 @@
-"""What is shown of a stored image, and what its patches allow and have become."""
+"""The range of values that is shown of a stored image, and the floors and squared differences of its patches."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH_SIDE, above_image, calmness
 
 TAIL_PERCENT = 0.5
-"""Of the values at either end that the range in use leaves out: marking moves the extremes, hardly these."""
+"""Percentile at either end at which the range in use is cut: marking moves the extremes, hardly these."""
 MIN_SPAN = 32
-"""Levels of the narrowest range. Below, rounding to whole levels would be most of what the network is given."""
+"""Levels of the narrowest range: in a narrower one, the network would be given mostly rounding."""
 
 
 def used_range(image: StoredImage) -> tuple[float, float]:

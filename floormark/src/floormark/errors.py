@@ -3,7 +3,9 @@
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -29,6 +31,15 @@ class OutputError(FloormarkError, OSError):
 
 class ProcessLostError(FloormarkError, ChildProcessError):
     """A process that worked for this one was ended from outside."""
+
+
+@contextmanager
+def prefix_path(path: Path | str) -> Iterator[None]:
+    """Put the name of the file that an error is about before its message."""
+    try:
+        yield
+    except (RefusedError, DataError, ConfigurationError) as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""How much marking changed an image: measured on the stored integers, in all it may hold and in what is shown of it."""
+"""How much marking changed an image: on the stored integers, against their whole range and against what is shown."""
 
 import math
 from typing import Any
@@ -77,8 +77,8 @@ def _worst_patch(original: PreparedImage, squares: NDArray[np.int64]) -> tuple[f
 def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     """The structural similarity (Wang et al., 2004): filtered along rows, then columns, a band of rows at a time.
 
-    In float64, since the variance of what is bright and flat is a difference of two numbers that are nearly equal; of
-    the images' sum and difference, which have four moments where the images themselves have five.
+    In float64, since the variance of a bright, flat area is a difference of two nearly equal numbers. Computed from the
+    images' sum and difference, which takes four moments where the images themselves take five.
     """
     size, peak = SSIM_WINDOW, original.peak
     if min(marked.shape[:2]) < size:

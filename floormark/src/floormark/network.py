@@ -1,7 +1,5 @@
 """Networks that hide a message in an image and read it back: the base class, the shipped kind, the file of weights."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -18,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.disk import atomic, cannot_write, check_regular
-from floormark.errors import ConfigurationError, DataError
+from floormark.disk import atomic, cannot_write, check_regular, decoding
+from floormark.errors import ConfigurationError
 from floormark.patches import above_image, calmness
 
 NETWORK_FORMAT = "floormark-network-1"
@@ -38,18 +36,14 @@ UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
 
 
 Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From what the encoder gave, and the covers, to the images that ship and those that arrive."""
+"""From the encoder's output and the covers to the images as they are written and as they are received."""
 Kind = TypeVar("Kind", bound="Network")
 
 
 class Network(nn.Module, ABC):
-    """An encoder and a decoder trained together. Files know a subclass by its name in small letters.
+    """An encoder and a decoder trained together, for messages of ``bits`` bits in images ``(channels, size, size)``.
 
-    Args:
-        bits: length of a message.
-        size: height and width of the images it is made for.
-        channels: of an image.
-        width: channels of the layers.
+    ``width`` is the number of channels of its layers. Files know a subclass by its name in small letters.
     """
 
     cell: ClassVar[int] = 1
@@ -61,7 +55,7 @@ class Network(nn.Module, ABC):
 
     @property
     def arguments(self) -> dict[str, int]:
-        """What to build the same network from."""
+        """The arguments of the constructor that build the same network."""
         return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
 
     def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
@@ -82,7 +76,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        """How far what was read is from the message, ``(B, L)`` twice to ``(B,)``."""
+        """The loss of what was read against the message, ``(B, L)`` twice to ``(B,)``."""
 
 
 def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
@@ -188,7 +182,7 @@ class Lattice(Network):
         return functional.conv_transpose2d(amounts, basis, stride=CELL, padding=(BASIS_SIDE - CELL) // 2)
 
     def basis_tiles(self) -> Tensor:
-        """What each slot of the first cell adds to a tile among others, ``(4, 64, 64)``; other cells do so further."""
+        """What each slot of the first cell adds to a tile, ``(4, 64, 64)``; for other cells it is shifted."""
         slots = torch.zeros(SLOTS, SLOTS, CELLS_ACROSS, CELLS_ACROSS).to(self.strokes)
         slots[range(SLOTS), range(SLOTS), 0, 0] = 1.0
         with torch.no_grad():  # a basis pattern reaches into the next cell, and no further
@@ -251,7 +245,7 @@ def pilot_tiles(seeds: Sequence[bytes]) -> Tensor:
 
 
 def network_name(network: Network) -> str:
-    """What tells a network from others in certificates: its kind, and a part of the hash of all its weights."""
+    """The name of a network in certificates: its kind, and a part of the hash of all its weights."""
     digest = hashlib.sha256(json.dumps(network.arguments, sort_keys=True).encode())
     return f"{_kind(network)}-{_hashed(digest, network.state_dict())[:12]}"
 
@@ -261,7 +255,7 @@ def _kind(network: Network) -> str:
 
 
 def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
-    """A digest that goes on with the names, types, shapes and values of weights."""
+    """The hexadecimal digest of what ``digest`` has taken in and of the names, types, shapes and values of weights."""
     for key, value in sorted(weights.items()):
         digest.update(f"{key}:{value.dtype}:{tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -294,31 +288,26 @@ def load_network(path: Path, kinds: Mapping[str, type[Kind]]) -> Kind:
     Raises:
         DataError: the file is torn, foreign or damaged, or of a kind that is not among ``kinds``, classes by name.
     """
-    try:
+    with decoding(path, "a network"):
         check_regular(path)
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            if header.get("format") != NETWORK_FORMAT:
-                raise DataError(
-                    f"{path}: expected a network of the format {NETWORK_FORMAT}, got {header.get('format')!r}"
-                )
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        if (written := header.get("format")) != NETWORK_FORMAT:
+            raise ValueError(f"expected the format {NETWORK_FORMAT}, got {written!r}")
         if header.pop("digest", None) != _digest(header, weights):
-            raise DataError(f"{path}: is damaged, as its contents do not match its checksum")
+            raise ValueError("it is damaged, as its contents do not match its checksum")
         if (kind := header["kind"]) not in kinds:
-            raise DataError(f"{path}: expected a network of the kind {' or '.join(kinds)}, got {kind!r}")
+            raise ValueError(f"expected the kind {' or '.join(kinds)}, got {kind!r}")
         with torch.device("meta"):  # the weights of the file are all that takes memory, whatever it asks for
             network = kinds[kind](**json.loads(header["arguments"]))
         if network.channels not in (1, 3):
             raise ValueError(f"expected images of 1 or 3 channels, got {network.channels}")
         for key, value in network.state_dict().items():
             if weights[key].dtype != value.dtype:
-                raise TypeError(f"expected {key} of type {value.dtype}, got {weights[key].dtype}")
+                raise ValueError(f"expected {key} of type {value.dtype}, got {weights[key].dtype}")
         network.load_state_dict(weights, assign=True)
-    except DataError:
-        raise
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path}: cannot be read, it is torn or not a network: {error}") from error
-    except (KeyError, TypeError, RuntimeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path}: does not fit the network that it names: {' '.join(str(error).split())}") from error
     return network.eval()

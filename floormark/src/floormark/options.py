@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
-"""dB; a file below is no longer the same picture to anybody, and above not a pixel of it may change."""
-GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask that is not zero where to protect"
+"""dB: below, a file is visibly another picture; above, not a pixel of it may change."""
+REGION_GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask, not zero where to protect"
 RECTANGLE = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 
 
@@ -38,14 +38,14 @@ class Region:
         """Read ``x,y,w,h``, or the mask in the file of that name."""
         if found := RECTANGLE.fullmatch(text):
             if not int(found[3]) or not int(found[4]):
-                raise ConfigurationError(f"expected a region of at least one pixel, got {text!r}: {GRAMMAR}")
+                raise ConfigurationError(f"expected a region of at least one pixel, got {text!r}: {REGION_GRAMMAR}")
             return cls(text)
         try:
             there = Path(text).exists()
         except OSError:  # such as a name that is too long
             there = False
         if not there:
-            raise ConfigurationError(f"expected a region as {GRAMMAR}; got {text!r}")
+            raise ConfigurationError(f"expected a region as {REGION_GRAMMAR}; got {text!r}")
         from floormark.imageio import read
 
         pixels = read(text).pixels
@@ -101,7 +101,7 @@ def _number(text: str) -> float:
 
 
 def _command(help: str, parse: Callable[[str], Any] | None = None) -> dict[str, Any]:
-    """What makes a field an option of the command too: ``parse`` reads its text, and one without it is a flag."""
+    """Metadata that make a field an option of the command: ``parse`` reads its text; without it, it is a flag."""
     return {"help": help, "parse": parse}
 
 
@@ -148,7 +148,7 @@ class EmbedOptions:
 
     @classmethod
     def parsed(cls, texts: dict[str, Any]) -> Self:
-        """From the options of a command, by name: texts, flags, or None for those that were not given."""
+        """The options from a command's arguments by name: texts, flags, or None where not given."""
         given: dict[str, Any] = {}
         for option in fields(cls):
             value, parse = texts.get(option.name), option.metadata["parse"]
@@ -169,6 +169,6 @@ class EmbedOptions:
         return None if self.region is None else self.region.mask(shape)
 
     def settings(self) -> dict[str, Any]:
-        """What tells these options from others, as JSON has it."""
+        """The options by name, as JSON values, to compare with those of another run."""
         found = {option.name: getattr(self, option.name) for option in fields(self)}
         return found | {"protect": None if self.region is None else self.region.place}

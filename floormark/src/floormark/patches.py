@@ -28,8 +28,8 @@ def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
     """How calm each patch is, in dB, ``(B, 1, H, W)`` to ``(B, 1, rows, columns)``; ``span`` is the range of values.
 
     It is the geometric mean of the standard deviations of the squares of 8 x 8 pixels in a patch, so that one edge does
-    not make a calm patch a lively one. Measure floors in float64: the variance of what is bright and calm is a
-    difference of two numbers that are nearly equal, and exact for whole numbers.
+    not make a calm patch a lively one. Measure floors in float64: the variance of a bright, calm area is the difference
+    of two nearly equal numbers, and exact for whole ones.
     """
     mean = functional.avg_pool2d(covers, SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
     square = functional.avg_pool2d(covers.square(), SQUARE_SIDE, ceil_mode=True, count_include_pad=False)

@@ -1,7 +1,5 @@
 """One image prepared for marking and reading: what is measured of it is measured once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -51,8 +49,8 @@ class NetworkInput:
 class PreparedImage:
     """A stored image and what marking, reading and certifying need to know of it, each computed when first needed.
 
-    It is made anew of a marked image when that is read, so what reading uses depends on nothing that marking changes:
-    on the size, on the display window and, with more than 8 bits and no window, on percentiles.
+    Reading starts from the marked image alone, so it uses only what marking hardly changes: the size, the display
+    window and, with more than 8 bits and no window, percentiles.
     """
 
     image: StoredImage

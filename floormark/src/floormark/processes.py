@@ -1,6 +1,4 @@
-"""Work side by side, in processes of its own that end with the one that started them."""
-
-from __future__ import annotations
+"""Work in parallel, in processes that end with the one that started them."""
 
 import multiprocessing
 import os
@@ -11,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from copy import copy
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -25,12 +25,12 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers(Generic[Kept]):
-    """Processes at work, each of which keeps something that all its work needs."""
+    """A pool of processes, each of which keeps something that all its work needs, such as a network."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
         self.pool, self.count = pool, count
@@ -90,6 +90,18 @@ def side_by_side(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def each_of(
+    items: Sequence[Item], function: Callable[[Kept, Item], Result], kept: Kept, *, workers: int
+) -> Iterator[Result]:
+    """``function(kept, item)`` of each item, in order; with one worker in this process."""
+    if workers == 1:
+        yield from (function(kept, item) for item in items)
+        return
+    # One thread each: the processes share the cores between them.
+    with side_by_side(workers, partial(copy, kept), threads=1) as pool:
+        yield from pool.map(function, items)
 
 
 @contextmanager

@@ -6,8 +6,6 @@ pixel's centre lies half a pixel inside of it. SciPy is imported where it is nee
 does without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +24,7 @@ Matrix = NDArray[np.float64]
 WHITENED_RANGE = 2.5  # standard deviations beyond which whitened values are clipped: they are edges of the picture
 FLAT_VARIANCE = 0.1  # variance, in grey levels, below which whitening amplifies nothing
 SHARP_SCALE = 1.15
-"""Pixels of the image for one of the network's, up to which nothing needs to be smoothed away before resampling."""
+"""Pixels of the image for one of the network's, up to which no smoothing is needed before resampling."""
 SEARCHED_SIDE = 384  # pixels of the shorter side at which periods are searched for; larger images are reduced first
 PERIOD_SIGMA = 1.5  # pixels: what is smoother than that belongs to the picture and not to the mark
 PERIOD_RANGE = 0.1, 0.62  # shortest and longest period, relative to the shorter side
@@ -100,7 +98,7 @@ def resample(
 
 
 def whitened(picture: Picture, sigma: float) -> Picture:
-    """A picture of grey levels without what is smooth in it, of variance 1 everywhere: there a mark stands out most."""
+    """A picture of grey levels, high-pass filtered and scaled to local variance 1: there a mark stands out most."""
     rough = picture - gaussian(picture, sigma, truncate=3.0)
     variance = uniform(rough * rough, int(8 * sigma))
     white: Picture = np.clip(rough / np.sqrt(variance + FLAT_VARIANCE), -WHITENED_RANGE, WHITENED_RANGE)
@@ -108,7 +106,7 @@ def whitened(picture: Picture, sigma: float) -> Picture:
 
 
 def periods(picture: Picture) -> list[tuple[float, Matrix]]:
-    """How much a picture repeats, in standard deviations, and with which two periods: columns, likeliest first."""
+    """Pairs of periods, as columns, with which a picture may repeat, and their scores; the likeliest first."""
     from scipy import ndimage
 
     factor = max(1.0, min(picture.shape) / SEARCHED_SIDE)
@@ -184,7 +182,7 @@ def _refined_periods(likeness: Picture, matrix: Matrix) -> Matrix:
 def _climbed(
     height: Callable[[Matrix], Matrix], found: Matrix, directions: Matrix, *, step: float, least: float
 ) -> Matrix:
-    """A matrix of greater height near ``found``: by steps along directions and back, halved down to ``least``."""
+    """The matrix of greatest height near ``found``, by a pattern search: steps are halved down to ``least``."""
     while step > least:
         trials = np.concatenate([found[None], found + step * directions, found - step * directions])
         best = int(height(trials).argmax())
@@ -215,7 +213,7 @@ class Pilots:
 
     @cached_property
     def _pilots(self) -> Tiles:
-        """The part of the pilots that no message can be, ``(pilots, 4096)``."""
+        """The component of the pilots that is orthogonal to all messages, ``(pilots, 4096)``."""
         return self._orthogonal(_whitened_tiles(pilot_tiles(self.seeds).numpy()))
 
     @cached_property
@@ -232,7 +230,7 @@ class Pilots:
         return _product(_product(tiles, self._basis.T), self._basis)
 
     def _orthogonal(self, tiles: Tiles) -> Tiles:
-        """What is left of tiles beside all messages, of length 1 each."""
+        """The component of tiles that is orthogonal to all messages, scaled to length 1."""
         rest = tiles - self._projected(tiles)
         found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
         return found
@@ -251,9 +249,7 @@ class Pilots:
         """The best orientation, beginning and pilot for tiles whose size and angle an alignment gives."""
         from scipy import fft
 
-        origin, shape = _middle(*alignment.covering(picture.shape, TILE))
-        resampled, inside = resample(picture, alignment, origin, shape)
-        folded = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0)).sum(0).reshape(TILE, TILE)
+        folded = _tiles_at(picture, alignment)[0].sum(0).reshape(TILE, TILE)
         oriented = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in ORIENTATIONS])
         energy = np.square(fft.irfft2(fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
         explained = energy.reshape(len(ORIENTATIONS), CELLS_ACROSS, CELL, CELLS_ACROSS, CELL).sum((1, 3)).ravel()
@@ -291,21 +287,25 @@ class Pilots:
         from scipy import fft
 
         for _ in range(REFINEMENTS):
-            origin, shape = _middle(*alignment.covering(picture.shape, TILE))
-            resampled, inside = resample(picture, alignment, origin, shape)
-            tiles = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0))
+            tiles, middles = _tiles_at(picture, alignment)
             others = tiles.sum(0) - tiles  # so that no tile is compared with itself
             pilot = self._pilots[alignment.pilot]
             expected = self._projected(others) + np.outer(others @ pilot, pilot)
-            spectra = fft.rfft2(tiles.reshape(-1, TILE, TILE)) * fft.rfft2(expected.reshape(-1, TILE, TILE)).conj()
-            surfaces = np.roll(fft.irfft2(spectra, (TILE, TILE)), (MAX_SHIFT, MAX_SHIFT), (1, 2))
-            down, across = shape[0] // TILE, shape[1] // TILE
-            rows, columns = np.divmod(np.arange(down * across), across)
-            middles = TILE * np.stack([rows + 0.5, columns + 0.5], 1) + origin
+            found, wanted = (fft.rfft2(each.reshape(-1, TILE, TILE)) for each in (tiles, expected))
+            surfaces = np.roll(fft.irfft2(found * wanted.conj(), (TILE, TILE)), (MAX_SHIFT, MAX_SHIFT), (1, 2))
             matrix, start = _fit(surfaces[:, : 2 * MAX_SHIFT + 1, : 2 * MAX_SHIFT + 1], middles)
             moved = alignment.matrix @ start + alignment.start
             alignment = replace(alignment, matrix=alignment.matrix @ matrix, start=moved)
         return alignment
+
+
+def _tiles_at(picture: Picture, alignment: Alignment) -> tuple[Tiles, Matrix]:
+    """The tiles in the middle of a picture, whitened, ``(n, 4096)``, and their middles in the network's pixels."""
+    origin, shape = _middle(*alignment.covering(picture.shape, TILE))
+    resampled, inside = resample(picture, alignment, origin, shape)
+    tiles = _tiles(np.where(inside, whitened(resampled, TILE_SIGMA), 0.0))
+    rows, columns = np.divmod(np.arange(len(tiles)), shape[1] // TILE)
+    return tiles, TILE * np.stack([rows + 0.5, columns + 0.5], 1) + origin
 
 
 def _middle(origin: NDArray[np.int64], shape: tuple[int, int]) -> tuple[NDArray[np.int64], tuple[int, int]]:
@@ -363,7 +363,7 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
     tile = np.arange(len(fine))[:, None]
 
     def height(candidates: Matrix) -> Matrix:
-        """How well tiles fit by maps ``(n, 2, 3)``: the change of the shift from tile to tile, and the middle one."""
+        """How well tiles fit by maps ``(n, 2, 3)``: the change of the shift per tile, and the middle shift."""
         shifts = candidates[:, :, 2] + np.einsum("nij,tj->tni", candidates[:, :, :2], offsets)
         at = STEPS_PER_PIXEL * np.clip(shifts + MAX_SHIFT, 0.0, 2.0 * MAX_SHIFT)
         which = np.broadcast_to(tile, at.shape[:2])

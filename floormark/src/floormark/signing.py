@@ -1,7 +1,5 @@
 """Certificates signed with Ed25519: who holds the private key made them, and nobody changed them since."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -9,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -19,26 +17,26 @@ from floormark.certificate import ALGORITHM, ImageCertificate, Signature
 from floormark.disk import cannot_write, read_secret
 from floormark.errors import ConfigurationError
 
-MAX_KEY = 1 << 14  # bytes; a key in PEM has some hundred
+MAX_PEM_BYTES = 1 << 14  # bytes; a key in PEM has some hundred
 MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes
 KEYGEN_ADVICE = "make one with: floormark keygen NAME"
-FINGERPRINT = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
+FINGERPRINT_DIGITS = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """What tells whether a signature is by the private key that belongs to it."""
+    """The key that verifies signatures of its private key."""
 
     raw: bytes
 
     @property
     def fingerprint(self) -> str:
         """The beginning of the key's SHA-256, for people to compare."""
-        return hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT]
+        return hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property
     def pem(self) -> bytes:
-        """As OpenSSL reads it."""
+        """The key in PEM, as OpenSSL reads it."""
         key = Ed25519PublicKey.from_public_bytes(self.raw)
         return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
@@ -50,7 +48,7 @@ class Signer:
     secret: bytes = field(repr=False)
 
     @classmethod
-    def generate(cls) -> Signer:
+    def generate(cls) -> Self:
         """A new key, from the system's source of randomness."""
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
@@ -85,7 +83,7 @@ def canonical(entries: Mapping[str, Any]) -> bytes:
 
 
 def signed_by(entries: Mapping[str, Any], signature: Signature | None) -> PublicKey | None:
-    """The key that signed the entries of a file; None if the signature is not one of them by the key that it names."""
+    """The key that signed the entries of a file; None if the signature does not verify with the key that it names."""
     if signature is None:
         return None
     key = PublicKey(bytes.fromhex(signature.public_key))
@@ -130,7 +128,7 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
 
 def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
     """The private key in a PEM file, which nobody but its owner and group may read."""
-    content = read_secret("private key", path, most=MAX_KEY)
+    content = read_secret("private key", path, most=MAX_PEM_BYTES)
     if b"PUBLIC KEY" in content:
         raise ConfigurationError(f"{path}: holds a public key: to sign, give the private one, without .pub")
     try:
@@ -153,7 +151,7 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
 
 def read_public_key(path: Path | str) -> PublicKey:
     """The public key in a PEM file."""
-    content = read_secret("public key", path, most=MAX_KEY)
+    content = read_secret("public key", path, most=MAX_PEM_BYTES)
     if b"PRIVATE KEY" in content:
         raise ConfigurationError(f"{path}: holds a private key, which is for signing: to verify, give its .pub")
     try:
@@ -168,13 +166,13 @@ def read_public_key(path: Path | str) -> PublicKey:
 
 
 def read_passphrase(file: Path | str | None = None, *, variable: str | None = None) -> bytes:
-    """The passphrase of a private key from a file or an environment variable; line ends behind it are no part of it."""
-    found = read_secret("passphrase", file, variable=variable, most=MAX_PASSPHRASE).rstrip(b"\r\n")
+    """The passphrase of a private key from a file or an environment variable."""
+    found = read_secret("passphrase", file, variable=variable, most=MAX_PASSPHRASE)
     if not found:
         raise ConfigurationError(f"{file or variable}: expected a passphrase of 1 to {MAX_PASSPHRASE} bytes, got none")
     return found
 
 
 def _kind(key: object) -> str:
-    """Such as RSA, from the name of its class."""
+    """The kind of a key, such as RSA, from the name of its class."""
     return type(key).__name__.removesuffix("PrivateKey").removesuffix("PublicKey").lstrip("_")

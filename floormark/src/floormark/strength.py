@@ -1,7 +1,5 @@
 """How strong a residual may be so that the stored integers keep a floor in the image and in every patch of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from floormark.display_range import patch_sizes, patch_squares
 from floormark.filters import minimum_3x3
@@ -21,11 +20,11 @@ from floormark.prepared import PreparedImage
 FLOOR_STEP = 0.5  # dB between the floors that are tried where one is too high
 FLOOR_STRIDE = 4  # steps that are taken at once where none works yet
 MAX_STRENGTH = 24.0  # how many times its residual a network is given where the floor leaves room
-CLOSE = 0.995  # part of the squared error that a floor allows; more is not worth another trial
-TRIALS = 8  # of different strengths, or twice as many if none has kept all floors until then
+CLOSE_ENOUGH = 0.995  # part of the squared error that a floor allows; more is not worth another trial
+STRENGTH_TRIALS = 8  # of different strengths, or twice as many if none has kept all floors until then
 STEP_BACK, FAR_STEP_BACK = 0.97, 0.6
-"""What is left of the strength of a patch that rounding took below its floor, beside what its excess says; the second
-where that was not enough: in a patch of one value, all pixels round to the next value at once."""
+"""Factors, beside the one that its excess gives, on the strength of a patch that rounding took below its floor; the
+second where the first was not enough: in a patch of one value, all pixels round to the next value at once."""
 TRIAL_BAND_VALUES = 1 << 18  # values that are worked on at once: few, so that they stay in the processor's cache
 KEPT_VALUES = 1 << 22
 """Values of an image whose residual is kept at full size; that of a larger one is computed anew for each trial."""
@@ -60,8 +59,6 @@ def enlarged(
     values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True
 ) -> NDArray[Any]:
     """Rows of ``values`` at ``scale`` times its size, by cubic interpolation, or by linear if not ``smooth``."""
-    from PIL import Image
-
     box = (0.0, rows.start / scale, width / scale, rows.stop / scale)
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.BILINEAR
     return np.asarray(Image.fromarray(values).resize((width, rows.stop - rows.start), how, box=box))
@@ -93,8 +90,8 @@ def fit_to_floor(
     strength = min(span * 10.0 ** (-floor / 20.0) / rms, limit)
     caps = np.full(sizes.shape, limit)
     best, reached, unit = None, 0.0, np.zeros(sizes.shape)
-    for trial in range(2 * TRIALS):
-        if trial >= TRIALS and best is not None:
+    for trial in range(2 * STRENGTH_TRIALS):
+        if trial >= STRENGTH_TRIALS and best is not None:
             break
         strengths = _patch_strengths(caps, strength)
         if best is not None and np.allclose(strengths, best, rtol=1e-4):
@@ -105,12 +102,12 @@ def fit_to_floor(
             unit = squares / strength**2
         if (excess <= 1.0).all() and total <= 1.0 and total >= reached:
             best, reached = strengths, total
-            if total > CLOSE or strength >= limit:
+            if total > CLOSE_ENOUGH or strength >= limit:
                 break
         with np.errstate(divide="ignore"):
             room = strengths / np.sqrt(np.maximum(excess, 1e-12))
         # The first trial tells what each patch can take; afterwards only those below their floor are corrected.
-        back = STEP_BACK if trial < TRIALS else FAR_STEP_BACK
+        back = STEP_BACK if trial < STRENGTH_TRIALS else FAR_STEP_BACK
         caps = np.minimum(np.maximum(room, 1e-3), limit) if trial == 0 else np.where(excess > 1, back * room, caps)
         strength = _next_strength(unit, caps, limit, total_allowed, last=(strengths, squares))
     found = np.empty_like(image.pixels)
@@ -129,9 +126,7 @@ class _Addition:
 
     @cached_property
     def _bands(self) -> list[slice]:
-        pixels = self.image.pixels
-        rows = bands(pixels, TRIAL_BAND_VALUES, unit=PATCH_SIDE)
-        return [slice(band.start, min(band.stop, len(pixels))) for band in rows]
+        return bands(self.image.pixels, TRIAL_BAND_VALUES, unit=PATCH_SIDE)
 
     @cached_property
     def _kept(self) -> list[NDArray[np.float32]] | None:

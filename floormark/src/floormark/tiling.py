@@ -1,7 +1,5 @@
 """The scheme by which a message lies in an image: tiles all over it, each with the whole message and a pilot."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator
@@ -51,7 +49,7 @@ class EncodedMessage:
 
 
 class TiledScheme:
-    """Tiles that are found wherever an image went, bound to what is in the image."""
+    """Tiles that registration finds again, with a message that is bound to the content of the image."""
 
     trials = ALIGNED_PILOTS + 1 + CANDIDATES
     """How often reading one image tries to decode bits, at most: by each likely pilot where nobody moved the image,
@@ -75,7 +73,7 @@ class TiledScheme:
             raise DataError(f"expected an image of at least {TILE} x {TILE} pixels, got {width} x {height}")
 
     def encode(self, image: PreparedImage, payload: Payload, *, replaced: Decoded | None = None) -> EncodedMessage:
-        """A payload for an image, in the place of the one that was read of it, if that is given."""
+        """Encode a payload for an image; ``replaced`` is what was read of it, if the payload is to replace that."""
         grey = image.network_input.grey
         content_code = self.content.code(grey)
         # Which pilot an image has is a matter of its content and the key; a message that replaces another keeps its.
@@ -117,16 +115,12 @@ class TiledScheme:
         return self.network.draw(message.encoding, emphasis)
 
     def decode_aligned(self, image: PreparedImage) -> Decoded:
-        """Read an image that nobody moved."""
-        if self.tiles(image) < 1:
-            return Decoded()
+        """Decode an image as it lies, not moved since it was marked."""
         pilots = self.pilots.likely(image.network_input.grey, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
         return self._decode(image.network_input, pilots, registered=False) if pilots else Decoded()
 
     def decode_registered(self, image: PreparedImage) -> Extracted | None:
-        """Read an image that was moved."""
-        if self.tiles(image) < 1:
-            return None
+        """Decode an image that was moved, at each alignment that registration finds."""
         for alignment in self._alignments(image):
             decoded = self._decode(image.resample(alignment, TILE), [alignment.pilot], registered=True)
             if decoded.found is not None:
@@ -149,7 +143,7 @@ class TiledScheme:
                 yield self.pilots.refined(image.picture, alignment)
 
     def _decode(self, given: NetworkInput, pilots: list[int], *, registered: bool) -> Decoded:
-        """Read what the network is given, by the first pilot that fits."""
+        """Decode what the network is given, by the first pilot that fits."""
         with torch.inference_mode():
             logits = self.network.extract(given.tensor(), given.weights())[0].numpy()
         for pilot in pilots:

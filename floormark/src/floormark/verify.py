@@ -1,7 +1,5 @@
 """A marked file measured against its original, and compared with the certificate beside it."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import asdict, dataclass, replace
@@ -10,23 +8,23 @@ from typing import Any
 
 from floormark.api import Watermarker
 from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
-from floormark.errors import DataError, finite_number
+from floormark.errors import DataError, finite_number, prefix_path
 from floormark.fidelity import fidelity
-from floormark.imageio import ImageFile, prefix_path, read, shown_alike
+from floormark.imageio import ImageFile, read, shown_alike
 from floormark.options import Region
 from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by
 
 TOLERANCES = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
-"""How far a certificate may be from what another processor finds: it rounds otherwise."""
+"""How far a certificate may be from what is measured here: another processor rounds differently."""
 
 
 @dataclass(frozen=True)
 class Verification:
     """What two files show, recomputed from nothing but them.
 
-    Of the certificate nothing is taken over but its floor, which may only raise the one that was asked for, and which
-    region and network to look at; what it says of them and nobody measured is named in :attr:`unmeasured`.
+    Of the certificate only the floor is taken over, which may raise the one that was asked for, and the protected
+    rectangle. What it says of a mask that was not given cannot be measured, and is named in :attr:`unmeasured`.
     """
 
     original_sha256: str
@@ -46,7 +44,7 @@ class Verification:
     unmeasured: tuple[str, ...] = ()
     """What the certificate says of a mask that was not given, in words."""
     problems: tuple[str, ...] = ()
-    """What is not as it should be, in words; empty if all is well."""
+    """What is wrong, in words; empty if nothing is."""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -69,9 +67,9 @@ def verify_files(
 ) -> Verification:
     """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it.
 
-    That there is none is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate, both
-    in all that is shown and in every patch; in ``protect``, or the rectangle that the certificate names, no pixel may
-    have changed; and by ``public_key`` the certificate must be signed.
+    A missing certificate is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate, in
+    what is shown and in every patch. In ``protect``, or the rectangle that the certificate names, no pixel may have
+    changed. The certificate must be signed by ``public_key``, if given.
 
     Raises:
         DataError: a file cannot be read, or the two are not the same kind of image.
@@ -127,7 +125,7 @@ def _kind(image: ImageFile) -> str:
 
 
 def _problems(found: Verification) -> list[str]:
-    """What is wrong with the files, whatever their certificate says."""
+    """What is wrong with the files themselves."""
     measured, floor = found.fidelity, -math.inf if found.floor is None else found.floor
     reached = min(measured.floors, default=math.inf)
     problems = {
@@ -141,7 +139,7 @@ def _problems(found: Verification) -> list[str]:
 
 
 def _disagreements(found: Verification) -> list[str]:
-    """Where the certificate says something else than the files, or of itself that it does not hold."""
+    """Where the certificate differs from the files, or says itself that it is not satisfied."""
     told = found.certificate
     if told is None:
         return []

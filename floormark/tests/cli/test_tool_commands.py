@@ -61,11 +61,11 @@ def test_embed_extract_and_verify(capsys: pytest.CaptureFixture[str], image: Pat
     assert main("verify", image, marked, "--psnr", "60") == 1
     out, err = capsys.readouterr()
     assert ", floor 60 dB asked for" in out
-    assert err.startswith("not well: PSNR of 42.0")
+    assert err.startswith("problem: PSNR of 42.0")
     assert ", floor 42 dB of the certificate\n" in shown(capsys, "verify", image, marked, "--psnr", "20")
     (tmp_path / "marked.png.json").unlink()
     assert main("verify", image, marked, "--psnr", "20") == 1
-    assert capsys.readouterr().err.startswith("not well: no certificate beside the image")
+    assert capsys.readouterr().err.startswith("problem: no certificate beside the image")
     assert shown(capsys, "extract", image, code=1) == "no readable watermark\n"
 
 

@@ -56,13 +56,13 @@ def test_from_a_new_key_to_a_verified_image(
 
     other = write_keys(tmp_path / "other", Signer.generate())
     assert main("verify", image, marked, "--public-key", other) == 1
-    assert "not well: expected a certificate signed by the key " in capsys.readouterr().err
+    assert "problem: expected a certificate signed by the key " in capsys.readouterr().err
     beside = tmp_path / "marked.png.json"
     beside.write_text(beside.read_text().replace('"floor": 40.0', '"floor": 39.0'))
     assert main("verify", image, marked) == 1
     told = capsys.readouterr()
     assert "signature       NOT VALID\n" in told.out
-    assert told.err.startswith("not well: the signature does not fit the certificate")
+    assert told.err.startswith("problem: the signature does not fit the certificate")
     beside.write_text(json.dumps(json.loads(beside.read_text()) | {"signature": None}))
     assert main("verify", image, marked) == 0
     assert "signature       none: whoever can write" in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """The command line of ``floormark``: its subcommands, and how each of them ends."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import io
@@ -19,12 +17,12 @@ from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 BAD_INPUT, INTERRUPTED = 2, 130
-NEEDED = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
+ENV_PACKAGES = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
 """Packages whose versions ``floormark env`` prints."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One that raises its errors, and shows examples as they are written."""
+    """A parser that raises its errors, and shows examples as they are written."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)  # type: ignore[arg-type]
@@ -68,7 +66,7 @@ def parser() -> Parser:
 def env(given: Namespace) -> int:
     """Print versions, for bug reports."""
     found = {"floormark": metadata.version("floormark"), "python": platform.python_version()}
-    found |= {"system": platform.platform()} | {name: metadata.version(name) for name in NEEDED}
+    found |= {"system": platform.platform()} | {name: metadata.version(name) for name in ENV_PACKAGES}
     emit(found, "\n".join(f"{name}: {version}" for name, version in found.items()), as_json=given.json)
     return SUCCEEDED
 

@@ -30,7 +30,7 @@ NAMED_FILES = 10  # of one kind in a summary
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`embed`."""
+    """The options of :func:`embed`."""
     add = parser.add_argument
     add("source", metavar="IN", type=Path, help="an image, or a folder of images")
     add("target", metavar="OUT", type=Path, help="the marked image, the folder for it, or a new one for many")
@@ -99,7 +99,7 @@ def embed(given: Namespace) -> int:
 
 
 def _message(given: Namespace) -> Payload | Messages:
-    """The one that the options name."""
+    """The message that the options name, or the messages."""
     from floormark.files.messages import MessageTable, MessageTemplate
     from floormark.payload import Payload
 

@@ -20,7 +20,7 @@ then:    floormark embed xray.png marked.png --text 4711 --sign hospital
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Those of :func:`keygen`."""
+    """The options of :func:`keygen`."""
     parser.add_argument("name", metavar="NAME", type=Path, help="the private key; the public one becomes NAME.pub")
     parser.add_argument("--passphrase", help=PASSPHRASE)
 
@@ -42,7 +42,7 @@ def keygen(given: Namespace) -> int:
 
 
 def add_marker_options(parser: ArgumentParser) -> None:
-    """Those of :func:`load_marker`."""
+    """The options of :func:`load_marker`."""
     parser.add_argument("--key", help="file that holds the key, or env:NAME for an environment variable")
     parser.add_argument(
         "--model", type=Path, help="trained weights, or the folder of their run; the shipped ones if not given"

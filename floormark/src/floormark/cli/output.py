@@ -14,16 +14,9 @@ from floormark.errors import printable
 
 if TYPE_CHECKING:
     from floormark.certificate import Fidelity
-    from floormark.payload import Extracted
 
 SUCCEEDED, FAILED = 0, 1
 QUIET_SECONDS = 30.0  # after which a log gets a line, however little was done
-SUREST = 0.9999999999  # what a confidence is printed as at most
-BELONGS = {
-    True: "it belongs to this image",
-    False: "it belongs to another image and was copied",
-    None: "whether it belongs to this image cannot be said",
-}
 
 
 def note(text: str) -> None:
@@ -90,20 +83,6 @@ def _lines(label: str, total: int) -> Callable[[int], None]:
             note(f"{label}: {done:,} of {total:,} images")
 
     return tell
-
-
-def message_text(found: Extracted) -> str:
-    """The message, safe for a terminal, or that there is none."""
-    message = found.message
-    if message is None:
-        return "no readable watermark"
-    return message.hex() if isinstance(message, bytes) else printable(message)
-
-
-def confidence(found: Extracted) -> str:
-    """How sure it is that this is a message: never said to be all of it."""
-    over = "over " if found.confidence > SUREST else ""
-    return f"confidence {over}{min(found.confidence, SUREST):.8%}"
 
 
 def largest_change(measured: Fidelity) -> str:

@@ -7,24 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floormark.cli.keys import add_marker_options, load_marker, positive
-from floormark.cli.output import (
-    BELONGS,
-    FAILED,
-    SUCCEEDED,
-    begin,
-    confidence,
-    decibels,
-    emit,
-    emit_json,
-    largest_change,
-    message_text,
-    note,
-)
+from floormark.cli.output import FAILED, SUCCEEDED, begin, decibels, emit, emit_json, largest_change, note
 from floormark.errors import DataError, printable
 
 if TYPE_CHECKING:
+    from floormark.payload import Extracted
     from floormark.verify import Verification
 
+MAX_SHOWN_CONFIDENCE = 0.9999999999  # what a confidence is printed as at most
+BELONGS = {
+    True: "it belongs to this image",
+    False: "it belongs to another image and was copied",
+    None: "whether it belongs to this image cannot be said",
+}
 EXTRACT_EXAMPLES = """example:  floormark extract marked.png
 with key: floormark extract marked --key env:WATERMARK_KEY --json"""
 VERIFY_EXAMPLES = """example:  floormark verify xray.png marked.png
@@ -33,7 +28,7 @@ signed:   floormark verify xray.png marked.png --public-key hospital.pub"""
 
 
 def add_extract_options(parser: ArgumentParser) -> None:
-    """Those of :func:`extract`."""
+    """The options of :func:`extract`."""
     parser.add_argument("source", metavar="IMAGE", type=Path, help="an image, or a folder of images")
     add_marker_options(parser)
     parser.add_argument("--workers", type=positive, default=1, help="processes for a folder; 1 if not given")
@@ -52,8 +47,8 @@ def extract(given: Namespace) -> int:
     marker = load_marker(given)
     if not source.is_dir():
         found = extract_file(marker, source)
-        about = f"{confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
-        emit(found.to_dict(), message_text(found), about if found else "", as_json=given.json)
+        about = f"{_confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+        emit(found.to_dict(), _message_text(found), about if found else "", as_json=given.json)
         return SUCCEEDED if found and found.belongs is not False else FAILED
     results: dict[str, dict[str, Any]] = {}
     images, _ = image_files(source)
@@ -65,7 +60,7 @@ def extract(given: Namespace) -> int:
             shown = f"bad input: {printable(str(one))}"
         else:
             results[name] = one.to_dict()
-            shown = message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
+            shown = _message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
         if not given.json:
             print(f"{printable(name)}: {shown}", flush=True)
     if given.json:
@@ -75,7 +70,7 @@ def extract(given: Namespace) -> int:
 
 
 def add_verify_options(parser: ArgumentParser) -> None:
-    """Those of :func:`verify`."""
+    """The options of :func:`verify`."""
     parser.add_argument("original", metavar="ORIGINAL", type=Path, help="the image before")
     parser.add_argument("marked", metavar="MARKED", type=Path, help="the image after")
     parser.add_argument("--psnr", type=float, help="floor in dB to check beside that of the certificate of MARKED")
@@ -87,7 +82,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
 def verify(given: Namespace) -> int:
     """Measure a marked image against its original, read its message, and compare with the certificate beside it.
 
-    The exit code is 1 if not all is well, or if there is no certificate.
+    The exit code is 1 if there is a problem, such as no certificate.
     """
     begin(f"verify: comparing {given.marked} with {given.original}")
     from floormark.options import Region
@@ -106,9 +101,9 @@ def verify(given: Namespace) -> int:
     emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=given.json)
     if not given.json:
         if found.unmeasured:
-            note("the certificate speaks of a mask that only it has measured; to check it, give the same --protect")
+            note("the certificate names a mask that was not measured here; to check it, give the same --protect")
         for problem in found.problems:
-            note(f"not well: {problem}")
+            note(f"problem: {problem}")
     return FAILED if found.problems else SUCCEEDED
 
 
@@ -130,7 +125,7 @@ def _facts(found: Verification, asked: float | None) -> dict[str, str]:
         facts["protected"] = f"{measured.protected_pixels:,} pixels, {kept}"
     elif found.unmeasured:
         facts["protected"] = f"NOT MEASURED; the certificate says: {', '.join(found.unmeasured)}"
-    facts["message"] = message_text(found.extracted)
+    facts["message"] = _message_text(found.extracted)
     if found.extracted:
         facts["belongs"] = BELONGS[found.extracted.belongs]
     facts["certificate"] = "none beside the image" if found.certificate is None else "compared with the image"
@@ -140,10 +135,24 @@ def _facts(found: Verification, asked: float | None) -> dict[str, str]:
 
 
 def _signature_text(found: Verification) -> str:
-    """Who signed the certificate, and whether that is who should have."""
+    """Who signed the certificate, and whether it is the expected key."""
     if found.certificate is None or found.certificate.signature is None:
         return "none: whoever can write the files can write the certificate"
     if found.signed_by is None:
         return "NOT VALID"
     vouched = "the key that was given" if found.trusted else "a key for which nobody vouched: give --public-key"
     return f"by {found.signed_by}, {vouched}"
+
+
+def _message_text(found: Extracted) -> str:
+    """The message, safe for a terminal, or that there is none."""
+    message = found.message
+    if message is None:
+        return "no readable watermark"
+    return message.hex() if isinstance(message, bytes) else printable(message)
+
+
+def _confidence(found: Extracted) -> str:
+    """The confidence that this is a message, never printed as 100 %."""
+    over = "over " if found.confidence > MAX_SHOWN_CONFIDENCE else ""
+    return f"confidence {over}{min(found.confidence, MAX_SHOWN_CONFIDENCE):.8%}"

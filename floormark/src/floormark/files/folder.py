@@ -1,32 +1,30 @@
-"""A whole folder of images marked: several processes, killed at any moment, gone on with, in flat memory."""
+"""Whole folders of images, marked by several processes in constant memory; killed at any moment, a run can resume."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries, sha256
-from floormark.disk import alone, clear_partial, read_json, write_json
-from floormark.errors import ConfigurationError, DataError, RefusedError
+from floormark.disk import clear_partial, locked, read_json, write_json
+from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.marking import FileMarker
-from floormark.files.messages import Messages
-from floormark.imageio import SUFFIXES, looks_like_image, prefix_path, read, suffix_format
+from floormark.files.messages import MessageTable
+from floormark.imageio import SUFFIXES, looks_like_image, read, suffix_format
 from floormark.payload import Extracted
-from floormark.processes import side_by_side
+from floormark.processes import each_of
 
 if TYPE_CHECKING:
     from floormark.signing import Signer
 
 
 FOLDER_FILE, FOLDER_FORMAT = ".floormark.json", "floormark-folder-1"
-"""What a folder was made with, by which ``--resume`` knows it."""
+"""The file of settings, by which ``--resume`` knows a folder again."""
 MAX_SETTINGS_BYTES = 1 << 16  # bytes
 
 
@@ -110,25 +108,19 @@ def mark_folder(
     The folder ``out`` is new or empty, or with ``resume`` one that the same call was at work on: files that are there,
     with the certificate that they were made of these images, are done.
     """
-    if isinstance(marker.message, Messages):
+    if isinstance(marker.message, MessageTable):
         marker.message.check_files([task.name for task in found])
     folders = {out, *(task.target.parent for task in found)}
     _check_links(out, folders)
     _open_folder(out, _settings(marker), resume=resume)
-    with alone(out):
+    with locked(out):
         for folder in folders:  # of a run that was killed
             clear_partial(folder)
-        marker = replace(marker, force=False)
-        if workers == 1:
-            yield from (_mark(marker, task) for task in found)
-            return
-        # One thread each: the processes share the cores between them.
-        with side_by_side(workers, partial(copy, marker), threads=1) as pool:
-            yield from pool.map(_mark, found)
+        yield from each_of(found, _mark, replace(marker, force=False), workers=workers)
 
 
 def _settings(marker: FileMarker) -> dict[str, Any]:
-    """What a folder of marked images is made with, as its file of settings has it."""
+    """The settings of a folder of marked images, as they are written into it."""
     return {
         "model": marker.marker.model,
         "message_and_key": marker.message_and_key,
@@ -172,11 +164,7 @@ def extract_file(marker: Watermarker, path: Path) -> Extracted:
 
 def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[Extracted | DataError]:
     """What each file says, or why it cannot be read, in order; with one worker in this process."""
-    if workers == 1:
-        yield from (_extract(marker, path) for path in paths)
-        return
-    with side_by_side(workers, partial(copy, marker), threads=1) as pool:
-        yield from pool.map(_extract, paths)
+    return each_of(paths, _extract, marker, workers=workers)
 
 
 def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:
@@ -201,7 +189,7 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
 
 
 def _check_done(task: Task, signer: Signer | None) -> None:
-    """What is there was made of this image, or else it is in the way: damaged, or of another image."""
+    """Refuse a file that is there but damaged, or made of another image."""
     told, entries = read_entries(certificate_path(task.target))
     wrong = ""
     if signer is not None and not signer.signed(entries, told.signature):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from floormark.api import TAKEN_FOR_ANOTHER, Watermarker
 from floormark.certificate import ImageCertificate, certificate_path
-from floormark.errors import ConfigurationError, DataError, RefusedError
+from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.messages import Messages
-from floormark.imageio import ImageFile, check_free, prefix_path, read, target_format
+from floormark.imageio import ImageFile, check_free, read, target_format
 from floormark.options import EmbedOptions
 from floormark.payload import Payload
 from floormark.prepared import PreparedImage
@@ -62,7 +62,7 @@ class FileMarker:
 
     @property
     def message_and_key(self) -> str:
-        """What tells the messages and the key from others, without telling what they are."""
+        """A fingerprint of the messages and the key, which does not tell what they are."""
         if isinstance(self.message, Payload):
             hidden = self.marker.codec.encode(self.message).tobytes()
         else:
@@ -73,9 +73,8 @@ class FileMarker:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
         The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
-        is marked so much weaker that it keeps the floor after that.
-
-        ``name`` is that of the image among the messages for each file; that of the file if not given.
+        is marked weaker, so that it still keeps the floor. Messages for each file know the image by ``name``; by the
+        file's own if not given.
 
         Returns:
             The certificate, and notes: what was converted, and what could not be kept.
@@ -90,8 +89,6 @@ class FileMarker:
         if not exact and self.options.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
         payload = self._payload(image, name or source.name)
-        with prefix_path(source):
-            self.options.mask(image.pixels.shape)  # a region that does not fit is said before the work of marking
         prepared, asked, below = PreparedImage(image), self.options.psnr, None
         floor = asked
         for _ in range(1 if exact else LOSSY_TRIALS):

@@ -8,13 +8,12 @@ import io
 import json
 import string
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Self
 
-from floormark.disk import decoding, open_regular
+from floormark.disk import decoding, read_bytes
 from floormark.errors import ConfigurationError, DataError, did_you_mean
 from floormark.imageio import ImageFile
 
@@ -23,27 +22,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ["file", "text"]
 MAX_TABLE = 1 << 27  # bytes
-NAMED = 5  # files that are named in one error
-
-
-class Messages(ABC):
-    """Messages that differ from file to file."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """What tells these messages from others."""
-
-    @abstractmethod
-    def text(self, image: ImageFile, name: str) -> str:
-        """That of an image, under its name relative to the folder; an error does not repeat what the file says."""
-
-    def check_files(self, names: Collection[str]) -> None:  # noqa: B027 - most have nothing to say of all files
-        """Refuse messages that are not for these files."""
+MAX_NAMED = 5  # files that are named in one error
 
 
 @dataclass(frozen=True)
-class MessageTable(Messages):
+class MessageTable:
     """A text for each file of a folder."""
 
     texts: Mapping[str, str]  # by the file's name, relative to the folder
@@ -52,13 +35,9 @@ class MessageTable(Messages):
     def read(cls, path: Path) -> Self:
         """Read a CSV file with the columns ``file`` and ``text``, and a header that says so."""
         with decoding(path, "a table of messages"):
-            with open_regular(path) as file:
-                content = file.read(MAX_TABLE + 1)
-            if len(content) > MAX_TABLE:
-                raise ValueError(f"expected at most {MAX_TABLE >> 20} MB")
             # File names are bytes: what is not UTF-8 is kept as Python keeps it in names.
-            lines = io.StringIO(content.decode("utf-8-sig", "surrogateescape"), newline="")
-            rows = csv.reader(lines, strict=True)
+            content = read_bytes(path, largest=MAX_TABLE).decode("utf-8-sig", "surrogateescape")
+            rows = csv.reader(io.StringIO(content, newline=""), strict=True)
             if (header := next(rows, [])) != COLUMNS:
                 raise ValueError(f"expected {','.join(COLUMNS)} as its first line, got {len(header)} other columns")
             texts: dict[str, str] = {}
@@ -73,14 +52,17 @@ class MessageTable(Messages):
 
     @property
     def identity(self) -> str:
+        """A fingerprint of these messages."""
         return hashlib.sha256(json.dumps(sorted(self.texts.items())).encode()).hexdigest()
 
     def text(self, image: ImageFile, name: str) -> str:
+        """That of an image, under its name relative to the folder."""
         if name not in self.texts:
             raise DataError(f"expected a row for {name} in the table of messages, got none")
         return self.texts[name]
 
     def check_files(self, names: Collection[str]) -> None:
+        """Refuse a table that is not for these files."""
         missing, unknown = [name for name in names if name not in self.texts], sorted(set(self.texts) - set(names))
         told = [f"no row for {_some(missing)}"] if missing else []
         told += [f"rows for {_some(unknown)}, which are no images of the folder"] if unknown else []
@@ -89,7 +71,7 @@ class MessageTable(Messages):
 
 
 @dataclass(frozen=True)
-class MessageTemplate(Messages):
+class MessageTemplate:
     """A text with DICOM keywords in braces, such as ``{PatientID}``, for which the file's own values are put."""
 
     template: str
@@ -112,9 +94,11 @@ class MessageTemplate(Messages):
 
     @property
     def identity(self) -> str:
+        """The template itself."""
         return self.template
 
     def text(self, image: ImageFile, name: str) -> str:
+        """That of an image, whatever its name; an error does not repeat what the file says."""
         if image.format.name != "dicom":
             raise DataError("expected a DICOM file, as the message comes from its attributes")
         from pydicom import dcmread
@@ -127,6 +111,9 @@ class MessageTemplate(Messages):
             return "".join(texts)
 
 
+Messages = MessageTable | MessageTemplate  # they differ from file to file
+
+
 def _shown(said: Dataset, keyword: str) -> str:
     """A value as text, or an error that does not tell what it is."""
     from pydicom.multival import MultiValue
@@ -137,7 +124,7 @@ def _shown(said: Dataset, keyword: str) -> str:
         several = value if isinstance(value, MultiValue) else [value]
         text = "\\".join(str(each).strip() for each in several if each is not None)
     except Exception as error:  # pydicom raises whatever a value makes it stumble over, and repeats the value
-        raise DataError(f"expected a valid {keyword} for the message, got another ({type(error).__name__})") from None
+        raise DataError(f"expected a valid {keyword} for the message, got a bad one ({type(error).__name__})") from None
     if isinstance(value, bytes | Sequence):
         raise DataError(f"expected a text or a number as {keyword} for the message, got something else")
     if not text:
@@ -146,4 +133,4 @@ def _shown(said: Dataset, keyword: str) -> str:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
+    return ", ".join(names[:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else "")

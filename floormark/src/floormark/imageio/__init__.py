@@ -4,30 +4,37 @@ Which format a file has is told by its first bytes and not by its name.
 """
 
 import hashlib
-import os
 from dataclasses import replace
 from pathlib import Path
 
-from floormark.disk import open_regular
-from floormark.errors import ConfigurationError, DataError
-from floormark.imageio.dicom import DICOM
+from floormark.disk import decoding, open_regular, read_bytes
+from floormark.errors import ConfigurationError, DataError, prefix_path
 from floormark.imageio.raster import RASTERS, RasterFormat
-from floormark.imageio.stored import (
-    Format,
-    ImageFile,
-    StoredImage,
-    Window,
-    bands,
-    check_free,
-    one_line,
-    prefix_path,
-    shown_alike,
-)
+from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Window, bands, check_free, shown_alike
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
-__all__ += ["looks_like_image", "prefix_path", "read", "shown_alike", "suffix_format", "target_format"]
+__all__ += ["looks_like_image", "read", "shown_alike", "suffix_format", "target_format"]
 
-FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)  # a new one takes its entry in one of these modules and nothing else
+
+class DicomFormat(Format):
+    """DICOM with its preamble, one frame; pixels are the stored values, before any rescale or window.
+
+    Names of such files are often UIDs. The module imports pydicom, which takes long: only when there is such a file.
+    """
+
+    def read(self, path: Path, content: bytes) -> ImageFile:
+        from floormark.imageio import dicom
+
+        return dicom.read(self, path, content)
+
+    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
+        from floormark.imageio import dicom
+
+        return dicom.encode(image, pixels)
+
+
+DICOM = DicomFormat("dicom", (".dcm", ".dicom"), rb".{128}DICM", any_name=True)
+FORMATS: tuple[Format, ...] = (*RASTERS, DICOM)
 SUFFIXES = tuple(suffix for each in FORMATS for suffix in each.suffixes)  # of files that are taken for images
 NAMES = ", ".join(each.name.upper() for each in FORMATS[:-1]) + f" or {FORMATS[-1].name.upper()}"  # for messages
 MAX_FILE = 1 << 30  # bytes
@@ -42,7 +49,8 @@ def read(path: Path | str) -> ImageFile:
             colour in PNG or TIFF, floating point, CMYK.
     """
     path = Path(path)
-    content = _content(path)
+    with decoding(path, "an image"):
+        content = read_bytes(path, largest=MAX_FILE)
     for each in reversed(FORMATS):  # DICOM first: before its own signature a file may begin as a TIFF file does
         if each.matches(content):
             with prefix_path(path):
@@ -89,14 +97,3 @@ def looks_like_image(path: Path) -> bool:
     except OSError:
         return False
     return any(each.any_name and each.matches(head) for each in FORMATS)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size <= MAX_FILE:
-                return file.read()
-    except (OSError, ValueError) as error:  # the latter for a name that no file can have
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from error
-    raise DataError(f"{path}: expected a file of at most {MAX_FILE >> 20} MB, got {size >> 20} MB")

@@ -1,7 +1,5 @@
 """DICOM files, by pydicom: stored values, padding, display window, and a derived instance as the standard asks for."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import math
@@ -11,45 +9,37 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from pydicom import DataElement, Dataset, FileDataset, dcmread, uid
+from pydicom.encaps import encapsulate, generate_frames
+from pydicom.filereader import read_dataset, read_preamble
+from pydicom.filewriter import correct_ambiguous_vr
+from pydicom.pixels.utils import pixel_array
 
 from floormark.errors import DataError
 from floormark.imageio import streams
 from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Window, check_size, one_line
 
-if TYPE_CHECKING:
-    from pydicom import Dataset, FileDataset
-
-
 DESCRIPTION = "Invisible watermark embedded by floormark"
-DEFLATED = "1.2.840.10008.1.2.1.99"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
-"""Bytes that a deflated file may have when inflated, however small it is, and times its own size beyond that."""
-BLOCK = 1 << 20  # bytes that are inflated at once
-LOSSY_SYNTAXES = (
-    streams.JPEG_BASELINE,
-    streams.JPEG_EXTENDED,
-    streams.JPEG_LS_NEAR,
-    streams.JPEG_2000,  # which may have been lossless: the file does not say
-    streams.HIGH_THROUGHPUT[-1],
-)
+"""Bytes that any deflated file may inflate to, and the factor on its own size up to which a larger one may."""
+INFLATED_AT_ONCE = 1 << 20  # bytes that are inflated at once
+LOSSY_SYNTAXES = (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, uid.JPEGLSNearLossless, uid.JPEG2000, uid.HTJ2K)
+"""The last two may have been lossless: the file does not say."""
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 UNITS = frozenset({"HU", "HU_MOD", "OD", "MGML", "PCT", "ED", "EDW", "Z_EFF"})
-"""That the standard defines; anything else in its place is a free text."""
+"""Values of RescaleType that the standard defines; anything else there is free text."""
 HEAD_PARTS = frozenset({"HEAD", "BRAIN", "SKULL", "HEADNECK"})
 BRAIN_WINDOW, SOFT_TISSUE_WINDOW = (40.0, 80.0), (40.0, 400.0)
-"""Centre and width in HU of what viewers show of a CT image that says nothing of it: the narrow ones."""
+"""Centre and width in HU that are assumed for a CT image without a window: the narrow presets of viewers."""
 MAX_ENTRIES = 1 << 16
 SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
 
 
 def _derive(dataset: FileDataset, *, lossy: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source (PS3.3, C.7.6.1 and C.12.1)."""
-    from pydicom import Dataset
-    from pydicom.uid import generate_uid
-
     purpose = Dataset()
     purpose.CodeValue, purpose.CodingSchemeDesignator = "121322", "DCM"
     purpose.CodeMeaning = "Source image for image processing operation"
@@ -70,97 +60,77 @@ def _derive(dataset: FileDataset, *, lossy: bool) -> None:
         dataset.pop(tag, None)
     now = datetime.datetime.now()
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
-    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid(prefix=None)
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid(prefix=None)
 
 
-class DicomFormat(Format):
-    """DICOM with its preamble, one frame; pixels are the stored values, before any rescale or window.
-
-    Names of such files are often UIDs.
-    """
-
-    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
-        from pydicom import DataElement
-        from pydicom.encaps import encapsulate
-        from pydicom.filewriter import correct_ambiguous_vr
-        from pydicom.uid import ExplicitVRLittleEndian
-
-        file = io.BytesIO()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of values that were invalid before and are kept
-            dataset = _parsed(image.kept)
-            if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
-                list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
-                correct_ambiguous_vr(dataset, True)
-            _derive(dataset, lossy=image.lossy)
-            for tag in OFFSET_TABLES:
-                dataset.pop(tag, None)
-            if pixels.ndim == 3:
-                dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
-            for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
-                if name in dataset:
-                    dataset[name].value = int(value)
-            del dataset[PIXEL_DATA]
-            if syntax := streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID):
-                dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate([syntax(pixels, image.bits)]))
-                dataset[PIXEL_DATA].is_undefined_length = True
-            else:
-                stored = pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()
-                dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
-                if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
-                    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-            dataset.save_as(file, enforce_file_format=True)
-        return file.getvalue()
-
-    def read(self, path: Path, content: bytes) -> ImageFile:
-        """Decode a file; what pydicom says of values is not repeated, as it may name a patient."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                _check_inflated(content)
-                dataset = _parsed(content)
-                _refuse(dataset)
-                each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
-                check_size(dataset.Columns, dataset.Rows, each, content)
-                return _image(path, content, dataset, _pixels(dataset))
-            except DataError:
-                raise
-            except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
-                raise DataError(f"torn or not a valid DICOM file ({type(error).__name__})") from error
+def encode(image: ImageFile, pixels: Pixels) -> bytes:
+    """The file that ``image`` was read from with other pixels, as a derived instance."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of values that were invalid before and are kept
+        dataset = dcmread(io.BytesIO(image.kept))
+        if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
+            list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
+            correct_ambiguous_vr(dataset, True)
+        _derive(dataset, lossy=image.lossy)
+        for tag in OFFSET_TABLES:
+            dataset.pop(tag, None)
+        if pixels.ndim == 3:
+            dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
+        for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
+            if name in dataset:
+                dataset[name].value = int(value)
+        del dataset[PIXEL_DATA]
+        if syntax := streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID):
+            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate([syntax(pixels, image.bits)]))
+            dataset[PIXEL_DATA].is_undefined_length = True
+        else:
+            stored = pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()
+            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+            if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
+                dataset.file_meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
+        dataset.save_as(file, enforce_file_format=True)
+    return file.getvalue()
 
 
-DICOM = DicomFormat("dicom", (".dcm", ".dicom"), rb".{128}DICM", any_name=True)
-
-
-def _parsed(content: bytes) -> FileDataset:
-    from pydicom import dcmread
-
-    return dcmread(io.BytesIO(content))
+def read(kind: Format, path: Path, content: bytes) -> ImageFile:
+    """Decode a file of the format ``kind``; what pydicom says of values is not repeated, as it may name a patient."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            _check_inflated(content)
+            dataset = dcmread(io.BytesIO(content))
+            _refuse(dataset)
+            each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
+            check_size(dataset.Columns, dataset.Rows, each, content)
+            return _image(kind, path, content, dataset)
+        except DataError:
+            raise
+        except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
+            raise DataError(f"torn or not a valid DICOM file ({type(error).__name__})") from error
 
 
 def _check_inflated(content: bytes) -> None:
     """Refuse a small file that grows without end when it is inflated, which pydicom would do at once."""
-    from pydicom.filereader import read_dataset, read_preamble
-
-    if DEFLATED.encode() not in content:
+    if uid.DeflatedExplicitVRLittleEndian.encode() not in content:
         return  # then pydicom inflates nothing, however it reads the header
     file = io.BytesIO(content)
     read_preamble(file, force=False)
     header = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag >> 16 != 2)
     list(header)  # where a type makes no sense, pydicom would read the header otherwise: that is refused
-    if header.get("TransferSyntaxUID") != DEFLATED:
+    if header.get("TransferSyntaxUID") != uid.DeflatedExplicitVRLittleEndian:
         return
     inflate, left, most = zlib.decompressobj(-zlib.MAX_WBITS), file.read(), max(MAX_INFLATED, MAX_RATIO * len(content))
     size = 0
     while left and not inflate.eof:
-        size += len(inflate.decompress(left, BLOCK))
+        size += len(inflate.decompress(left, INFLATED_AT_ONCE))
         left = inflate.unconsumed_tail
         if size > most:
             raise DataError(f"expected a deflated file of at most {most >> 20} MB when inflated, got more")
 
 
 def _refuse(dataset: FileDataset) -> None:
-    """Say no to what cannot be marked."""
+    """Refuse what cannot be marked."""
     if "PixelData" not in dataset:
         raise DataError("expected a DICOM image, got one without pixel data")
     for name in ("SOPClassUID", "SOPInstanceUID", "Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit"):
@@ -189,8 +159,6 @@ def _refuse(dataset: FileDataset) -> None:
 
 
 def _pixels(dataset: FileDataset) -> Pixels:
-    from pydicom.pixels.utils import pixel_array
-
     syntax = dataset.file_meta.TransferSyntaxUID
     try:
         if syntax.is_encapsulated:
@@ -210,15 +178,13 @@ def _pixels(dataset: FileDataset) -> Pixels:
 
 
 def _check_frame(dataset: FileDataset) -> None:
-    """Refuse what its decoder would only find out after it has filled the memory, or taken its time."""
-    from pydicom.encaps import generate_frames
-
+    """Refuse a stream that its decoder would refuse only after filling the memory, or after a long time."""
     for tag in OFFSET_TABLES:  # no need for them with one frame, and what is looked at here must be what is decoded
         dataset.pop(tag, None)
     frame, *more = islice(generate_frames(dataset.PixelData, number_of_frames=1), 2)
     if more:
         raise DataError("expected one frame, got several: split the file first")
-    if dataset.file_meta.TransferSyntaxUID == streams.JPEG_BASELINE:  # which Pillow decodes
+    if dataset.file_meta.TransferSyntaxUID == uid.JPEGBaseline8Bit:  # which Pillow decodes
         found = streams.stream_shape(frame)
         if (found.width, found.height) != (dataset.Columns, dataset.Rows):
             raise DataError(
@@ -226,9 +192,9 @@ def _check_frame(dataset: FileDataset) -> None:
             )
 
 
-def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> ImageFile:
-    syntax, notes = dataset.file_meta.TransferSyntaxUID, []
-    lossy = str(syntax) in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
+def _image(kind: Format, path: Path, content: bytes, dataset: FileDataset) -> ImageFile:
+    pixels, syntax, notes = _pixels(dataset), dataset.file_meta.TransferSyntaxUID, []
+    lossy = syntax in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
     if syntax.is_encapsulated and syntax not in streams.ENCODERS:
         notes.append(f"{syntax.name} will be written uncompressed")
     if pixels.ndim == 3 and dataset.PhotometricInterpretation != "RGB":
@@ -243,7 +209,7 @@ def _image(path: Path, content: bytes, dataset: FileDataset, pixels: Pixels) -> 
             int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
         ]
         padding = (min(ends), max(ends))
-    image = ImageFile(pixels, dataset.BitsStored, path, DICOM, lossy, tuple(notes), content, padding_range=padding)
+    image = ImageFile(pixels, dataset.BitsStored, path, kind, lossy, tuple(notes), content, padding_range=padding)
     inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
     image = replace(image, window=display_window(dataset, image), inverted=inverted)
     outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
@@ -260,7 +226,7 @@ def display_window(dataset: Dataset, image: StoredImage) -> Window | None:
     if image.pixels.ndim != 2 or _value(dataset, "ModalityLUTSequence") is not None:
         return None
     try:
-        slope, intercept = _number(dataset, "RescaleSlope", 1.0), _number(dataset, "RescaleIntercept", 0.0)
+        slope, intercept = float(_value(dataset, "RescaleSlope", 1)), float(_value(dataset, "RescaleIntercept", 0))
         unit = _unit(dataset)
         shown = [each for each in (_from_table(dataset), _from_numbers(dataset)) if each is not None]
         if not shown and unit == "HU" and _value(dataset, "RescaleSlope") is not None:
@@ -276,7 +242,7 @@ def display_window(dataset: Dataset, image: StoredImage) -> Window | None:
 
 
 def _within(image: StoredImage, low: float, high: float, unit: str, step: float) -> Window | None:
-    """The part that the bits can hold, at least one step wide; a window beside them is none of this image."""
+    """A window clipped to the values that the bits can hold, at least one step wide; None if it lies outside."""
     least, most = float(image.lowest), float(image.lowest + image.peak)
     if not all(map(math.isfinite, (low, high, step))) or low > most or high < least:
         return None
@@ -289,12 +255,11 @@ def _within(image: StoredImage, low: float, high: float, unit: str, step: float)
 
 def _from_numbers(dataset: Dataset) -> tuple[float, float] | None:
     """The ends of the first window, in units."""
-    if _value(dataset, "WindowCenter") is None or _value(dataset, "WindowWidth") is None:
+    centre, width = (_value(dataset, name) for name in ("WindowCenter", "WindowWidth"))
+    if centre is None or width is None or not width > 0:
         return None
-    centre, width = _number(dataset, "WindowCenter", 0.0), _number(dataset, "WindowWidth", 0.0)
-    if not width > 0:
-        return None
-    if (_value(dataset, "VOILUTFunction") or "LINEAR") == "LINEAR":
+    centre, width = float(centre), float(width)
+    if _value(dataset, "VOILUTFunction", "LINEAR") == "LINEAR":
         centre, width = centre - 0.5, max(width - 1.0, 0.0)
     return centre - width / 2, centre + width / 2
 
@@ -320,20 +285,15 @@ def _unit(dataset: Dataset) -> str:
     return said if said in UNITS else ""
 
 
-def _number(dataset: Dataset, name: str, default: float) -> float:
-    found = _value(dataset, name)
-    return default if found is None else float(found)
-
-
-def _value(dataset: Dataset, name: str) -> Any:
-    """The first value of an attribute of the image or, in an enhanced one, of its frame; None if it is empty."""
+def _value(dataset: Dataset, name: str, default: Any = None) -> Any:
+    """The first value of an attribute of the image or, in an enhanced one, of its frame."""
     for place in _places(dataset):
         found = place.get(name)
         if found is not None and not isinstance(found, str | bytes) and hasattr(found, "__len__"):
             found = found[0] if len(found) else None
         if found not in (None, ""):
             return found
-    return None
+    return default
 
 
 def _places(dataset: Dataset) -> Iterator[Dataset]:

@@ -1,7 +1,5 @@
 """PNG, TIFF, BMP, JPEG and WebP, by Pillow. A new one takes an entry at the end of this module."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings
@@ -9,25 +7,15 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from floormark.errors import DataError
-from floormark.imageio.stored import (
-    MAX_PIXELS,
-    Format,
-    ImageFile,
-    Pixels,
-    bands,
-    check_scans,
-    check_size,
-    one_line,
-)
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
+from floormark.imageio.stored import MAX_PIXELS, Format, ImageFile, Pixels, bands, check_scans, check_size, one_line
 
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 LOSSLESS_TIFF = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate", "tiff_deflate")
@@ -41,8 +29,8 @@ ICC_TAG, FIRST_PRIVATE_TAG = 34675, 32768
 KEPT_CHUNKS = (b"gAMA", b"cHRM", b"sRGB", b"cICP", b"tEXt", b"zTXt", b"iTXt")
 MAX_CHUNKS = 1000  # beside those of the pixels
 Kept = dict[str, Any]
-"""Beside the pixels, as Pillow writes it: icc_profile, dpi, exif, the chunks of a PNG and the tags of a TIFF file."""
-QUICKLY = 1 << 24  # values of an image whose file is compressed less
+"""Metadata, as Pillow writes them: icc_profile, dpi, exif, the chunks of a PNG and the tags of a TIFF file."""
+QUICK_PNG_VALUES = 1 << 24  # values of an image whose file is compressed less
 
 
 @dataclass(frozen=True)
@@ -51,17 +39,15 @@ class RasterFormat(Format):
 
     modes: frozenset[str]  # Pillow's names of what it holds: grey L and I;16, colour RGB, with alpha LA and RGBA
     options: Callable[[Kept, Pixels], Kept]
-    """What Pillow's writer is told beside the colour profile, of what is kept and the pixels."""
+    """Options of Pillow's writer beside the colour profile, from the metadata and the pixels."""
     check: Callable[[bytes], None] = lambda content: None  # refuses files before they are decoded
     metadata: Callable[[Any, bytes, list[str]], Kept] = lambda image, content, notes: {}
-    """More to keep than what Pillow tells for every format, of the image and the file; it may add notes."""
+    """Metadata beyond those that Pillow gives for every format, from the image and the file; it may add notes."""
     was_lossy: Callable[[Any, bytes], bool] = lambda image, content: False
     """Whether the image in a file was compressed with loss."""
 
     def read(self, path: Path, content: bytes) -> ImageFile:
         """Decode a file."""
-        from PIL import Image
-
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -77,14 +63,12 @@ class RasterFormat(Format):
         except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
             raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error
 
-    def _image(self, path: Path, image: Image, content: bytes) -> ImageFile:
+    def _image(self, path: Path, image: Image.Image, content: bytes) -> ImageFile:
         notes: list[str] = []
         kept = {name: image.info.get(name) for name in ("icc_profile", "dpi", "exif")}
         kept |= self.metadata(image, content, notes)
         if "tags" not in kept and image.getexif().get(ORIENTATION, 1) != 1:  # Pillow turns TIFF itself
             notes.append("turned upright, as its orientation says")
-            from PIL import ImageOps
-
             ImageOps.exif_transpose(image, in_place=True)
             kept["exif"] = image.info.get("exif")
         image, note = _plain(image)
@@ -98,8 +82,6 @@ class RasterFormat(Format):
         return ImageFile(pixels, bits, path, self, lossy, (*notes, *note), kept, alpha, inverted=inverted)
 
     def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
-        from PIL import Image
-
         file = io.BytesIO()
         if image.alpha is not None:
             pixels = np.dstack([pixels, image.alpha])
@@ -112,17 +94,17 @@ class RasterFormat(Format):
         return file.getvalue()
 
 
-def _values(image: Image) -> Pixels:
+def _values(image: Image.Image) -> Pixels:
     """The pixels of an image, in bands: what Pillow gives at once takes twice the memory for a moment."""
     depth = () if len(image.getbands()) == 1 else (len(image.getbands()),)
     values = np.empty((image.height, image.width, *depth), np.uint16 if image.mode in SIXTEEN_BITS else np.uint8)
     for rows in bands(values):
-        values[rows] = np.asarray(image.crop((0, rows.start, image.width, min(rows.stop, image.height))))
+        values[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)))
     return values
 
 
 def _refuse(image: Any, content: bytes) -> None:
-    """Say no, before anything is decoded, to what is too large or would not come back as it is."""
+    """Refuse, before anything is decoded, what is too large or could not be written back as it is."""
     each = 2 if image.mode in SIXTEEN_BITS else len(image.getbands())
     check_size(image.width, image.height, each, content)
     tags = getattr(image, "tag_v2", {})
@@ -138,7 +120,7 @@ def _refuse(image: Any, content: bytes) -> None:
         raise DataError(f"expected 8 bits, or 16 bits of grey, got {image.mode} stored with more: convert it")
 
 
-def _plain(image: Image) -> tuple[Image, list[str]]:
+def _plain(image: Image.Image) -> tuple[Image.Image, list[str]]:
     """The image as grey or RGB, with or without alpha; palettes and transparent colours are resolved."""
     mode, transparent = image.mode, "transparency" in image.info
     if mode in ("LA", "RGBA") or (mode in (*SIXTEEN_BITS, "L", "RGB") and not transparent):
@@ -174,7 +156,7 @@ def _check_png(content: bytes) -> None:
     raise ValueError("the end of the file is missing")
 
 
-def _png_metadata(image: Image, content: bytes, notes: list[str]) -> Kept:
+def _png_metadata(image: Image.Image, content: bytes, notes: list[str]) -> Kept:
     def kept(name: bytes) -> bool:
         # Ancillary, private and independent of the pixels: the case of the letters says so.
         private = name.isalpha() and all(name[place : place + 1].islower() for place in (0, 1, 3))
@@ -184,18 +166,14 @@ def _png_metadata(image: Image, content: bytes, notes: list[str]) -> Kept:
 
 
 def _png_options(kept: Kept, pixels: Pixels) -> Kept:
-    from PIL.PngImagePlugin import PngInfo
-
     info = PngInfo()
     for name, content in kept.get("chunks", ()):
         info.add(name, content)
-    quick = 1 if pixels.size > QUICKLY else None  # some percent larger, in a third of the time
+    quick = 1 if pixels.size > QUICK_PNG_VALUES else None  # some percent larger, in a third of the time
     return {"dpi": kept["dpi"], "exif": kept["exif"], "pnginfo": info, "compress_level": quick}
 
 
 def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> Kept:
-    from PIL.TiffImagePlugin import ImageFileDirectory_v2
-
     tags = ImageFileDirectory_v2()
     for tag in KEPT_TAGS:
         if tag in image.tag_v2:
@@ -210,7 +188,7 @@ def _tiff_metadata(image: Any, content: bytes, notes: list[str]) -> Kept:
     return {"exif": None, "tags": tags} | ({"compression": compression} if compression in LOSSLESS_TIFF else {})
 
 
-def _webp_lossy(image: Image, content: bytes) -> bool:
+def _webp_lossy(image: Image.Image, content: bytes) -> bool:
     position = 12
     while content[position : position + 4] not in (b"VP8 ", b"VP8L", b""):
         size = int.from_bytes(content[position + 4 : position + 8], "little")
@@ -218,15 +196,15 @@ def _webp_lossy(image: Image, content: bytes) -> bool:
     return content[position : position + 4] != b"VP8L"
 
 
-ALL = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
-PLAIN = frozenset({"L", "RGB"})
+ALL_MODES = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
+GREY_AND_RGB = frozenset({"L", "RGB"})
 RASTERS = (
-    RasterFormat("png", (".png",), rb"\x89PNG\r\n\x1a\n", ALL, _png_options, _check_png, _png_metadata),
+    RasterFormat("png", (".png",), rb"\x89PNG\r\n\x1a\n", ALL_MODES, _png_options, _check_png, _png_metadata),
     RasterFormat(
         "tiff",
         (".tif", ".tiff"),
         rb"II[*+]\0|MM\0[*+]",
-        ALL,
+        ALL_MODES,
         # Where there are tags, they have the resolution.
         lambda kept, _: {
             "compression": kept.get("compression", "tiff_adobe_deflate"),
@@ -236,12 +214,12 @@ RASTERS = (
         metadata=_tiff_metadata,
         was_lossy=lambda image, content: image.info.get("compression", "raw") not in LOSSLESS_TIFF,
     ),
-    RasterFormat("bmp", (".bmp",), rb"BM", PLAIN, lambda kept, _: {"dpi": kept["dpi"]}),
+    RasterFormat("bmp", (".bmp",), rb"BM", GREY_AND_RGB, lambda kept, _: {"dpi": kept["dpi"]}),
     RasterFormat(
         "jpeg",
         (".jpg", ".jpeg"),
         rb"\xff\xd8\xff",
-        PLAIN,
+        GREY_AND_RGB,
         lambda kept, _: {"dpi": kept["dpi"], "exif": kept["exif"], "quality": 95, "subsampling": 0},
         check_scans,
         was_lossy=lambda image, content: True,

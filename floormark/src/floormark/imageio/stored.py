@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floormark.disk import atomic
-from floormark.errors import ConfigurationError, DataError, RefusedError
+from floormark.errors import ConfigurationError, DataError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
-"""More than the largest mammogram or a photograph of 24 megapixels, of which marking takes less than 1 GB of memory."""
+"""More than the largest mammogram or a photograph of 24 megapixels; marking one takes less than 1 GB of memory."""
 ALLOWED_BYTES = 1 << 25  # bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits
 MAX_RATIO = 10  # bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less
 BAND_VALUES = 1 << 20  # values of a large image that are worked on at once
@@ -54,20 +54,11 @@ def bands(image: Pixels, values: int = BAND_VALUES, *, unit: int = 1, overlap: i
     ``overlap`` rows of the one before.
     """
     step = max(1, values // (unit * image[0].size)) * unit
-    return [slice(top, top + step + overlap) for top in range(0, len(image) - overlap, step)]
-
-
-@contextmanager
-def prefix_path(path: Path) -> Iterator[None]:
-    """Put the name of the file that an error is about before its message."""
-    try:
-        yield
-    except (RefusedError, DataError, ConfigurationError) as error:
-        raise type(error)(f"{path}: {error}") from error
+    return [slice(top, min(top + step + overlap, len(image))) for top in range(0, len(image) - overlap, step)]
 
 
 def check_scans(jpeg: bytes) -> None:
-    """Refuse a JPEG image that is drawn over and over."""
+    """Refuse a JPEG image of too many scans."""
     if (scans := jpeg.count(b"\xff\xda")) > MAX_SCANS:
         raise DataError(f"expected at most {MAX_SCANS} scans in a JPEG image, got {scans}: convert it first")
 
@@ -93,7 +84,7 @@ class StoredImage:
     padding_range: tuple[int, int] | None = field(default=None, kw_only=True)
     """The first and the last value that stand for "no image here", if there are such values."""
     window: Window | None = field(default=None, kw_only=True)
-    """Of its usual display, if the file says so or its kind has one."""
+    """The default display window, if the file or its kind has one."""
 
     def __post_init__(self) -> None:
         pixels = self.pixels.view()
@@ -142,7 +133,7 @@ class Format(ABC):
     suffixes: tuple[str, ...]
     """The first is the usual one."""
     begins: bytes
-    """Expression that the first bytes of every such file match."""
+    """Regular expression that the first bytes of every such file match."""
     exact: bool = field(default=True, kw_only=True)
     """Whether what is written holds every pixel as it is."""
     any_name: bool = field(default=False, kw_only=True)
@@ -221,7 +212,7 @@ class ImageFile(StoredImage):
             yield found
 
     def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
-        """Do as :meth:`writing` says at once."""
+        """:meth:`writing`, with nothing to check before the file takes its name."""
         with self.writing(path, pixels, force=force, lossy=lossy):
             pass
 

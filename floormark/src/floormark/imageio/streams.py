@@ -4,28 +4,22 @@ By imagecodecs (libjpeg-turbo, CharLS, OpenJPEG), whose decoders stand damaged s
 are given nothing before the size in the stream was compared with the one in the header.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import imagecodecs
 import numpy as np
+from pydicom import uid
+from pydicom.pixels.decoders.base import Decoder, DecodeRunner
 
 from floormark.errors import DataError
 from floormark.imageio.stored import Pixels, check_scans
 
-if TYPE_CHECKING:
-    from pydicom.pixels.decoders.base import Decoder, DecodeRunner
-    from pydicom.uid import UID
-
-JPEG_BASELINE, JPEG_EXTENDED = (f"1.2.840.10008.1.2.4.{end}" for end in ("50", "51"))
-JPEG_LOSSLESS, JPEG_LOSSLESS_SV1 = (f"1.2.840.10008.1.2.4.{end}" for end in ("57", "70"))
-JPEG_LS, JPEG_LS_NEAR = (f"1.2.840.10008.1.2.4.{end}" for end in ("80", "81"))
-JPEG_2000_LOSSLESS, JPEG_2000 = (f"1.2.840.10008.1.2.4.{end}" for end in ("90", "91"))
-HIGH_THROUGHPUT = tuple(f"1.2.840.10008.1.2.4.{end}" for end in ("201", "202", "203"))
-RLE = "1.2.840.10008.1.2.5"
+JPEG = (uid.JPEGExtended12Bit, uid.JPEGLossless, uid.JPEGLosslessSV1)
+JPEG_LS = (uid.JPEGLSLossless, uid.JPEGLSNearLossless)
+JPEG_2000 = (uid.JPEG2000Lossless, uid.JPEG2000, uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL, uid.HTJ2K)
 MAX_TILES = 4096  # of a JPEG 2000 image, each with tables of its own; encoders write one, or some hundred
 NO_CONVERSION = "YCBCR"  # given as the colours of both sides, so that none are converted
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {0xC4, 0xC8, 0xCC}
@@ -76,16 +70,12 @@ def _jpeg_2000_shape(stream: bytes) -> Shape:
     return Shape(right - left, bottom - top, samples, (stream[42] & 0x7F) + 1)
 
 
-def unwrapped(stream: bytes) -> bytes:
-    """A JPEG 2000 stream without the boxes of a JP2 file, which DICOM does not have but some files do."""
-    return stream if stream.startswith(JPEG_BEGINS) else stream[max(stream.find(JPEG_2000_BEGINS), 0) :]
-
-
 def decode_stream(stream: bytes, runner: DecodeRunner) -> bytes:
     """Decode one frame, as pydicom asks of its plugins: to values of as many bits as the header allocates."""
-    import imagecodecs
-
-    stream = unwrapped(stream)
+    if not stream.startswith(
+        JPEG_BEGINS
+    ):  # without the boxes of a JP2 file, which DICOM does not have but some files do
+        stream = stream[max(stream.find(JPEG_2000_BEGINS), 0) :]
     found = stream_shape(stream)
     expected = Shape(runner.columns, runner.rows, runner.samples_per_pixel, found.bits)
     if found != expected or not found.bits <= runner.bits_allocated:
@@ -94,12 +84,12 @@ def decode_stream(stream: bytes, runner: DecodeRunner) -> bytes:
     # There may be filling bytes after the end. Without it libjpeg makes up what is missing, and CharLS takes its time.
     if stream.startswith(JPEG_BEGINS) and not stream.rstrip(b"\0\xff").endswith(JPEG_ENDS):
         raise DataError("the end of its stream is missing")
-    if syntax in (JPEG_LS, JPEG_LS_NEAR):
+    if syntax in JPEG_LS:
         pixels = imagecodecs.jpegls_decode(stream)
-    elif syntax in (JPEG_EXTENDED, JPEG_LOSSLESS, JPEG_LOSSLESS_SV1):
+    elif syntax in JPEG:
         same = NO_CONVERSION if found.samples == 3 else None
         pixels = imagecodecs.jpeg8_decode(stream, colorspace=same, outcolorspace=same)
-        if syntax == JPEG_EXTENDED and not runner.pixel_representation:
+        if syntax == uid.JPEGExtended12Bit and not runner.pixel_representation:
             # Loss may lead above the stored bits, where 1024 would be taken for 0.
             pixels = np.minimum(pixels, pixels.dtype.type((1 << min(runner.bits_stored, 8 * pixels.itemsize)) - 1))
     else:
@@ -119,12 +109,9 @@ def is_available(syntax: str) -> bool:
 
 
 @cache
-def decoder(syntax: UID) -> Decoder | None:
+def decoder(syntax: uid.UID) -> Decoder | None:
     """Of pixel data in that transfer syntax, if it is one of those that are decoded here."""
-    from pydicom.pixels.decoders.base import Decoder
-
-    jpeg = (JPEG_EXTENDED, JPEG_LOSSLESS, JPEG_LOSSLESS_SV1, JPEG_LS, JPEG_LS_NEAR)
-    if syntax not in (*jpeg, JPEG_2000_LOSSLESS, JPEG_2000, *HIGH_THROUGHPUT):
+    if syntax not in (*JPEG, *JPEG_LS, *JPEG_2000):
         return None
     found = Decoder(syntax)  # our own: those of pydicom stay as they are
     found.add_plugin("imagecodecs", (__name__, decode_stream.__name__))
@@ -132,8 +119,6 @@ def decoder(syntax: UID) -> Decoder | None:
 
 
 def _jpeg_lossless(pixels: Pixels, bits: int) -> bytes:
-    import imagecodecs
-
     # A sign with its copies, as others write it: not all decoders make them anew.
     bits = 16 if pixels.dtype.kind == "i" else max(bits, 9) if pixels.itemsize == 2 else bits
     same = "RGB" if pixels.ndim == 3 else None
@@ -151,14 +136,10 @@ def _jpeg_lossless(pixels: Pixels, bits: int) -> bytes:
 
 
 def _jpeg_ls(pixels: Pixels, bits: int) -> bytes:
-    import imagecodecs
-
     return bytes(imagecodecs.jpegls_encode(_words(pixels)))
 
 
 def _jpeg_2000(pixels: Pixels, bits: int) -> bytes:
-    import imagecodecs
-
     # The colours as they are: with a transform, the header would have to name other ones.
     return bytes(
         imagecodecs.jpeg2k_encode(
@@ -169,8 +150,6 @@ def _jpeg_2000(pixels: Pixels, bits: int) -> bytes:
 
 def _run_lengths(pixels: Pixels, bits: int) -> bytes:
     """Each byte of the values by itself, the highest first (PS3.5, G); pydicom does the same, much slower."""
-    import imagecodecs
-
     samples = np.moveaxis(pixels, 2, 0) if pixels.ndim == 3 else pixels[None]
     parts = []
     for sample in samples:
@@ -189,10 +168,10 @@ def _words(pixels: Pixels) -> Pixels:
 
 
 ENCODERS: dict[str, Callable[[Pixels, int], bytes]] = {
-    JPEG_LOSSLESS: _jpeg_lossless,
-    JPEG_LOSSLESS_SV1: _jpeg_lossless,
-    JPEG_LS: _jpeg_ls,
-    JPEG_2000_LOSSLESS: _jpeg_2000,
-    RLE: _run_lengths,
+    uid.JPEGLossless: _jpeg_lossless,
+    uid.JPEGLosslessSV1: _jpeg_lossless,
+    uid.JPEGLSLossless: _jpeg_ls,
+    uid.JPEG2000Lossless: _jpeg_2000,
+    uid.RLELossless: _run_lengths,
 }
 """By transfer syntax, of pixels and the bits that they have; every pixel is kept."""

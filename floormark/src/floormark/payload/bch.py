@@ -1,4 +1,4 @@
-"""Binary BCH codes: they correct any t wrong bits, and more where the reader says which bits it doubts."""
+"""Binary BCH codes: hard decoding corrects any t wrong bits, soft decoding by reliabilities mostly more."""
 
 import functools
 from collections.abc import Iterator, Sequence

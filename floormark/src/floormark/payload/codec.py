@@ -174,7 +174,7 @@ class Codec:
         return None
 
     def _candidates(self, frame: NDArray[np.float64], read: Bits) -> Iterator[tuple[Layout, Bits]]:
-        """Codewords of the layouts: first by counting errors, then by weighing them."""
+        """Codewords of the layouts: first those of hard decoding, then those of soft decoding."""
         codes = [layout.code for layout in self.layouts]
         for codewords in (corrected(codes, read), nearest(codes, frame)):
             for layout, codeword in zip(self.layouts, codewords, strict=True):
@@ -187,7 +187,7 @@ class Codec:
         return min(_ball(self.bits, corrected) * frames / (1 << self.bits), self.false_positive_rate)
 
     def _checksum(self, layout: Layout, body: Bits) -> Bits:
-        """Of all that is said; the number of bits is in it, so that no frame passes for another size or version."""
+        """The checksum of a frame's body; it covers the sizes too, so that no frame passes for one of another size."""
         content = f"{self.bits} {layout.length} " + (f"{self.content_bits} " if self.content_bits else "")
         return checksum_bits(self.key, content.encode() + np.packbits(body).tobytes(), layout.checksum)
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floormark.disk import read_secret
-from floormark.errors import ConfigurationError
+from floormark.errors import ConfigurationError, prefix_path
 
 MIN_KEY_BYTES = 16  # shorter ones can be found by trying
 MAX_KEY_BYTES = 4096  # a file above is not a key: most likely the wrong path
@@ -147,15 +147,14 @@ class Key:
 def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:
     """The key from a file or from an environment variable; None if neither is named.
 
-    Line ends behind it are not part of the key. There is no way to give it on a command line, where every user of
-    the machine could read it.
+    There is no way to give it on a command line, where every user of the machine could read it.
     """
-    if file is None and variable is None:
+    place = variable if file is None else file
+    if place is None:
         return None
-    secret = read_secret("key", file, variable=variable, most=MAX_KEY_BYTES).rstrip(b"\r\n")
-    if len(secret) < MIN_KEY_BYTES:
-        raise ConfigurationError(f"{file or variable}: expected a key of at least {MIN_KEY_BYTES} bytes; {KEY_ADVICE}")
-    return Key(secret)
+    secret = read_secret("key", file, variable=variable, most=MAX_KEY_BYTES)
+    with prefix_path(place):
+        return Key(secret)
 
 
 def derived(key: Key | None, purpose: str, size: int) -> bytes:
