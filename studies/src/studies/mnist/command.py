@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from samplewise.cli import JsonFlag, begin, emit, note
+from samplewise.cli import JsonFlag, begin, emit
 from samplewise.errors import ConfigurationError, DataError
 from studies import options
 from studies.progress import progress
@@ -110,24 +110,17 @@ def mnist(
             settings = begin_run(True)
             processes, threads = share_cores(len(todo), jobs, threads)
             with progress(f"{len(todo)} rows", len(todo) * settings.epochs, unit="epochs") as tell:
-
-                def watch(unfinished: dict[Job, int]) -> None:
-                    done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
-                    tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
-
                 # Another process loads the images itself; this one has them.
                 load = source if processes > 1 else lambda: (images, fabric)
                 how: dict[str, Any] = {"processes": processes, "threads": threads, "tensorboard": tensorboard}
                 try:
-                    run_jobs(todo, settings, out, load, watch=watch, **how)
+                    run_jobs(todo, settings, out, load, watch=tell, **how)
                 except JobFailedError as error:
                     failed = error  # the rows that did come to their end still get their table
     try:
-        table, missing = write_all(out)
+        table = write_all(out)
     except DataError as error:
         raise failed or error from None
-    if missing:
-        note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
         raise failed
     emit(asdict(table), table.text(), f"The table and the figures are in {out}", as_json=as_json)

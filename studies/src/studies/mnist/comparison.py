@@ -179,12 +179,10 @@ def _entry(
     )
 
 
-def write_all(out: Path) -> tuple[Comparison, list[str]]:
-    """Write the table and the figures into the run's folder, from its rows' files.
-
-    Returns the table, and the names of figures that are not drawn since no row keeps what they show.
-    """
+def write_all(out: Path) -> Comparison:
+    """Write the table and the figures into the run's folder, from its rows' files."""
     settings, found = read_settings(out), read_results(out)
     table = make_comparison(settings, found)
     table.write(out)
-    return table, write_figures(out / "figures", settings, found)
+    write_figures(out / "figures", settings, found)
+    return table
