@@ -45,10 +45,7 @@ class Source:
             images = data.digits()
         else:
             known, folder = data.published(self.dataset), Path(self.place)
-            if self.place == "download":
-                with progress("downloading", unit="bytes") as tell:
-                    folder = data.download(known, report=lambda name, done, total: tell(done, total, name))
-            images = data.load_folder(folder, known)
+            images = data.load_folder(data.download(known) if self.place == "download" else folder, known)
         return images.with_validation(self.validation) if self.validation else images, self.devices()
 
 
