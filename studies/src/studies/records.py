@@ -1,7 +1,5 @@
-"""What studies keep on disk: settings as TOML, what a folder is a run of, tables as CSV and Markdown."""
+"""What studies keep on disk: settings as TOML, what a folder is a run of, tables as Markdown."""
 
-import csv
-import io
 import json
 import tomllib
 import types
@@ -21,7 +19,6 @@ from samplewise.storage import (
     read_json,
     typed_value,
     write_json,
-    write_text,
 )
 
 T = TypeVar("T")
@@ -30,13 +27,11 @@ NONE = "none"
 """How None is written, which TOML has no word for."""
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of the same columns, at least one, whole or not at all."""
-    lines = io.StringIO()
-    writer = csv.DictWriter(lines, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, lines.getvalue())
+def check_least(settings: Any, **least: float) -> None:
+    """Refuse settings with a field below its least value; None is no value."""
+    for name, bound in least.items():
+        if (value := getattr(settings, name)) is not None and value < bound:
+            raise ConfigurationError(f"expected {name.replace('_', ' ')} of at least {bound}, got {value}")
 
 
 def markdown_table(rows: Iterable[Sequence[object]]) -> str:

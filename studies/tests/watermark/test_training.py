@@ -116,13 +116,13 @@ def test_a_run_is_not_continued_as_another(store: Store, tmp_path: Path) -> None
 def test_a_longer_or_shorter_run_ends_at_the_same_tau() -> None:
     usual = SWIFT.tau * SWIFT.growth ** (SWIFT.rounds - 1)
     for steps in (400, 1000, 5000):
-        recipe = SWIFT.with_steps(steps)
+        recipe = SWIFT.with_length(steps=steps)
         assert recipe.steps_per_round is not None
         assert recipe.last_round * recipe.steps_per_round == steps
         assert recipe.message_rounds == SWIFT.message_rounds
         assert recipe.tau * recipe.growth ** (recipe.rounds - 1) == pytest.approx(usual)
     with pytest.raises(ConfigurationError, match="at least 200"):
-        SWIFT.with_steps(150)
+        SWIFT.with_length(steps=150)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from samplewise.storage import MODEL_FILE, alone, decoding, distributed, provena
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from studies.chest.densenet import Classifier, load_classifier, load_pretrained, probabilities, save_classifier
 from studies.pictures import PATHOLOGIES, Store
-from studies.records import SettingsFile
+from studies.records import SettingsFile, check_least
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -61,11 +61,7 @@ class ClassifierSettings:
     """Hash of the file of published weights it starts from; empty from scratch."""
 
     def __post_init__(self) -> None:
-        for name, least in (("size", 32), ("batch_size", 2), ("epochs", 1), ("patience", 1), ("balance", 1)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(
-                    f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
-                )
+        check_least(self, size=32, batch_size=2, epochs=1, patience=1, balance=1)
         if not self.rate > 0:
             raise ConfigurationError(f"expected a learning rate above 0, got {self.rate}")
 

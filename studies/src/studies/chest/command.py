@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 5  # of skipped pictures; all of them are in the store's index
 UNFINISHED = "unfinished"
 """Folder of the diagnoses of an impact that has not come to its end."""
-IMPACT_FILES = {"report.json", "table.md", "table.csv", "impact.png", "impact.svg", UNFINISHED}
+IMPACT_FILES = {"report.json", "table.md", "impact.png", "impact.svg", UNFINISHED}
 
 app = options.command_group(
     "chest",

@@ -91,7 +91,7 @@ def train(
     wanted = make_recipe(options.given_settings(recipe, Recipe, DERIVED_FIELDS, **asked), recipe)
     if (classifier is None) != (wanted.diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
-    wanted = _with_length(wanted, steps, epochs)
+    wanted = wanted.with_length(steps=steps, epochs=epochs)
     fresh = make_network(wanted)  # what does not fit together is said before hours of decoding
     if isinstance(fresh, Lattice):
         Watermarker(fresh)  # which refuses messages that are too short for its code
@@ -124,16 +124,6 @@ def train(
         f"The network is in {out}; evaluate it with studies watermark evaluate {out} --data {data}",
         as_json=as_json,
     )
-
-
-def _with_length(recipe: Recipe, steps: int | None, epochs: int | None) -> Recipe:
-    if recipe.steps_per_round is None and steps is not None:
-        raise ConfigurationError(f"{recipe.network} is trained by passes over the images: give --epochs")
-    if recipe.steps_per_round is not None and epochs is not None:
-        raise ConfigurationError(f"{recipe.network} is trained by steps: give --steps, not --epochs")
-    if epochs is not None:
-        return replace(recipe, rounds=epochs)
-    return recipe if steps is None else recipe.with_steps(steps)
 
 
 def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -> tuple[Recipe, Store]:
