@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from studies.chest.impact import Diagnoses
     from studies.pictures import Listing, Store
 
-NAMES_SHOWN = 5  # of skipped pictures; all of them are in the store's index
+NAMES_SHOWN = 5  # of skipped pictures, which are all in the store's index, and of rows without a picture
 UNFINISHED = "unfinished"
 """Folder of the diagnoses of an impact that has not come to its end."""
 IMPACT_FILES = {"report.json", "table.md", "impact.png", "impact.svg", UNFINISHED}
@@ -92,19 +92,16 @@ def _summary_text(summary: dict[str, Any]) -> str:
     parts, skipped = summary["parts"], summary["skipped"]
     columns = [{**part, **part["labels"], "No Finding": part["no_finding"]} for part in parts.values()]
     titles = ["images", "patients", *parts["train"]["labels"], "No Finding"]
+    converted = ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items())
+    absent = f"rows of {summary['table']} without an image: {summary['rows_without_file']:,}"
     lines = [
         f"{summary['images']:,} images of {summary['patients']:,} patients, {summary['size']} x {summary['size']}",
         markdown_table([["", *parts], *([each, *(f"{column[each]:,}" for column in columns)] for each in titles)]),
-        f"skipped: {len(skipped):,}" + (" (all are in the store's index.json)" if len(skipped) > NAMES_SHOWN else ""),
+        f"skipped: {len(skipped):,}",
         *(f"  {name}: {reason}" for name, reason in list(skipped.items())[:NAMES_SHOWN]),
+        *([f"turned grey: {converted}"] if converted else []),
+        *([f"{absent} ({', '.join(first)})"] if (first := summary["rows_without_file_first"]) else []),
     ]
-    if summary["converted"]:
-        lines.append("turned grey: " + ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items()))
-    if summary["rows_without_file"]:
-        first = ", ".join(summary["rows_without_file_first"])
-        lines.append(
-            f"rows of {summary['table']} without an image here: {summary['rows_without_file']:,} ({first} ...)"
-        )
     return "\n".join(lines)
 
 
