@@ -19,10 +19,12 @@ from samplewise.storage import (
     read_json,
     typed_value,
     write_json,
+    write_text,
 )
 
 T = TypeVar("T")
 MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
+RECIPE_TOML = "recipe.toml"
 NONE = "none"
 """How None is written, which TOML has no word for."""
 
@@ -124,12 +126,19 @@ class SettingsFile(Generic[T]):
         format: name and number of the version.
         kind: a dataclass of plain values.
         what: the kind of run in words, for messages.
+        derived: fields that follow from the data and files that a run is given, which no recipe sets.
     """
 
     name: str
     format: str
     kind: type[T]
     what: str
+    derived: tuple[str, ...] = ()
+
+    def given(self, recipe: Path | None, **options: Any) -> dict[str, Any]:
+        """What differs from the defaults: what the recipe's file sets, then the options that are not None."""
+        stored = {} if recipe is None else toml_values(recipe, self.kind, exclude=self.derived)
+        return {**stored, **{name: value for name, value in options.items() if value is not None}}
 
     def belongs_to(self, folder: Path) -> bool:
         """Whether ``folder`` is that of such a run, of whichever version."""
@@ -153,7 +162,8 @@ class SettingsFile(Generic[T]):
             return from_plain(self.kind, stored["settings"])
 
     def write(self, folder: Path, settings: T) -> None:
-        """Make ``folder`` that of a run with these settings."""
+        """Make ``folder`` that of a run with these settings, and leave a recipe for another run."""
+        write_text(folder / RECIPE_TOML, toml_of(settings, exclude=self.derived))
         plain: dict[str, Any] = asdict(settings)  # type: ignore[call-overload]
         write_json(folder / self.name, {"format": self.format, "settings": plain})
 

@@ -16,8 +16,8 @@ from samplewise.audits.binomial import violation_rate_upper
 from studies import commands
 from studies.pictures import Store, prepare
 from studies.watermark.evaluation import Measured
-from studies.watermark.recipe import LATTICE, Recipe
-from studies.watermark.training import open_run, read_trained, train
+from studies.watermark.recipe import LATTICE, RECIPE_FILE, Recipe
+from studies.watermark.training import read_trained, train
 
 RECIPE = Recipe(
     network="swift",
@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(pixels).save(folder / "pictures" / f"{number:08d}_000.png")
     store = prepare(folder / "pictures", folder / "store", size=16, workers=1)
     for name in ("one", "two"):
-        open_run(folder / name, RECIPE, resume=False)
+        RECIPE_FILE.open(folder / name, RECIPE, resume=False)
         train(store, RECIPE, folder / name, progress=False)
     return folder
 
@@ -181,7 +181,7 @@ def test_a_lattice_is_judged_by_the_files_of_the_tool(
     run, pictures, shipped = tmp_path / "run", tmp_path / "pictures", resources.files("floormark")
     pictures.mkdir()
     Image.fromarray(natural_image(height=256, width=256, seed=0)).save(pictures / "0.png")
-    open_run(run, replace(LATTICE, floor=42.0), resume=False)
+    RECIPE_FILE.open(run, replace(LATTICE, floor=42.0), resume=False)
     (run / "model.safetensors").write_bytes((shipped / "lattice.safetensors").read_bytes())
     options = (run, "--data", pictures, "--part", "all", "--attacks", "flip", "--out", tmp_path / "out")
     assert main(*options, "--keep-images") == 0

@@ -18,9 +18,9 @@ from small_fit import small_fit
 from studies.watermark.evaluation import measure, summarise
 from studies.watermark.evaluation.output import RunEvaluation, write_evaluation, write_report
 from studies.watermark.noise import parse_attacks
-from studies.watermark.recipe import Recipe
+from studies.watermark.recipe import RECIPE_FILE, Recipe
 from studies.watermark.run_reports import read_evaluation, read_training
-from studies.watermark.training import RECIPE_FILE, Run
+from studies.watermark.training import Run
 
 FLOOR = 25.0
 

@@ -32,8 +32,6 @@ IMBALANCE = (
     "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
     "validation part."
 )
-DERIVED_FIELDS = ("data", "weights")
-"""Settings derived from the pictures and the weights, which nobody chooses."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,9 @@ class ClassifierSettings:
         return replace(self, data=store.fingerprint, weights=digest)
 
 
-SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", ClassifierSettings, "classifier training")
+SETTINGS_FILE = SettingsFile(
+    "classifier.json", "samplewise-classifier-1", ClassifierSettings, "classifier training", derived=("data", "weights")
+)
 
 
 def positive_weight(labels: Tensor, largest: float) -> Tensor:

@@ -16,7 +16,6 @@ from studies import options
 from studies.progress import prepare_pictures, progress
 
 if TYPE_CHECKING:
-    from studies.chest.densenet import Classifier
     from studies.chest.impact import Diagnoses
     from studies.pictures import Listing, Store
 
@@ -134,23 +133,15 @@ def classifier(
     """Train DenseNet-121 to find 14 pathologies, and give the AUROC of each with an interval."""
     begin(f"chest classifier: opening {store}")
     from samplewise.storage import read_json
-    from studies.chest.classifier import DERIVED_FIELDS, SCORES_FILE, ClassifierSettings, open_run, train_classifier
+    from studies.chest.classifier import SCORES_FILE, SETTINGS_FILE, ClassifierSettings, open_run, train_classifier
     from studies.pictures import Store
 
     pictures = Store.open(store)
-    given = options.given_settings(
-        recipe, ClassifierSettings, DERIVED_FIELDS, size=size, epochs=epochs, batch_size=batch_size, seed=seed
-    )
+    given = SETTINGS_FILE.given(recipe, size=size, epochs=epochs, batch_size=batch_size, seed=seed)
     settings = ClassifierSettings(**{"size": pictures.size, **given}).of(pictures, weights)
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
-
-    def open_first(first: bool) -> Classifier:
-        opened = open_run(pictures, settings, out, weights=weights, resume=resume)
-        if first:
-            options.keep_recipe(out, settings, DERIVED_FIELDS)
-        return opened
-
-    opened = options.launch(fabric, open_first)
+    begin_run = partial(open_run, pictures, settings, out, weights=weights, resume=resume)
+    opened = options.launch(fabric, lambda _: begin_run())
     train_classifier(pictures, settings, out, opened, fabric=fabric)
     if fabric.global_rank > 0:
         return

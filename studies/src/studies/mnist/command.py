@@ -76,7 +76,7 @@ def mnist(
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")
     from studies.mnist.comparison import write_all
-    from studies.mnist.settings import DERIVED_FIELDS, StudySettings, open_run
+    from studies.mnist.settings import SETTINGS, StudySettings
     from studies.mnist.study import JobFailedError, run_jobs, run_row
 
     failed: JobFailedError | None = None
@@ -86,14 +86,13 @@ def mnist(
             raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
         place = options.Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
         source = Source(data, dataset, place, validation)
-        chosen = options.given_settings(recipe, StudySettings, DERIVED_FIELDS, theta=theta, code=code, epochs=epochs)
+        chosen = SETTINGS.given(recipe, theta=theta, code=code, epochs=epochs)
         images, fabric = source()
 
         def begin_run(first: bool) -> StudySettings:
             settings = StudySettings.of(images, **chosen)
             if first:
-                open_run(out, settings, resume=resume)
-                options.keep_recipe(out, settings, DERIVED_FIELDS)
+                SETTINGS.open(out, settings, resume=resume)
             return settings
 
         if place.several:

@@ -11,9 +11,6 @@ from studies.mnist.digit_network import DigitNetwork, Latent
 from studies.mnist.rows import Row
 from studies.records import SettingsFile, check_least
 
-DERIVED_FIELDS = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
-"""Settings derived from the data, which nobody chooses."""
-
 
 @dataclass(frozen=True)
 class StudySettings:
@@ -75,7 +72,8 @@ class StudySettings:
         )
 
 
-SETTINGS = SettingsFile("run.json", "samplewise-mnist-1", StudySettings, "this study")
+OF_THE_DATA = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
+SETTINGS = SettingsFile("run.json", "samplewise-mnist-1", StudySettings, "this study", OF_THE_DATA)
 read_settings, write_settings, open_run = SETTINGS.read, SETTINGS.write, SETTINGS.open
 
 

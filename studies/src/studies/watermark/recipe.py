@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from samplewise.errors import ConfigurationError, did_you_mean
-from studies.records import check_least
+from studies.records import SettingsFile, check_least
 from studies.watermark.networks import NETWORKS
 from studies.watermark.noise import parse_noise
 
@@ -159,8 +159,10 @@ LATTICE = replace(
 """As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
 
 RECIPES = {recipe.network: recipe for recipe in (HIDDEN, LATTICE, SWIFT)}
-DERIVED_FIELDS = ("data", "classifier", "begin")
-"""Fingerprints of what is given, which no recipe file sets."""
+RECIPE_FILE = SettingsFile(
+    "recipe.json", "samplewise-watermark-2", Recipe, "watermark training", derived=("data", "classifier", "begin")
+)
+"""What a run is a run of, so that nothing else goes on in its folder."""
 
 
 def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:

@@ -30,7 +30,7 @@ from studies.watermark.evaluation.measure import Measured
 from studies.watermark.evaluation.output import FORMAT, REPORT, WORST, run_folder
 from studies.watermark.evaluation.summary import kept_floor, summarise
 from studies.watermark.pipeline import CONSTRAINT
-from studies.watermark.training import RECIPE_FILE
+from studies.watermark.recipe import RECIPE_FILE
 
 GAIN = 20  # changes are shown so many times over, around grey
 KIND_NAMES = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
