@@ -82,8 +82,8 @@ def test_runs_are_judged_from_a_store(place: Path, tmp_path: Path, capsys: pytes
     assert first["quality"]["grey"]["psnr_mean"] == pytest.approx(mean)
     assert all((out / path).stat().st_size > 0 for path in report["figures"])
     head, _, *table = (line.split("|") for line in (out / "table.md").read_text().splitlines()[:4])
-    place = [cell.strip() for cell in head].index("PSNR mean")
-    assert [float(row[place]) for row in table] == pytest.approx([mean, mean], abs=0.005)  # the same recipe twice
+    column = [cell.strip() for cell in head].index("PSNR mean")
+    assert [float(row[column]) for row in table] == pytest.approx([mean, mean], abs=0.005)  # the same recipe twice
 
 
 def test_runs_of_one_name_are_told_apart(place: Path, tmp_path: Path) -> None:

@@ -72,7 +72,10 @@ def test_an_evaluation_is_read_whole(judged: tuple[Path, RunEvaluation]) -> None
     assert bars.names == ("identity", "gaussian(0.1)")
     assert bars.series["grey file"][0] == pytest.approx(1 / 8)
     assert "Mean over 4 images" in bars.caption
-    assert [row[0] for row in run.tables[0].rows][:2] == ["as written, grey file", "as written, floats, no file"]
+    assert [row[0] for row in run.tables[0].rows][:2] == [
+        "as written, grey file",
+        "as written, floats, as in the paper",
+    ]
     assert run.tables[0].rows[0][1:5] == ("9", "12.5%", "12.5%", "0%")
 
 

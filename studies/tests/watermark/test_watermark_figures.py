@@ -96,8 +96,10 @@ def test_a_baseline_is_judged_by_a_floor_only_if_one_is_asked_for(data: PictureD
     assert "image loss: one" in text
     for floor in (20.0, 25.0):  # the first is the one that its recipe names and does not use
         asked_for = replace(baseline, summary=summarise(one.measured, floor))
-        head, _, row = (line.split("|") for line in table_text([report_entry(tmp_path, asked_for)]).splitlines()[:3])
-        named = {name.strip(): cell.strip() for name, cell in zip(head, row, strict=True)}
+        lines = table_text([report_entry(tmp_path, asked_for)]).splitlines()
+        named = {
+            name.strip(): cell.strip() for name, cell in zip(lines[0].split("|"), lines[2].split("|"), strict=True)
+        }
         assert named["floor (dB)"] == f"{floor:g}"
         assert named["meet the floor"]
     paths = write_figures(tmp_path / "figures", [baseline, replace(baseline, run=replace(baseline.run, name="two"))])

@@ -39,7 +39,7 @@ class ClassifierSettings:
     """All that a classifier depends on beside the pictures; rate and patience are the paper's."""
 
     size: int = 224
-    """Height and width that it looks at; pictures of other sizes are resized."""
+    """Height and width of its input; pictures of other sizes are resized."""
     batch_size: int = 64
     rate: float = 1e-4
     anneal: bool = False

@@ -116,7 +116,7 @@ def classifier(
     store: Annotated[Path, Option(help="Store made by studies chest prepare.")],
     out: Annotated[Path, Option(help="Folder of the run.")],
     weights: Annotated[Path | None, Option(help="To start from: of ImageNet, or model.safetensors of a run.")] = None,
-    size: Annotated[int | None, Option(min=32, help="Height and width it looks at (the store's).")] = None,
+    size: Annotated[int | None, Option(min=32, help="Height and width of its input (the store's).")] = None,
     epochs: Annotated[int | None, Option(min=1, help="At most; 100 if not given.")] = None,
     batch_size: Annotated[int | None, Option(min=2, help="Images in a step; 64 if not given.")] = None,
     seed: options.Seed = None,

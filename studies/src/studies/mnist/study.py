@@ -160,8 +160,8 @@ def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Ten
     """Originals above their reconstructions, dark on light."""
     images, _ = batch
     _, reconstructions = model(images)
-    originals, redrawn = (1 - pixels.view(len(pixels), 1, *shape) for pixels in (images, reconstructions))
-    return {"original and reconstruction": in_lines(originals, redrawn)}
+    originals, reconstructed = (1 - pixels.view(len(pixels), 1, *shape) for pixels in (images, reconstructions))
+    return {"original and reconstruction": in_lines(originals, reconstructed)}
 
 
 def _black(images: TensorDataset, theta: float) -> dict[str, float]:
@@ -184,8 +184,8 @@ def _worst(model: nn.Module, splits: dict[str, TensorDataset], errors: dict[str,
         index = errors[split].argsort(descending=True)[:EXAMPLES_KEPT]
         pixels = images.tensors[0][index]
         with evaluation_mode(model):
-            _, redrawn = model(pixels.to(device))
-        for what, values in (("original", pixels), ("reconstruction", redrawn.cpu())):
+            _, reconstructed = model(pixels.to(device))
+        for what, values in (("original", pixels), ("reconstruction", reconstructed.cpu())):
             found[f"{split}/{what}"] = (values.clamp(0, 1) * 255).round().to(torch.uint8)
         found[f"{split}/index"] = index
         found[f"{split}/error"] = errors[split][index].double()

@@ -1,4 +1,4 @@
-"""How a watermarking network is trained: the paper's representation, and ours."""
+"""How a watermarking network is trained: the paper's recipe, and ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
