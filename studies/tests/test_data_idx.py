@@ -38,6 +38,7 @@ def test_labels_have_one_dimension(tmp_path: Path) -> None:
         (idx(IMAGES)[:-1], "truncated.*24 bytes, 23"),
         (idx(IMAGES) + b"x", "too long.*25 follow"),
         (idx(np.zeros((0, 3, 4), np.uint8)), "holds no samples"),
+        (b"\0\0\x08\x03" + b"\xff" * 12 + b"x", "truncated.* 1 follow"),
         (gzip.compress(idx(IMAGES), mtime=0)[:-9], "truncated or corrupted gzip"),
     ],
 )

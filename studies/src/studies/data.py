@@ -12,7 +12,7 @@ import os
 import struct
 import urllib.request
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,16 +24,15 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from samplewise.errors import ConfigurationError, DataError, did_you_mean
-from samplewise.storage import atomic, ensure_writable
+from samplewise.storage import atomic, ensure_writable, open_regular
 
 DIGITS_WHITE = 16.0  # the brightest pixel of the digits, which count inked dots in blocks of 4 x 4
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 """Training images and labels, test images and labels; published with .gz behind."""
 UNSIGNED_BYTE = 0x08  # the only element type that the MNIST family uses
-FREE_BYTES, EXPANSION = 16 << 20, 20
-"""A gzip file may unpack to so many bytes and, beyond that, so many times its length (MNIST: 5 times)."""
+MOST_UNPACKED = 1 << 28
+"""Bytes that a gzip file may unpack to (MNIST: 47 million)."""
 LARGEST_DOWNLOAD = 64 << 20
-DOWNLOAD_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,6 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> ImageData:
     classes = torch.from_numpy(labels)
     mask = torch.from_numpy(held)
     return ImageData.from_bytes("digits", (pixels[~mask], classes[~mask]), (pixels[mask], classes[mask]))
-
-
-Report = Callable[[str, int, int | None], None]
-"""Called with the file's name, the bytes so far and the bytes in all (None if the server does not say)."""
 
 
 @dataclass(frozen=True)
@@ -236,24 +231,19 @@ def read_idx(path: Path, dimensions: int, content: bytes | None = None) -> tuple
         The values, uint8, and the md5 of the unpacked file.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path}: cannot be read: not a regular file")
-        with path.open("rb") if content is None else io.BytesIO(content) as file:
-            length, _ = file.seek(0, io.SEEK_END), file.seek(0)
-            packed, _ = file.read(2) == b"\x1f\x8b", file.seek(0)
+        with open_regular(path) if content is None else io.BytesIO(content) as stored:
+            packed, _ = stored.read(2) == b"\x1f\x8b", stored.seek(0)
             if path.suffix == ".gz" and not packed:
                 raise DataError(f"{path}: is not a gzip file, though its name ends in .gz; download it again")
-            if packed:
-                return _unpack(gzip.open(file), path, dimensions, FREE_BYTES + EXPANSION * length)
-            return _unpack(file, path, dimensions, length)
+            return _parse(gzip.open(stored) if packed else stored, path, dimensions)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: truncated or corrupted gzip file ({error}); download it again") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _unpack(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit: int) -> tuple[Tensor, str]:
-    """Tensor and md5 of at most ``limit`` bytes of a file, unpacked as they are read."""
+def _parse(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> tuple[Tensor, str]:
+    """Tensor and md5 of a file, unpacked as it is read."""
     header = 4 + 4 * dimensions
     content = bytearray(file.read(header))
     expected = bytes((0, 0, UNSIGNED_BYTE, dimensions))
@@ -267,13 +257,11 @@ def _unpack(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int, limit:
     sizes = struct.unpack(f">{dimensions}I", content[4:])
     size = math.prod(sizes)
     announced = f"the header announces {' x '.join(map(str, sizes))} = {size} bytes"
-    if size > limit and isinstance(file, gzip.GzipFile):
-        raise DataError(
-            f"{path}: {announced}, more than a gzip file of this length should unpack to ({limit}); if that is right, "
-            "unpack it and give the plain file"
-        )
-    # One byte more than there should be: a gzip file's own checksum is compared where it ends.
-    content += file.read(min(size, limit) + 1)
+    packed = isinstance(file, gzip.GzipFile)
+    if packed and size > MOST_UNPACKED:
+        raise DataError(f"{path}: {announced}, more than {MOST_UNPACKED}; unpack it and give the plain file")
+    # Of a gzip file one byte more than there should be: its own checksum is compared where it ends.
+    content += file.read(size + 1 if packed else -1)
     found = len(content) - header
     if found != size:
         state, least = ("truncated", "") if found < size else ("too long", "at least ")
@@ -289,13 +277,10 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samplewise"
 
 
-def download(
-    data: PublishedData, folder: Path | str | None = None, *, timeout: float = 20.0, report: Report | None = None
-) -> Path:
+def download(data: PublishedData, folder: Path | str | None = None, *, timeout: float = 20.0) -> Path:
     """Fetch the four files of ``data`` unless they are there already; each comes whole or not at all.
 
-    Returns the folder, one in the user's cache if none is given. A mirror may be silent for ``timeout`` seconds;
-    ``report`` is called as bytes come in.
+    Returns the folder, one in the user's cache if none is given. A mirror may be silent for ``timeout`` seconds.
     """
     if not data.mirrors:
         raise ConfigurationError(f"{data.name!r} data cannot be downloaded: give its folder")
@@ -306,19 +291,23 @@ def download(
         with suppress(DataError):  # torn or corrupted: fetched again
             if path is not None and read_idx(path, _dimensions(name))[1] == data.checksums[name]:
                 continue
-        content = _fetch(data, name, target, timeout, report)
+        content = _fetch(data, name, target, timeout)
         with atomic(target / f"{name}.gz") as temporary:
             temporary.write_bytes(content)
     return target
 
 
-def _fetch(data: PublishedData, name: str, target: Path, timeout: float, report: Report | None) -> bytes:
+def _fetch(data: PublishedData, name: str, target: Path, timeout: float) -> bytes:
     """The packed file from the first mirror that has the right one."""
-    file = f"{name}.gz"
-    failures = []
+    file, failures = f"{name}.gz", []
     for mirror in data.mirrors:
+        request = urllib.request.Request(mirror + file, headers={"User-Agent": "samplewise"})
         try:
-            content = _transfer(mirror, file, timeout, report)
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                content: bytes = response.read(LARGEST_DOWNLOAD)
+                total = int(response.headers.get("Content-Length") or 0)
+            if len(content) < total:
+                raise ConnectionError(f"broke off after {len(content)} of {total} bytes")
             if read_idx(Path(file), _dimensions(name), content)[1] == data.checksums[name]:
                 return content
             failures.append(f"{mirror}: the file has another md5 than {data.checksums[name]}")
@@ -328,18 +317,3 @@ def _fetch(data: PublishedData, name: str, target: Path, timeout: float, report:
         f"could not download {file} ({'; '.join(failures)}). Without a network, put "
         f"{', '.join(f'{name}.gz' for name in FILES)} into {target} and run again"
     )
-
-
-def _transfer(mirror: str, file: str, timeout: float, report: Report | None) -> bytes:
-    request = urllib.request.Request(mirror + file, headers={"User-Agent": "samplewise"})
-    content = bytearray()
-    with urllib.request.urlopen(request, timeout=timeout) as response:
-        length = response.headers.get("Content-Length")
-        total = int(length) if length else None
-        while (chunk := response.read(DOWNLOAD_CHUNK)) and len(content) <= LARGEST_DOWNLOAD:
-            content += chunk
-            if report:
-                report(file, len(content), total)
-    if total is not None and len(content) < total:
-        raise ConnectionError(f"broke off after {len(content)} of {total} bytes")
-    return bytes(content)

@@ -1,4 +1,4 @@
-"""Options that commands share, and what they stand for: where to train, and the settings of a run."""
+"""Options that commands share, and what they stand for: where to train, and where to write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 T = TypeVar("T")
-RECIPE_TOML = "recipe.toml"
 PANEL = "Devices"
 Accelerator = Annotated[str, typer.Option(help="cpu, cuda, mps or auto.", rich_help_panel=PANEL)]
 DevicesFlag = Annotated[int, typer.Option("--devices", min=1, help="Devices on each node.", rich_help_panel=PANEL)]
@@ -120,25 +119,6 @@ def to_tensorboard(fabric: Fabric, folder: Path | None) -> Iterator[None]:
     finally:
         fabric.loggers.remove(logger)
         logger.finalize("ended")
-
-
-def given_settings(recipe: Path | None, kind: type[Any], exclude: Collection[str], **options: Any) -> dict[str, Any]:
-    """What differs from the defaults of ``kind``: what the file sets, then the options that are not None.
-
-    The fields ``exclude`` are derived from the data, and no file may set them.
-    """
-    from studies.records import toml_values
-
-    stored = {} if recipe is None else toml_values(recipe, kind, exclude=exclude)
-    return {**stored, **{name: value for name, value in options.items() if value is not None}}
-
-
-def keep_recipe(folder: Path, settings: Any, exclude: Collection[str]) -> None:
-    """Write the settings where ``--recipe`` can take them from for another run."""
-    from samplewise.storage import write_text
-    from studies.records import toml_of
-
-    write_text(folder / RECIPE_TOML, toml_of(settings, exclude=exclude))
 
 
 def open_output(out: Path, names: Collection[str]) -> Path:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from studies.pictures import Listing, Store
 
 Tell = Callable[..., None]
-"""``tell(done, total=None, remark="")``: how much is done, of how much if that was not known, and what else to say."""
+"""``tell(done, total=None)``: how much is done, and of how much if that was not known."""
 
 SILENCE = 30.0
 """Seconds after which a log gets a line, however little was done."""
@@ -37,20 +37,13 @@ def progress(label: str, total: int | None = None, *, unit: str = "images") -> I
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    # Without markup, which would read the :100: of a row's name as an emoji.
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit, markup=False),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[remark]}", markup=False),
-    )
+    name = TextColumn("{task.description}", markup=False)  # which would read [40 dB] as a style
+    columns = (name, BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
-        task = bar.add_task(printable(label), total=total, visible=total is not None, remark="")
+        task = bar.add_task(printable(label), total=total, visible=total is not None)
 
-        def tell(done: int, total: int | None = None, remark: str = "") -> None:
-            bar.update(task, completed=done, total=total, visible=True, remark=printable(remark))
+        def tell(done: int, total: int | None = None) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
 
         yield tell
 
@@ -63,7 +56,7 @@ def _lines(label: str, total: int | None, unit: str) -> Tell:
     if total is not None:
         note(f"{label}: {total:,} {unit}")
 
-    def tell(done: int, of: int | None = None, remark: str = "") -> None:
+    def tell(done: int, of: int | None = None) -> None:
         nonlocal total, tenth, last, begun
         total = of or total
         reached = 10 * done // total if total else 0
@@ -76,7 +69,7 @@ def _lines(label: str, total: int | None, unit: str) -> Tell:
         text = f"{label}: {done:,}" + (f" of {total:,}" if total else "") + f" {unit}"
         if total and begun < done < total and now - start > GUESS:
             text += f", about {duration((now - start) / (done - begun) * (total - done))} left"
-        note(f"{text}, {remark}" if remark else text)
+        note(text)
 
     return tell
 

@@ -1,7 +1,5 @@
-"""What studies keep on disk: settings as TOML, what a folder is a run of, tables as CSV and Markdown."""
+"""What studies keep on disk: settings as TOML, what a folder is a run of, tables as Markdown."""
 
-import csv
-import io
 import json
 import tomllib
 import types
@@ -26,17 +24,16 @@ from samplewise.storage import (
 
 T = TypeVar("T")
 MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
+RECIPE_TOML = "recipe.toml"
 NONE = "none"
 """How None is written, which TOML has no word for."""
 
 
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of the same columns, at least one, whole or not at all."""
-    lines = io.StringIO()
-    writer = csv.DictWriter(lines, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, lines.getvalue())
+def check_least(settings: Any, **least: float) -> None:
+    """Refuse settings with a field below its least value; None is no value."""
+    for name, bound in least.items():
+        if (value := getattr(settings, name)) is not None and value < bound:
+            raise ConfigurationError(f"expected {name.replace('_', ' ')} of at least {bound}, got {value}")
 
 
 def markdown_table(rows: Iterable[Sequence[object]]) -> str:
@@ -129,12 +126,19 @@ class SettingsFile(Generic[T]):
         format: name and number of the version.
         kind: a dataclass of plain values.
         what: the kind of run in words, for messages.
+        derived: fields that follow from the data and files that a run is given, which no recipe sets.
     """
 
     name: str
     format: str
     kind: type[T]
     what: str
+    derived: tuple[str, ...] = ()
+
+    def given(self, recipe: Path | None, **options: Any) -> dict[str, Any]:
+        """What differs from the defaults: what the recipe's file sets, then the options that are not None."""
+        stored = {} if recipe is None else toml_values(recipe, self.kind, exclude=self.derived)
+        return {**stored, **{name: value for name, value in options.items() if value is not None}}
 
     def belongs_to(self, folder: Path) -> bool:
         """Whether ``folder`` is that of such a run, of whichever version."""
@@ -158,7 +162,8 @@ class SettingsFile(Generic[T]):
             return from_plain(self.kind, stored["settings"])
 
     def write(self, folder: Path, settings: T) -> None:
-        """Make ``folder`` that of a run with these settings."""
+        """Make ``folder`` that of a run with these settings, and leave a recipe for another run."""
+        write_text(folder / RECIPE_TOML, toml_of(settings, exclude=self.derived))
         plain: dict[str, Any] = asdict(settings)  # type: ignore[call-overload]
         write_json(folder / self.name, {"format": self.format, "settings": plain})
 

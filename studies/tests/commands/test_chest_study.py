@@ -62,7 +62,6 @@ def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[s
     assert {path.name for path in (folder / "impact").iterdir()} == {
         "report.json",
         "table.md",
-        "table.csv",
         "impact.png",
         "impact.svg",
     }

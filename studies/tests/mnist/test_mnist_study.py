@@ -20,10 +20,9 @@ from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.storage import load_state
 from studies.data import ImageData
 from studies.mnist.digit_network import study_problem
-from studies.mnist.figures import draw_pictures
 from studies.mnist.for_report import read_study
 from studies.mnist.results import read_results
-from studies.mnist.rows import RowLabels, parse_row
+from studies.mnist.rows import parse_row
 from studies.mnist.settings import StudySettings, open_run, read_settings, row_folder, write_settings
 from studies.mnist.study import Job, JobFailedError, is_complete, run_jobs, run_row, warm_start
 from studies.mnist.table_one import numbers_of
@@ -87,12 +86,11 @@ def test_the_errors_are_counted_once_each(run: Path) -> None:
 def test_the_examples_hold_the_worst_reconstructions(run: Path) -> None:
     result = read_results(run)[0]
     examples = result.examples()
-    assert examples["test/first/index"].tolist() == list(range(10))
-    worst = examples["test/worst/error"]
+    worst = examples["test/error"]
     assert torch.equal(worst, worst.sort(descending=True).values)
     assert float(worst[0]) == pytest.approx(float(result.epoch()["test/reconstruction/worst"]) + 0.05, abs=1e-6)
-    originals = small_data().test.tensors[0][examples["test/worst/index"]]
-    assert torch.equal(examples["test/worst/original"], (originals * 255).round().to(torch.uint8))
+    originals = small_data().test.tensors[0][examples["test/index"]]
+    assert torch.equal(examples["test/original"], (originals * 255).round().to(torch.uint8))
 
 
 def test_a_black_image_is_measured_beside_the_decoder(run: Path) -> None:
@@ -129,6 +127,8 @@ def test_the_warm_start_trains_encoder_and_classifier_only(tmp_path: Path) -> No
         torch.manual_seed(0)
         fresh = settings.network()
     warm = warm_start(settings, data, 0, tmp_path)
+    last = load_state(max((tmp_path / "warm" / "seed-0" / "fit" / "checkpoints").iterdir()))["model"]
+    assert all(torch.equal(value, last[name]) for name, value in warm.state_dict().items())
     assert all(torch.equal(a, b) for a, b in zip(warm.decoder.parameters(), fresh.decoder.parameters(), strict=True))
     assert not torch.equal(warm.classifier.weight, fresh.classifier.weight)
 
@@ -240,8 +240,7 @@ def test_images_need_not_be_square_nor_a_part_as_long_as_a_line_of_pictures(tmp_
     write_settings(tmp_path, settings)
     run_row(settings, data, parse_row("penalty:1:1.01"), 0, tmp_path)
     (result,) = read_results(tmp_path)
-    assert len(result.examples()["test/first/original"]) == 5
-    assert draw_pictures(tmp_path, settings, [result], RowLabels([result.row]))[0].stat().st_size > 1000
+    assert len(result.examples()["test/original"]) == 5
     (run,) = read_study(tmp_path) or ()
     assert {image.shape for image in run.galleries[0].pictures[0].images.values()} == {(5, 3)}
 
@@ -272,7 +271,7 @@ def test_one_row_is_trained_in_this_process_with_what_was_loaded(tmp_path: Path)
     data = small_data()
     settings = small_settings(data)
     open_run(tmp_path, settings, resume=False)
-    seen: list[dict[Job, int]] = []
+    seen: list[int] = []
     job, loaded = Job(parse_row("fixed:10"), 0), []
 
     def load() -> tuple[ImageData, None]:
@@ -282,4 +281,4 @@ def test_one_row_is_trained_in_this_process_with_what_was_loaded(tmp_path: Path)
     run_jobs([job], settings, tmp_path, load, processes=2, watch=seen.append)
     assert loaded == [os.getpid()]
     assert is_complete(tmp_path, job.row, 0)
-    assert seen[-1] == {}
+    assert seen[-1] == settings.epochs

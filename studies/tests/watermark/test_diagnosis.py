@@ -14,8 +14,8 @@ from samplewise import audit
 from samplewise.errors import ConfigurationError
 from studies.pictures import Store, prepare
 from studies.watermark.pipeline import DIAGNOSIS, Pipeline
-from studies.watermark.recipe import SWIFT
-from studies.watermark.training import make_network, open_run, read_trained, train
+from studies.watermark.recipe import RECIPE_FILE, SWIFT
+from studies.watermark.training import make_network, read_trained, train
 
 SMALL = replace(SWIFT, bits=4, size=32, floor=30.0, batch_size=4, steps_per_round=20, message_rounds=1, rounds=6)
 
@@ -79,7 +79,7 @@ def test_training_with_it_keeps_the_diagnosis_and_without_it_does_not(store: Sto
     for name, diagnosis in (("plain", None), ("kept", 0.02)):
         recipe = replace(SMALL, diagnosis=diagnosis, tau=0.1, growth=2.0)
         classifier = None if diagnosis is None else Texture()
-        open_run(tmp_path / name, recipe, resume=False)
+        RECIPE_FILE.open(tmp_path / name, recipe, resume=False)
         solution = train(store, recipe, tmp_path / name, classifier=classifier, progress=False)
         problem = Pipeline(replace(SMALL, diagnosis=0.02), make_network(recipe), Texture()).problem()
         changes[name] = audit(problem, solution.model, store.select())[DIAGNOSIS].values.amax(1).mean()

@@ -18,9 +18,9 @@ from small_fit import small_fit
 from studies.watermark.evaluation import measure, summarise
 from studies.watermark.evaluation.output import RunEvaluation, write_evaluation, write_report
 from studies.watermark.noise import parse_attacks
-from studies.watermark.recipe import Recipe
+from studies.watermark.recipe import RECIPE_FILE, Recipe
 from studies.watermark.run_reports import read_evaluation, read_training
-from studies.watermark.training import RECIPE_FILE, Run
+from studies.watermark.training import Run
 
 FLOOR = 25.0
 
@@ -72,7 +72,10 @@ def test_an_evaluation_is_read_whole(judged: tuple[Path, RunEvaluation]) -> None
     assert bars.names == ("identity", "gaussian(0.1)")
     assert bars.series["grey file"][0] == pytest.approx(1 / 8)
     assert "Mean over 4 images" in bars.caption
-    assert [row[0] for row in run.tables[0].rows][:2] == ["as written, grey file", "as written, floats, no file"]
+    assert [row[0] for row in run.tables[0].rows][:2] == [
+        "as written, grey file",
+        "as written, floats, as in the paper",
+    ]
     assert run.tables[0].rows[0][1:5] == ("9", "12.5%", "12.5%", "0%")
 
 

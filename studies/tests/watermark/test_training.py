@@ -17,8 +17,8 @@ from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.storage import MODEL_FILE, save_state
 from studies.pictures import Store, prepare
 from studies.watermark.networks import Lattice, Swift, load_network, save_network
-from studies.watermark.recipe import HIDDEN, LATTICE, SWIFT, Recipe
-from studies.watermark.training import make_network, open_run, train
+from studies.watermark.recipe import HIDDEN, LATTICE, RECIPE_FILE, SWIFT, Recipe
+from studies.watermark.training import make_network, train
 
 SMALL = replace(SWIFT, bits=4, size=32, batch_size=4, steps_per_round=3, message_rounds=1, rounds=2, audit_images=6)
 SMALL_LATTICE = replace(
@@ -101,12 +101,12 @@ def test_a_lattice_is_trained_with_a_floor_for_every_patch(pictures: Path, tmp_p
 
 
 def test_a_run_is_not_continued_as_another(store: Store, tmp_path: Path) -> None:
-    open_run(tmp_path, SMALL, resume=False)
+    RECIPE_FILE.open(tmp_path, SMALL, resume=False)
     with pytest.raises(CheckpointError, match="--resume"):
-        open_run(tmp_path, SMALL, resume=False)
-    open_run(tmp_path, SMALL, resume=True)
+        RECIPE_FILE.open(tmp_path, SMALL, resume=False)
+    RECIPE_FILE.open(tmp_path, SMALL, resume=True)
     with pytest.raises(CheckpointError, match="floor"):
-        open_run(tmp_path, replace(SMALL, floor=50.0), resume=True)
+        RECIPE_FILE.open(tmp_path, replace(SMALL, floor=50.0), resume=True)
     with pytest.raises(DataError, match=r"size 32, .* 48"):
         train(store, replace(SMALL, size=48), tmp_path / "new", progress=False)
     with pytest.raises(DataError, match="batch of 64"):
@@ -116,13 +116,13 @@ def test_a_run_is_not_continued_as_another(store: Store, tmp_path: Path) -> None
 def test_a_longer_or_shorter_run_ends_at_the_same_tau() -> None:
     usual = SWIFT.tau * SWIFT.growth ** (SWIFT.rounds - 1)
     for steps in (400, 1000, 5000):
-        recipe = SWIFT.with_steps(steps)
+        recipe = SWIFT.with_length(steps=steps)
         assert recipe.steps_per_round is not None
         assert recipe.last_round * recipe.steps_per_round == steps
         assert recipe.message_rounds == SWIFT.message_rounds
         assert recipe.tau * recipe.growth ** (recipe.rounds - 1) == pytest.approx(usual)
     with pytest.raises(ConfigurationError, match="at least 200"):
-        SWIFT.with_steps(150)
+        SWIFT.with_length(steps=150)
 
 
 @pytest.mark.parametrize(

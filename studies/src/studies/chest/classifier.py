@@ -20,7 +20,7 @@ from samplewise.storage import MODEL_FILE, alone, decoding, distributed, provena
 from studies.chest.auroc import Aurocs, enough, operating_points, patient_weights
 from studies.chest.densenet import Classifier, load_classifier, load_pretrained, probabilities, save_classifier
 from studies.pictures import PATHOLOGIES, Store
-from studies.records import SettingsFile
+from studies.records import SettingsFile, check_least
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -32,8 +32,6 @@ IMBALANCE = (
     "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
     "validation part."
 )
-DERIVED_FIELDS = ("data", "weights")
-"""Settings derived from the pictures and the weights, which nobody chooses."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class ClassifierSettings:
     """All that a classifier depends on beside the pictures; rate and patience are the paper's."""
 
     size: int = 224
-    """Height and width that it looks at; pictures of other sizes are resized."""
+    """Height and width of its input; pictures of other sizes are resized."""
     batch_size: int = 64
     rate: float = 1e-4
     anneal: bool = False
@@ -61,11 +59,7 @@ class ClassifierSettings:
     """Hash of the file of published weights it starts from; empty from scratch."""
 
     def __post_init__(self) -> None:
-        for name, least in (("size", 32), ("batch_size", 2), ("epochs", 1), ("patience", 1), ("balance", 1)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(
-                    f"expected {name.replace('_', ' ')} of at least {least}, got {getattr(self, name)}"
-                )
+        check_least(self, size=32, batch_size=2, epochs=1, patience=1, balance=1)
         if not self.rate > 0:
             raise ConfigurationError(f"expected a learning rate above 0, got {self.rate}")
 
@@ -78,7 +72,9 @@ class ClassifierSettings:
         return replace(self, data=store.fingerprint, weights=digest)
 
 
-SETTINGS_FILE = SettingsFile("classifier.json", "samplewise-classifier-1", ClassifierSettings, "classifier training")
+SETTINGS_FILE = SettingsFile(
+    "classifier.json", "samplewise-classifier-1", ClassifierSettings, "classifier training", derived=("data", "weights")
+)
 
 
 def positive_weight(labels: Tensor, largest: float) -> Tensor:

@@ -16,14 +16,13 @@ from studies import options
 from studies.progress import prepare_pictures, progress
 
 if TYPE_CHECKING:
-    from studies.chest.densenet import Classifier
     from studies.chest.impact import Diagnoses
     from studies.pictures import Listing, Store
 
-NAMES_SHOWN = 5  # of skipped pictures; all of them are in the store's index
+NAMES_SHOWN = 5  # of skipped pictures, which are all in the store's index, and of rows without a picture
 UNFINISHED = "unfinished"
 """Folder of the diagnoses of an impact that has not come to its end."""
-IMPACT_FILES = {"report.json", "table.md", "table.csv", "impact.png", "impact.svg", UNFINISHED}
+IMPACT_FILES = {"report.json", "table.md", "impact.png", "impact.svg", UNFINISHED}
 
 app = options.command_group(
     "chest",
@@ -43,7 +42,6 @@ def prepare(
     out: Annotated[Path, Option(help="Folder of the store: a new or empty one.")],
     size: Annotated[int, Option(min=1, help="Height and width that every image is resized to.")] = 224,
     seed: Annotated[int, Option(min=0, help="Of the split.")] = 0,
-    split: Annotated[str, Option(help="patients: 70, 15, 15 % of them; official: the published lists.")] = "patients",
     workers: Annotated[int | None, Option(min=1, help="Threads that decode; one for each core if not given.")] = None,
     resume: Annotated[bool, Option("--resume", help="Use the store if it is there already; else make it.")] = False,
     as_json: JsonFlag = False,
@@ -53,7 +51,7 @@ def prepare(
     from studies.pictures import find
 
     listing = find(data, labels=True)
-    store = prepare_pictures(listing, out, size=size, seed=seed, split=split, workers=workers, resume=resume)
+    store = prepare_pictures(listing, out, size=size, seed=seed, workers=workers, resume=resume)
     summary = _summary(store, listing)
     emit(summary, _summary_text(summary), f"The store is in {out}", as_json=as_json)
 
@@ -93,19 +91,16 @@ def _summary_text(summary: dict[str, Any]) -> str:
     parts, skipped = summary["parts"], summary["skipped"]
     columns = [{**part, **part["labels"], "No Finding": part["no_finding"]} for part in parts.values()]
     titles = ["images", "patients", *parts["train"]["labels"], "No Finding"]
+    converted = ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items())
+    absent = f"rows of {summary['table']} without an image: {summary['rows_without_file']:,}"
     lines = [
         f"{summary['images']:,} images of {summary['patients']:,} patients, {summary['size']} x {summary['size']}",
         markdown_table([["", *parts], *([each, *(f"{column[each]:,}" for column in columns)] for each in titles)]),
-        f"skipped: {len(skipped):,}" + (" (all are in the store's index.json)" if len(skipped) > NAMES_SHOWN else ""),
+        f"skipped: {len(skipped):,}",
         *(f"  {name}: {reason}" for name, reason in list(skipped.items())[:NAMES_SHOWN]),
+        *([f"turned grey: {converted}"] if converted else []),
+        *([f"{absent} ({', '.join(first)})"] if (first := summary["rows_without_file_first"]) else []),
     ]
-    if summary["converted"]:
-        lines.append("turned grey: " + ", ".join(f"{count:,} {mode}" for mode, count in summary["converted"].items()))
-    if summary["rows_without_file"]:
-        first = ", ".join(summary["rows_without_file_first"])
-        lines.append(
-            f"rows of {summary['table']} without an image here: {summary['rows_without_file']:,} ({first} ...)"
-        )
     return "\n".join(lines)
 
 
@@ -121,7 +116,7 @@ def classifier(
     store: Annotated[Path, Option(help="Store made by studies chest prepare.")],
     out: Annotated[Path, Option(help="Folder of the run.")],
     weights: Annotated[Path | None, Option(help="To start from: of ImageNet, or model.safetensors of a run.")] = None,
-    size: Annotated[int | None, Option(min=32, help="Height and width it looks at (the store's).")] = None,
+    size: Annotated[int | None, Option(min=32, help="Height and width of its input (the store's).")] = None,
     epochs: Annotated[int | None, Option(min=1, help="At most; 100 if not given.")] = None,
     batch_size: Annotated[int | None, Option(min=2, help="Images in a step; 64 if not given.")] = None,
     seed: options.Seed = None,
@@ -138,23 +133,15 @@ def classifier(
     """Train DenseNet-121 to find 14 pathologies, and give the AUROC of each with an interval."""
     begin(f"chest classifier: opening {store}")
     from samplewise.storage import read_json
-    from studies.chest.classifier import DERIVED_FIELDS, SCORES_FILE, ClassifierSettings, open_run, train_classifier
+    from studies.chest.classifier import SCORES_FILE, SETTINGS_FILE, ClassifierSettings, open_run, train_classifier
     from studies.pictures import Store
 
     pictures = Store.open(store)
-    given = options.given_settings(
-        recipe, ClassifierSettings, DERIVED_FIELDS, size=size, epochs=epochs, batch_size=batch_size, seed=seed
-    )
+    given = SETTINGS_FILE.given(recipe, size=size, epochs=epochs, batch_size=batch_size, seed=seed)
     settings = ClassifierSettings(**{"size": pictures.size, **given}).of(pictures, weights)
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()
-
-    def open_first(first: bool) -> Classifier:
-        opened = open_run(pictures, settings, out, weights=weights, resume=resume)
-        if first:
-            options.keep_recipe(out, settings, DERIVED_FIELDS)
-        return opened
-
-    opened = options.launch(fabric, open_first)
+    begin_run = partial(open_run, pictures, settings, out, weights=weights, resume=resume)
+    opened = options.launch(fabric, lambda _: begin_run())
     train_classifier(pictures, settings, out, opened, fabric=fabric)
     if fabric.global_rank > 0:
         return

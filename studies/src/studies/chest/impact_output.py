@@ -1,4 +1,4 @@
-"""Table II beside the paper's, the files of a comparison (Markdown, CSV and JSON), and its figure."""
+"""Table II beside the paper's, the files of a comparison (Markdown and JSON), and its figure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from studies.chest.auroc import Interval
 from studies.chest.impact import Impact, Originals
 from studies.drawing import COLOURS, legend_below, new_figure, save, series, styled
 from studies.pictures import PATHOLOGIES
-from studies.records import markdown_table, write_csv
+from studies.records import markdown_table
 from studies.watermark.recipe import Recipe
 
 FORMAT = "samplewise-chest-impact-1"
@@ -146,27 +146,9 @@ def _difference(interval: Interval) -> str:
 def write_table(
     out: Path, originals: Originals, impacts: Sequence[Impact], paper: Mapping[str, str], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write ``table.md``, ``table.csv`` and ``report.json``; returns what the report holds, with ``about`` in it."""
+    """Write ``table.md`` and ``report.json``; returns what the report holds, with ``about`` in it."""
     data, scores = originals.data, originals.aurocs.by_pathology(originals.labels)
     write_text(out / "table.md", table_text(originals, impacts, paper) + "\n")
-    rows = [
-        {
-            "run": one.name,
-            "pathology": difference.pathology,
-            "positives": score["positives"],
-            "counts": difference.counts,
-            **_columns("auroc", score["auroc"]),
-            **_columns("difference", asdict(difference.auroc)),
-            "significant": difference.significant,
-            "flipped": difference.flipped,
-            "mean_change": difference.mean_change,
-            "paper_auroc": TABLE_TWO[difference.pathology].base,
-            "paper_difference": getattr(TABLE_TWO[difference.pathology], paper.get(one.name, ""), None),
-        }
-        for one in impacts
-        for score, difference in zip(scores, one.differences, strict=True)
-    ]
-    write_csv(out / "table.csv", rows)
     columns = zip(scores, originals.counts.tolist(), originals.thresholds.tolist(), strict=True)
     report = {
         "format": FORMAT,
@@ -184,10 +166,6 @@ def write_table(
     }
     write_json(out / "report.json", report)
     return report
-
-
-def _columns(name: str, interval: Mapping[str, float]) -> dict[str, float]:
-    return {name: interval["value"], f"{name}_low": interval["low"], f"{name}_high": interval["high"]}
 
 
 def draw_impact(folder: Path, impacts: Sequence[Impact]) -> list[Path]:

@@ -79,7 +79,7 @@ def train(
     from studies.chest.classifier import read_classifier
     from studies.chest.densenet import fingerprint_of
     from studies.watermark.networks import Lattice, load_network, network_name
-    from studies.watermark.recipe import DERIVED_FIELDS, Recipe, make_recipe
+    from studies.watermark.recipe import RECIPE_FILE, make_recipe
     from studies.watermark.training import make_network, read_seen, train
 
     diagnoser = None if classifier is None else read_classifier(classifier)
@@ -88,10 +88,10 @@ def train(
     asked |= {"image_loss": image_loss, "diagnosis": diagnosis}
     asked |= {"classifier": None if diagnoser is None else fingerprint_of(diagnoser)}
     asked |= {"begin": None if start is None else network_name(start)}
-    wanted = make_recipe(options.given_settings(recipe, Recipe, DERIVED_FIELDS, **asked), recipe)
+    wanted = make_recipe(RECIPE_FILE.given(recipe, **asked), recipe)
     if (classifier is None) != (wanted.diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
-    wanted = _with_length(wanted, steps, epochs)
+    wanted = wanted.with_length(steps=steps, epochs=epochs)
     fresh = make_network(wanted)  # what does not fit together is said before hours of decoding
     if isinstance(fresh, Lattice):
         Watermarker(fresh)  # which refuses messages that are too short for its code
@@ -126,23 +126,13 @@ def train(
     )
 
 
-def _with_length(recipe: Recipe, steps: int | None, epochs: int | None) -> Recipe:
-    if recipe.steps_per_round is None and steps is not None:
-        raise ConfigurationError(f"{recipe.network} is trained by passes over the images: give --epochs")
-    if recipe.steps_per_round is not None and epochs is not None:
-        raise ConfigurationError(f"{recipe.network} is trained by steps: give --steps, not --epochs")
-    if epochs is not None:
-        return replace(recipe, rounds=epochs)
-    return recipe if steps is None else recipe.with_steps(steps)
-
-
 def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -> tuple[Recipe, Store]:
     """Open the run's folder and the prepared images, which a folder of images becomes in it.
 
     The first process does it; the others take what it made.
     """
     from studies.pictures import Store
-    from studies.watermark.training import open_run
+    from studies.watermark.recipe import RECIPE_FILE
 
     source = open_source(data)
     if not first:
@@ -150,7 +140,7 @@ def _open(data: Path, recipe: Recipe, out: Path, *, first: bool, resume: bool) -
         return replace(recipe, data=store.fingerprint), store
     found = source.fingerprint if isinstance(source, Store) else source.fingerprint()
     recipe = replace(recipe, data=found)
-    open_run(out, recipe, resume=resume)
+    RECIPE_FILE.open(out, recipe, resume=resume)
     if isinstance(source, Store):
         return recipe, source
     return recipe, prepare_pictures(source, out / "store", size=recipe.size, seed=recipe.seed, resume=True)

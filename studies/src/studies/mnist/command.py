@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from samplewise.cli import JsonFlag, begin, emit, note
+from samplewise.cli import JsonFlag, begin, emit
 from samplewise.errors import ConfigurationError, DataError
 from studies import options
 from studies.progress import progress
@@ -45,10 +45,7 @@ class Source:
             images = data.digits()
         else:
             known, folder = data.published(self.dataset), Path(self.place)
-            if self.place == "download":
-                with progress("downloading", unit="bytes") as tell:
-                    folder = data.download(known, report=lambda name, done, total: tell(done, total, name))
-            images = data.load_folder(folder, known)
+            images = data.load_folder(data.download(known) if self.place == "download" else folder, known)
         return images.with_validation(self.validation) if self.validation else images, self.devices()
 
 
@@ -79,7 +76,7 @@ def mnist(
     """Train the rows of the paper's Table I, or others, and set the results beside the paper's."""
     begin(f"mnist: opening {out}")
     from studies.mnist.comparison import write_all
-    from studies.mnist.settings import DERIVED_FIELDS, StudySettings, open_run
+    from studies.mnist.settings import SETTINGS, StudySettings
     from studies.mnist.study import JobFailedError, run_jobs, run_row
 
     failed: JobFailedError | None = None
@@ -89,14 +86,13 @@ def mnist(
             raise ConfigurationError("give --data: a folder with the idx files, download, or digits")
         place = options.Devices(accelerator, devices, nodes, strategy, precision, leaves_unused=True)
         source = Source(data, dataset, place, validation)
-        chosen = options.given_settings(recipe, StudySettings, DERIVED_FIELDS, theta=theta, code=code, epochs=epochs)
+        chosen = SETTINGS.given(recipe, theta=theta, code=code, epochs=epochs)
         images, fabric = source()
 
         def begin_run(first: bool) -> StudySettings:
             settings = StudySettings.of(images, **chosen)
             if first:
-                open_run(out, settings, resume=resume)
-                options.keep_recipe(out, settings, DERIVED_FIELDS)
+                SETTINGS.open(out, settings, resume=resume)
             return settings
 
         if place.several:
@@ -110,24 +106,17 @@ def mnist(
             settings = begin_run(True)
             processes, threads = share_cores(len(todo), jobs, threads)
             with progress(f"{len(todo)} rows", len(todo) * settings.epochs, unit="epochs") as tell:
-
-                def watch(unfinished: dict[Job, int]) -> None:
-                    done = (len(todo) - len(unfinished)) * settings.epochs + sum(unfinished.values())
-                    tell(done, None, ", ".join(f"{job} at {epochs}" for job, epochs in unfinished.items() if epochs))
-
                 # Another process loads the images itself; this one has them.
                 load = source if processes > 1 else lambda: (images, fabric)
                 how: dict[str, Any] = {"processes": processes, "threads": threads, "tensorboard": tensorboard}
                 try:
-                    run_jobs(todo, settings, out, load, watch=watch, **how)
+                    run_jobs(todo, settings, out, load, watch=tell, **how)
                 except JobFailedError as error:
                     failed = error  # the rows that did come to their end still get their table
     try:
-        table, missing = write_all(out)
+        table = write_all(out)
     except DataError as error:
         raise failed or error from None
-    if missing:
-        note(f"not drawn, since the rows in {out} do not keep what it shows: {', '.join(missing)}")
     if failed is not None:
         raise failed
     emit(asdict(table), table.text(), f"The table and the figures are in {out}", as_json=as_json)

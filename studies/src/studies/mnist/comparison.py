@@ -12,7 +12,7 @@ from studies.mnist.results import Result, read_results
 from studies.mnist.rows import RowLabels
 from studies.mnist.settings import StudySettings, read_settings
 from studies.mnist.table_one import COLUMNS, TABLE_ONE, Column
-from studies.records import markdown_table, write_csv
+from studies.records import markdown_table
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
@@ -81,18 +81,8 @@ class Comparison:
         return [entry for entry in self.rows if entry.epoch == epoch]
 
     def write(self, out: Path) -> None:
-        """Write ``table.json``, ``table.csv`` and ``table.md``."""
+        """Write ``table.json`` and ``table.md``."""
         write_json(out / "table.json", {**asdict(self), "provenance": provenance()})
-        numbers = [
-            {
-                **{"row": entry.name, "epoch": entry.epoch, "seeds": len(entry.seeds), "split": split, "metric": name},
-                **{"ours": cell.mean, "spread": cell.spread, "paper": cell.paper, "difference": cell.difference},
-            }
-            for entry in self.rows
-            for split, cells in entry.cells.items()
-            for name, cell in cells.items()
-        ]
-        write_csv(out / "table.csv", numbers)
         write_text(out / "table.md", self.text() + "\n")
 
     def text(self) -> str:
@@ -179,12 +169,10 @@ def _entry(
     )
 
 
-def write_all(out: Path) -> tuple[Comparison, list[str]]:
-    """Write the table and the figures into the run's folder, from its rows' files.
-
-    Returns the table, and the names of figures that are not drawn since no row keeps what they show.
-    """
+def write_all(out: Path) -> Comparison:
+    """Write the table and the figures into the run's folder, from its rows' files."""
     settings, found = read_settings(out), read_results(out)
     table = make_comparison(settings, found)
     table.write(out)
-    return table, write_figures(out / "figures", settings, found)
+    write_figures(out / "figures", settings, found)
+    return table

@@ -1,4 +1,4 @@
-"""The study's figures, from the files of its rows: errors, epochs, trade-off, reconstructions."""
+"""The study's figures, from the files of its rows: errors, epochs, trade-off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from studies.drawing import (
     COLOURS,
@@ -24,7 +23,7 @@ from studies.drawing import (
     styled,
 )
 from studies.mnist.digit_network import CONSTRAINT
-from studies.mnist.results import ERRORS, EXAMPLES, Result
+from studies.mnist.results import ERRORS, Result
 from studies.mnist.rows import GAMMA, RowLabels, parse_row
 from studies.mnist.settings import StudySettings
 from studies.mnist.table_one import TABLE_ONE
@@ -39,8 +38,6 @@ SMOOTH_FROM = 5000  # samples from which on narrow bins are smooth
 LONG_NAME = 40  # letters from which on a name takes a line of the legend for itself
 MARKER_SIZES = {"ours": 9.0}
 """Points of a marker, where they are not 5."""
-PICTURE_LINE = 0.85  # inches
-EXAMPLE_PARTS = ("original", "reconstruction", "error")
 
 
 def best(found: Sequence[Result], labels: RowLabels, kind: str) -> Result | None:
@@ -53,23 +50,18 @@ def best(found: Sequence[Result], labels: RowLabels, kind: str) -> Result | None
     return max(rows, key=lambda result: accuracies[id(result)], default=None)
 
 
-def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]) -> list[str]:
-    """Draw all figures that the rows at hand allow; returns the names of those for which they keep too little."""
+def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]) -> None:
+    """Draw what the rows at hand allow: no errors where a copy does not keep them, no curve of a single epoch."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = RowLabels(result.row for result in found)
     shown = [result for kind in COLOURS if (result := best(found, labels, kind)) is not None]
-    constrained = [result for result in shown if result.row.family != "classification"]
-    missing = []
+    spread = [result for result in shown if result.row.family != "classification" and result.keeps(ERRORS)]
     with styled():
-        for name, draw, kept in (("errors", draw_errors, ERRORS), ("reconstructions", draw_pictures, EXAMPLES)):
-            drawn = [result for result in constrained if result.keeps(kept)]
-            if drawn:
-                draw(folder, settings, drawn, labels)
-            elif constrained:
-                missing.append(name)
-        draw_epochs(folder, settings, shown, labels)
+        if spread:
+            draw_errors(folder, settings, spread, labels)
+        if settings.epochs > 1:
+            draw_epochs(folder, settings, shown, labels)
         draw_trade_off(folder, settings, found, labels)
-    return missing
 
 
 def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], labels: RowLabels) -> list[Path]:
@@ -188,38 +180,3 @@ def _point(panel: Axes, kind: str, accuracy: float, satisfied: float, *, filled:
         markeredgewidth=0.9,
         alpha=0.9,
     )
-
-
-def draw_pictures(folder: Path, settings: StudySettings, shown: Sequence[Result], labels: RowLabels) -> list[Path]:
-    """The first held-out images as each row reconstructs them, then each row's worst."""
-    split = settings.held_out
-    kept = [(labels.kind(result.row), labels.label(result.row), result.examples()) for result in shown]
-    # A heading where a new block begins, the name of the line, its pictures (K, D), and the error of each, if any.
-    strips: list[tuple[str, str, Tensor, Tensor | None]] = []
-    for which in ("first", "worst"):
-        for place, (kind, label, examples) in enumerate(kept):
-            original, redrawn, missed = (examples[f"{split}/{which}/{what}"] for what in EXAMPLE_PARTS)
-            if which == "first" and not place:
-                heading = f"First of the {split} set, with the error (MSE) of each, bold beyond the bound"
-                strips.append((heading, "original", original, None))
-            elif which == "worst":
-                strips.append((f"Worst of the {split} set for {label}", "original", original, None))
-            strips.append(("", kind, redrawn, missed))
-    figure, lines = new_figure(len(strips), 1, height=PICTURE_LINE * len(strips))
-    height, width = settings.shape
-    for axes, (heading, name, pictures, errors) in zip(lines, strips, strict=True):
-        # One image for a line: axes for each picture would take seconds.
-        line = pictures.view(-1, height, width).permute(1, 0, 2).reshape(height, -1)
-        axes.imshow(line.numpy(), cmap="gray_r", vmin=0, vmax=255, interpolation="nearest")
-        axes.set_title(heading, loc="left", weight="bold")
-        axes.set_ylabel(name, rotation=0, ha="right", va="center")
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.set_yticks([])
-        said = [] if errors is None else errors.tolist()
-        ticks = axes.set_xticks(width * (np.arange(len(said)) + 0.5) - 0.5, [f"{error:.4f}" for error in said])
-        for tick, error in zip(ticks, said, strict=True):
-            tick.label1.set_fontweight("bold" if error > settings.theta else "normal")
-            tick.label1.set_color(COLOURS["bound" if error > settings.theta else "classification"])
-        axes.tick_params(length=0)
-    return save(figure, folder, "reconstructions")

@@ -95,14 +95,12 @@ def _galleries(settings: StudySettings, result: Result) -> list[Gallery]:
     kept = {name: values.numpy() for name, values in result.examples().items()}
     galleries = []
     for split in ("train", settings.held_out):
-        index, errors, *images = (
-            kept[f"{split}/worst/{what}"] for what in ("index", "error", "original", "reconstruction")
-        )
+        index, errors, *images = (kept[f"{split}/{what}"] for what in ("index", "error", "original", "reconstruction"))
         pictures = []
         for place, (number, error) in enumerate(zip(index, errors, strict=True)):
-            original, redrawn = (np.uint8(255) - each[place].reshape(settings.shape) for each in images)
+            original, reconstructed = (np.uint8(255) - each[place].reshape(settings.shape) for each in images)
             pictures.append(
-                Picture(f"sample {int(number):,}: {error:.4f}", {"original": original, "reconstruction": redrawn})
+                Picture(f"sample {int(number):,}: {error:.4f}", {"original": original, "reconstruction": reconstructed})
             )
         galleries.append(Gallery(f"Largest errors on {split}", tuple(pictures)))
     return galleries

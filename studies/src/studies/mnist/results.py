@@ -88,7 +88,7 @@ class Result:
             )
 
     def examples(self) -> dict[str, Tensor]:
-        """Originals and reconstructions as bytes, with the samples' numbers and errors, by ``split/which/what``."""
+        """The worst originals and reconstructions as bytes, with the samples' numbers and errors, by ``split/what``."""
         with decoding(self.folder / EXAMPLES, "pictures of a row"):
             return load_file(self.folder / EXAMPLES)
 

@@ -9,10 +9,7 @@ from samplewise.errors import ConfigurationError
 from studies.data import ImageData
 from studies.mnist.digit_network import DigitNetwork, Latent
 from studies.mnist.rows import Row
-from studies.records import SettingsFile
-
-DERIVED_FIELDS = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
-"""Settings derived from the data, which nobody chooses."""
+from studies.records import SettingsFile, check_least
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,7 @@ class StudySettings:
     def __post_init__(self) -> None:
         if not self.theta > 0:
             raise ConfigurationError(f"expected theta > 0, got {self.theta}: no reconstruction has a smaller error")
-        for name, least in (("hidden", 1), ("code", 1), ("epochs", 1), ("batch_size", 1), ("warm_epochs", 0)):
-            if getattr(self, name) < least:
-                raise ConfigurationError(f"expected {name.replace('_', ' ')} >= {least}, got {getattr(self, name)}")
+        check_least(self, hidden=1, code=1, epochs=1, batch_size=1, warm_epochs=0)
 
     @classmethod
     def of(cls, data: ImageData, **chosen: Any) -> Self:
@@ -77,7 +72,8 @@ class StudySettings:
         )
 
 
-SETTINGS = SettingsFile("run.json", "samplewise-mnist-1", StudySettings, "this study")
+OF_THE_DATA = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
+SETTINGS = SettingsFile("run.json", "samplewise-mnist-1", StudySettings, "this study", OF_THE_DATA)
 read_settings, write_settings, open_run = SETTINGS.read, SETTINGS.write, SETTINGS.open
 
 

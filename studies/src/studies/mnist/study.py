@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from floormark.processes import LOST, side_by_side
-from samplewise import Problem, Unconstrained, audit, fit
+from samplewise import Problem, Unconstrained, Validation, audit, fit
 from samplewise.errors import ConfigurationError, SamplewiseError
 from samplewise.measures import mse
 from samplewise.problem import evaluation_mode
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 EVALUATION_BATCH = 2000  # large enough that a batch's overhead vanishes, small enough for the processor's cache
-EXAMPLES_SHOWN = 10  # pictures of each kind that are kept
+EXAMPLES_KEPT = 10
 Loaded = tuple[ImageData, "Fabric | None"]
 """What each process has: the data, and the devices to train on."""
-Watch = Callable[[dict["Job", int]], None]
-"""Called with the epochs that each unfinished job has behind it, after an epoch or about every second."""
+Watch = Callable[[int], None]
+"""Called with the epochs of all rows that are done, after an epoch or about every second."""
 POLL_SECONDS = 1.0
 
 
@@ -75,6 +75,9 @@ def warm_start(
             epochs=settings.warm_epochs,
             batch_size=settings.batch_size,
             seed=mix("warm", seed),
+            # fit audits after its last epoch: here one sample, since nobody asks how good a warm start is.
+            audit_on={"train": TensorDataset(*(tensor[:1] for tensor in data.train.tensors))},
+            validation=Validation(every=settings.warm_epochs),
             checkpoint=folder / FIT,
             fabric=fabric,
             progress=False,
@@ -150,15 +153,15 @@ def run_row(
             "black_image": black,
             "provenance": provenance(seed=seed, device=str(next(model.parameters()).device)),
         }
-        write_row(folder, content, theta=settings.theta, errors=errors, examples=_examples(model, splits, errors))
+        write_row(folder, content, theta=settings.theta, errors=errors, examples=_worst(model, splits, errors))
 
 
 def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     """Originals above their reconstructions, dark on light."""
     images, _ = batch
     _, reconstructions = model(images)
-    originals, redrawn = (1 - pixels.view(len(pixels), 1, *shape) for pixels in (images, reconstructions))
-    return {"original and reconstruction": in_lines(originals, redrawn)}
+    originals, reconstructed = (1 - pixels.view(len(pixels), 1, *shape) for pixels in (images, reconstructions))
+    return {"original and reconstruction": in_lines(originals, reconstructed)}
 
 
 def _black(images: TensorDataset, theta: float) -> dict[str, float]:
@@ -173,20 +176,19 @@ def _black(images: TensorDataset, theta: float) -> dict[str, float]:
     }
 
 
-def _examples(model: nn.Module, splits: dict[str, TensorDataset], errors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The first pictures of each split and its worst reconstructed ones, before and after, as bytes."""
+def _worst(model: nn.Module, splits: dict[str, TensorDataset], errors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The pictures of each split that are reconstructed worst, before and after, as bytes."""
     found: dict[str, Tensor] = {}
     device = next(model.parameters()).device
     for split, images in splits.items():
-        pixels = images.tensors[0]
-        places = {"first": torch.arange(len(pixels)), "worst": errors[split].argsort(descending=True)}
-        for which, index in ((which, order[:EXAMPLES_SHOWN]) for which, order in places.items()):
-            with evaluation_mode(model):
-                _, redrawn = model(pixels[index].to(device))
-            for what, values in (("original", pixels[index]), ("reconstruction", redrawn.cpu())):
-                found[f"{split}/{which}/{what}"] = (values.clamp(0, 1) * 255).round().to(torch.uint8)
-            found[f"{split}/{which}/index"] = index
-            found[f"{split}/{which}/error"] = errors[split][index].double()
+        index = errors[split].argsort(descending=True)[:EXAMPLES_KEPT]
+        pixels = images.tensors[0][index]
+        with evaluation_mode(model):
+            _, reconstructed = model(pixels.to(device))
+        for what, values in (("original", pixels), ("reconstruction", reconstructed.cpu())):
+            found[f"{split}/{what}"] = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+        found[f"{split}/index"] = index
+        found[f"{split}/error"] = errors[split][index].double()
     return found
 
 
@@ -236,9 +238,8 @@ def run_jobs(
     failures: dict[Job, BaseException] = {}
 
     def tell() -> None:
-        left = [job for job in todo if job not in failures and not is_complete(out, job.row, job.seed)]
         if watch is not None:
-            watch({job: _epochs_done(out, job) for job in left})
+            watch(sum(settings.epochs if is_complete(out, j.row, j.seed) else _epochs_done(out, j) for j in jobs))
 
     if min(processes, len(todo)) > 1:
         # Rows can be ended at any moment, so an interrupt need not wait for them.

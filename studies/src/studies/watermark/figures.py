@@ -12,7 +12,7 @@ import numpy as np
 
 from samplewise.training import History
 from studies.drawing import COLOURS, Line, bound_line, curve, histogram, legend_below, new_figure, save, series, styled
-from studies.watermark.evaluation.measure import Column
+from studies.watermark.evaluation.measure import REPRESENTATIONS, Column
 from studies.watermark.evaluation.output import RunEvaluation, re_embed
 from studies.watermark.noise import parse_attack
 from studies.watermark.operators import Pixels
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 """Of a history."""
 KIND_COLOURS = {"grey": COLOURS["sequential"], "rgb": COLOURS["fixed"], "float": COLOURS["faint"]}
-KIND_NAMES = {"grey": "grey file", "rgb": "RGB file", "float": "floats, as in the paper"}
 PSNR_BINS = 40
 GUESSING = 0.5
-POINTS_UP_TO = 60  # images, of which each is drawn as a point
+POINTS_UP_TO = 60  # images; of more, outliers alone are drawn as points
 PAPER_LABEL = "the paper's median (floats, 200 bits, 224 x 224)"
 PAPER_MEDIANS = {None: 0.23, 30.0: 0.275, 40.0: 0.29, 50.0: 0.33}
 """Median bit error by floor, read from the paper's figure; None is HiDDeN with an image loss in its place."""
@@ -74,7 +73,7 @@ def draw_psnr(folder: Path, evaluations: Sequence[RunEvaluation]) -> list[Path]:
         _psnr(panel, one)
         panel.set_title(one.run.label, loc="left")
     kinds = dict.fromkeys(kind for one in evaluations for kind in one.measured.representations if kind != "rgb")
-    handles = [panels[0].plot([], [], color=KIND_COLOURS[kind], label=KIND_NAMES[kind])[0] for kind in kinds]
+    handles = [panels[0].plot([], [], color=KIND_COLOURS[kind], label=REPRESENTATIONS[kind])[0] for kind in kinds]
     legend_below(figure, handles, columns=len(handles))
     return save(figure, folder, "psnr")
 
@@ -111,7 +110,7 @@ def _psnr(panel: Axes, one: RunEvaluation) -> None:
 def draw_bit_errors(folder: Path, evaluations: Sequence[RunEvaluation], *, paper: bool) -> list[Path]:
     """Bit errors of each run's images (the paper's figure of BER): a box for each representation."""
     figure, (panel,) = new_figure(1, 1, width=max(4.0, min(10.0, 1.6 + 1.3 * len(evaluations))), height=3.2)
-    kinds = [kind for kind in KIND_NAMES if any(kind in one.measured.representations for one in evaluations)]
+    kinds = [kind for kind in REPRESENTATIONS if any(kind in one.measured.representations for one in evaluations)]
     highest = 0.0
     for place, one in enumerate(evaluations):
         own = [kind for kind in kinds if kind in one.measured.representations]
@@ -132,7 +131,7 @@ def draw_bit_errors(folder: Path, evaluations: Sequence[RunEvaluation], *, paper
         panel.axhline(GUESSING, color=COLOURS["faint"], linewidth=1.0, zorder=1)
         panel.text(0.01, GUESSING, "guessing", transform=panel.get_yaxis_transform(), va="bottom", fontsize=7)
     panel.set_ylabel("bit error rate of an image")
-    handles = [panel.plot([], [], "s", color=KIND_COLOURS[kind], label=KIND_NAMES[kind])[0] for kind in kinds]
+    handles = [panel.plot([], [], "s", color=KIND_COLOURS[kind], label=REPRESENTATIONS[kind])[0] for kind in kinds]
     if marked:
         handles += panel.plot([], [], color=COLOURS["bound"], linestyle=":", linewidth=1.2, label=PAPER_LABEL)
     legend_below(figure, handles, columns=1 if len(evaluations) < 3 else 2)

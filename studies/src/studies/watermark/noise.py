@@ -1,4 +1,4 @@
-"""The language of what happens to images: noise for training, which is differentiable, and attacks by real tools.
+"""A grammar for distortions of images: noise for training, which is differentiable, and attacks by real tools.
 
 What there is to choose from: :data:`studies.watermark.operators.OPERATORS`.
 """
@@ -187,4 +187,4 @@ STANDARD_ATTACKS = parse_attacks(
     "gaussian(0.01), gaussian(0.02), blur(0.5), blur(1), crop_zero_fill(0.9), crop_zero_fill(0.7), dropout(0.1), "
     "dropout(0.3), brightness(0.9), brightness(1.1)"
 )
-"""What an evaluation tries unless told otherwise: from what every image meets to what leaves visible traces."""
+"""The default of an evaluation: from what every image meets to what leaves visible traces."""

@@ -35,7 +35,7 @@ COVER, MARKED = 1.0, 0.0  # the labels of the discriminator
 
 
 class MarkedBatch(NamedTuple):
-    """A batch on its representation through a network, so that a step which needs it twice computes it once."""
+    """A batch after the forward pass, so that a step which needs it twice computes it once."""
 
     covers: Tensor
     """The images as the network takes them, ``(B, C, H, W)``."""

@@ -1,4 +1,4 @@
-"""How a watermarking network is trained: the paper's representation, and ours."""
+"""How a watermarking network is trained: the paper's recipe, and ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from samplewise.errors import ConfigurationError, did_you_mean
+from studies.records import SettingsFile, check_least
 from studies.watermark.networks import NETWORKS
 from studies.watermark.noise import parse_noise
 
@@ -74,10 +75,7 @@ class Recipe:
                 f"{did_you_mean(self.network, list(NETWORKS))}"
             )
         for least, names in LEAST_VALUES.items():
-            for name in names.split():
-                value, words = getattr(self, name), name.replace("_", " ")
-                if value is not None and value < least:
-                    raise ConfigurationError(f"expected {words} of at least {least}, got {value}")
+            check_least(self, **dict.fromkeys(names.split(), least))
         for name in ("rate", "tau", "maximum_tau"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"expected a {name.replace('_', ' ')} above 0, got {getattr(self, name)}")
@@ -89,16 +87,24 @@ class Recipe:
             raise ConfigurationError("the baseline with an image loss has no constraints: leave out the diagnosis")
         parse_noise(self.noise)
 
-    def with_steps(self, steps: int) -> Self:
-        """The same recipe over ``steps`` steps in all, those on the message alone included; tau ends where it would."""
-        if self.steps_per_round is None:
-            raise ConfigurationError(f"the recipe of {self.network} counts passes over the pictures: give epochs")
-        message = self.message_rounds
-        rounds = round(steps / self.steps_per_round) - message
+    def with_length(self, *, steps: int | None = None, epochs: int | None = None) -> Self:
+        """The same recipe over ``epochs`` passes or ``steps`` steps, those on the message alone included.
+
+        Whatever the number of steps, tau ends where it would.
+        """
+        per_round, message = self.steps_per_round, self.message_rounds
+        if (steps if per_round is None else epochs) is not None:
+            unit = "epochs" if per_round is None else "steps"
+            raise ConfigurationError(f"{self.network} is trained by {unit}: give --{unit}")
+        if epochs is not None:
+            return replace(self, rounds=epochs)
+        if steps is None or per_round is None:
+            return self
+        rounds = round(steps / per_round) - message
         if rounds < 1:
             raise ConfigurationError(
-                f"{steps} steps leave none for the constraint: expected at least "
-                f"{(message + 1) * self.steps_per_round}, the first {message * self.steps_per_round} for the message"
+                f"{steps} steps leave none for the constraint: expected at least {(message + 1) * per_round}, the "
+                f"first {message * per_round} for the message"
             )
         last = self.growth ** (self.rounds - 1)
         growth = last ** (1 / (rounds - 1)) if rounds > 1 else self.growth
@@ -152,14 +158,11 @@ LATTICE = replace(
 )
 """As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
 
-RECIPES: dict[str, Recipe] = {name: Recipe(network=name) for name in NETWORKS} | {
-    "hidden": HIDDEN,
-    "lattice": LATTICE,
-    "swift": SWIFT,
-}
-"""By network; one without a recipe of its own gets the defaults."""
-DERIVED_FIELDS = ("data", "classifier", "begin")
-"""Fingerprints of what is given, which no recipe file sets."""
+RECIPES = {recipe.network: recipe for recipe in (HIDDEN, LATTICE, SWIFT)}
+RECIPE_FILE = SettingsFile(
+    "recipe.json", "samplewise-watermark-2", Recipe, "watermark training", derived=("data", "classifier", "begin")
+)
+"""What a run is a run of, so that nothing else goes on in its folder."""
 
 
 def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:

@@ -26,14 +26,13 @@ from samplewise.report import (
 )
 from samplewise.storage import decoding, load_state, read_json
 from studies.records import read_fit_within
-from studies.watermark.evaluation.measure import Measured
+from studies.watermark.evaluation.measure import REPRESENTATIONS, Measured
 from studies.watermark.evaluation.output import FORMAT, REPORT, WORST, run_folder
 from studies.watermark.evaluation.summary import kept_floor, summarise
 from studies.watermark.pipeline import CONSTRAINT
-from studies.watermark.training import RECIPE_FILE
+from studies.watermark.recipe import RECIPE_FILE
 
 GAIN = 20  # changes are shown so many times over, around grey
-KIND_NAMES = {"grey": "grey file", "rgb": "RGB file", "float": "floats, no file"}
 GALLERIES = {"psnr": "Lowest PSNR", "bit_error": "Most bit errors"}
 
 
@@ -157,7 +156,7 @@ def _splits(
 def _attacks(found: Mapping[str, Any]) -> Bars:
     series: dict[str, tuple[float, ...]] = {}
     for each in found["attacks"]:
-        kind = KIND_NAMES[each["representation"]]
+        kind = REPRESENTATIONS[each["representation"]]
         series[kind] = (*series.get(kind, ()), float(each["reading"]["bit_error_mean"]))
     attacked = found["attacks"][0]["reading"]["error_free"]["samples"]
     return Bars(
@@ -170,9 +169,9 @@ def _attacks(found: Mapping[str, Any]) -> Bars:
 
 
 def _bit_errors(summary: Mapping[str, Any]) -> Table:
-    rows = [(f"as written, {KIND_NAMES[kind]}", found) for kind, found in summary["reading"].items()]
+    rows = [(f"as written, {REPRESENTATIONS[kind]}", found) for kind, found in summary["reading"].items()]
     rows += [
-        (f"{each['attack']}, {KIND_NAMES[each['representation']]}", each["reading"]) for each in summary["attacks"]
+        (f"{each['attack']}, {REPRESENTATIONS[each['representation']]}", each["reading"]) for each in summary["attacks"]
     ]
 
     def others(found: Mapping[str, Any]) -> str:

@@ -21,13 +21,11 @@ from samplewise.report import Pictures, in_lines
 from samplewise.samples import mix
 from samplewise.storage import MODEL_FILE, alone, decoding, distributed, from_plain, provenance, read_json, write_json
 from samplewise.training import single_device
-from studies.options import keep_recipe
 from studies.pictures import Seen, Store
-from studies.records import SettingsFile
 from studies.watermark.networks import NETWORKS, Network, load_network, save_network
 from studies.watermark.networks.hidden import Discriminator
 from studies.watermark.pipeline import Adversary, Pipeline
-from studies.watermark.recipe import DERIVED_FIELDS, Recipe
+from studies.watermark.recipe import RECIPE_FILE, Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -43,14 +41,6 @@ AUDIT_BATCH = 16  # more would take more memory than a step of training
 RESULT_FILE = "result.json"
 SEEN_FILE, SEEN_FORMAT = "seen.json", "samplewise-seen-1"
 """Which pictures the network was trained on, and which selected it: a bound for unseen ones must know."""
-RECIPE_FILE = SettingsFile("recipe.json", "samplewise-watermark-2", Recipe, "watermark training")
-"""What the run is a run of, so that nothing else goes on in its folder."""
-
-
-def open_run(folder: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Begin a run in ``folder``, or with ``resume`` go on with the one there; its recipe is written into it."""
-    RECIPE_FILE.open(folder, recipe, resume=resume)
-    keep_recipe(folder, recipe, DERIVED_FIELDS)
 
 
 def make_network(recipe: Recipe) -> Network:
@@ -76,7 +66,7 @@ def train(
     Args:
         store: prepared pictures of the recipe's size, with their split.
         recipe: how.
-        folder: of the run, which :func:`open_run` has opened.
+        folder: of the run, which ``RECIPE_FILE.open`` has opened.
         network: to begin with in the place of a new one, and ``before`` what :func:`read_seen` says of its run.
         before: see ``network``.
         classifier: frozen, from images ``(B, C, H, W)`` to logits ``(B, m)``, for a recipe with a bound on diagnosis.

@@ -39,6 +39,8 @@ Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 ABOUT_COLUMNS = ("name", "patient", "number", "trained_on")
 """Columns of the table of images before those of numbers."""
+REPRESENTATIONS = {"grey": "grey file", "rgb": "RGB file", "float": "floats, as in the paper"}
+"""What figures and pages call each."""
 EQUAL_PSNR = 120.0  # dB that stand for an image equal to its cover
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor

@@ -15,7 +15,7 @@ from samplewise.problem import evaluation_mode
 from samplewise.storage import provenance, save_state, write_json, write_text
 from studies.pictures import PictureData, Store
 from studies.pictures.store import SPLIT
-from studies.records import markdown_table, write_csv
+from studies.records import markdown_table
 from studies.watermark.evaluation.measure import Flags, Measured, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.evaluation.summary import Summary, kept_floor
@@ -25,29 +25,11 @@ from studies.watermark.training import Run
 
 FORMAT = "samplewise-watermark-evaluation-4"
 REPORT = "report.json"
-FILES = {REPORT, "table.csv", "table.md", "figures", "runs", "store"}
+FILES = {REPORT, "table.md", "figures", "runs", "store"}
 """All that an evaluation's folder holds."""
 IMAGES_CSV, MARKED, WORST = "images.csv", "marked", "worst.safetensors"
 """In the folder of a run: the table of its images, the marked images if they are kept, and those it does worst on."""
 WORST_KEPT = 6  # images of each kind
-
-EXPLANATIONS = {
-    "evaluated_by": "tool: what embed writes and extract reads, with the strength that the floors allow, error "
-    "correction and registration. network: the residual as the network gives it, as in the paper.",
-    "grey": "An 8-bit grey PNG file, written and read back: clamped, rounded, the mean of the channels where there are "
-    "three. 120 dB stands for a file equal to its cover.",
-    "rgb": "An 8-bit RGB file, for networks with three channels: a grey file loses what differs between them.",
-    "float": "As in the paper: all channels as the network gives them, neither clamped nor rounded. No file holds it.",
-    "message": "A function of the image's row in the store. Bit errors are those before correction; one half stands "
-    "for a message that the tool does not read.",
-    "trained_on": "Images whose pixels or patient were in the training part; all where the run does not say.",
-    "satisfied": "At least: exact Clopper-Pearson lower bound for images like these, from those that were not trained "
-    "on; corrected (Bonferroni) for the networks compared on them. Images of one patient are not independent, which "
-    "the bound over patients takes into account. Of the tool: among the images it marks.",
-    "error_free": "The whole message is right, in the tool after correction. At least: all of a run hold at once.",
-    "usable_bits": "Capacity of a binary symmetric channel, L(1 - H2(BER)), at the mean bit error, and by image.",
-    "attacks": "Done to the files as written, each image with its own seed.",
-}
 
 
 @dataclass(frozen=True)
@@ -109,14 +91,11 @@ def write_report(
     runs = [report_entry(out, one) for one in evaluations]
     report = {
         "format": FORMAT,
-        "how": EXPLANATIONS,
         "part": part,
         "runs": runs,
         "figures": [path.relative_to(out).as_posix() for path in figures],
-        "table": "table.csv",
         "provenance": provenance(seed=seed, device=device),
     }
-    write_csv(out / "table.csv", table_rows(runs))
     write_text(out / "table.md", table_text(runs) + "\n")
     write_json(out / REPORT, report)
     return report
@@ -124,30 +103,24 @@ def write_report(
 
 def report_entry(out: Path, one: RunEvaluation) -> dict[str, Any]:
     """All that a report in ``out`` says of a run: where it comes from, its summary, and where its files are."""
-    run, folder = one.run, run_folder(out, one.run.name)
+    run, store, folder = one.run, one.data.store, run_folder(out, one.run.name)
     return {
         "name": run.name,
         "label": run.label,
         "folder": run.folder.as_posix(),
         "recipe": asdict(run.recipe),
         "training": run.result,
-        "data": evaluated_on(run, one),
+        "data": {
+            "folder": store.folder.as_posix(),
+            "fingerprint": store.fingerprint,
+            "pictures": len(store),
+            "split": split_of(store),
+            "trained_on": one.summary["trained_on"],
+            "training_known": run.seen is not None,
+        },
         **one.summary,
         "per_image": (folder / IMAGES_CSV).relative_to(out).as_posix(),
         "marked_images": (folder / MARKED).relative_to(out).as_posix() if (folder / MARKED).exists() else None,
-    }
-
-
-def evaluated_on(run: Run, one: RunEvaluation) -> dict[str, Any]:
-    """The pictures that a run is evaluated on, and how many of them it was trained on."""
-    store = one.data.store
-    return {
-        "folder": store.folder.as_posix(),
-        "fingerprint": store.fingerprint,
-        "pictures": len(store),
-        "split": split_of(store),
-        "trained_on": one.summary["trained_on"],
-        "training_known": run.seen is not None,
     }
 
 
@@ -175,51 +148,43 @@ def warn_of_seen(run: Run, pictures: PictureData) -> None:
         )
 
 
-RUN_COLUMNS = {
-    "run": ("run", "name", ""),
-    "network": ("network", "recipe/network", ""),
-    "bits": ("bits", "recipe/bits", ""),
-    "size": ("size", "recipe/size", ""),
-    "floor": ("floor (dB)", "floor", "g"),
-    "noise": ("noise", "recipe/noise", ""),
-    "images": ("images", "images", ""),
-    "written": ("marked", "written/share", ".2%"),
-    "psnr_mean": ("PSNR mean", "quality/grey/psnr_mean", ".2f"),
-    "psnr_min": ("PSNR min", "quality/grey/psnr_min", ".2f"),
-    "satisfied": ("meet the floor", "quality/grey/satisfied/share", ".2%"),
-    "satisfied_at_least": ("at least", "quality/grey/satisfied/at_least", ".2%"),
-    "bit_error": ("BER", "reading/grey/bit_error_mean", ".3%"),
-    "error_free": ("error-free", "reading/grey/error_free/share", ".2%"),
-    "usable_bits": ("usable bits", "reading/grey/usable_bits", ".1f"),
-    "bit_error_rgb": ("BER (RGB file)", "reading/rgb/bit_error_mean", ".3%"),
-    "bit_error_float": ("BER (floats)", "reading/float/bit_error_mean", ".3%"),
-    "max_difference": ("max diff", "quality/grey/max_difference", ".0f"),
-    "ssim": ("SSIM", "quality/grey/ssim_mean", ".4f"),
-    "minutes": ("training (min)", "training/seconds", ".1f"),
-}
-"""The table of runs: a new column takes a line here. By its name in the CSV file: heading, where the report has the
-number, and how it is shown."""
-
-
-def table_rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The numbers of a report's runs, by column; None where a run has no such number."""
-
-    def number(run: Mapping[str, Any], name: str) -> Any:
-        found: Any = run
-        for key in RUN_COLUMNS[name][1].split("/"):
-            found = None if found is None else found.get(key)
-        return found / 60 if found is not None and name == "minutes" else found
-
-    return [{name: number(run, name) for name in RUN_COLUMNS} for run in runs]
+RUN_COLUMNS = (
+    ("run", "name", ""),
+    ("network", "recipe/network", ""),
+    ("bits", "recipe/bits", ""),
+    ("size", "recipe/size", ""),
+    ("floor (dB)", "floor", "g"),
+    ("noise", "recipe/noise", ""),
+    ("images", "images", ""),
+    ("marked", "written/share", ".2%"),
+    ("PSNR mean", "quality/grey/psnr_mean", ".2f"),
+    ("PSNR min", "quality/grey/psnr_min", ".2f"),
+    ("meet the floor", "quality/grey/satisfied/share", ".2%"),
+    ("at least", "quality/grey/satisfied/at_least", ".2%"),
+    ("BER", "reading/grey/bit_error_mean", ".3%"),
+    ("error-free", "reading/grey/error_free/share", ".2%"),
+    ("usable bits", "reading/grey/usable_bits", ".1f"),
+    ("BER (RGB file)", "reading/rgb/bit_error_mean", ".3%"),
+    ("BER (floats)", "reading/float/bit_error_mean", ".3%"),
+    ("max diff", "quality/grey/max_difference", ".0f"),
+    ("SSIM", "quality/grey/ssim_mean", ".4f"),
+    ("training (min)", "training/minutes", ".1f"),
+)
+"""The table of runs: a new column takes a line here. Its heading, where the report has the number, and its format."""
 
 
 def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The table of a report's runs as Markdown, with what its columns mean."""
-    rows = table_rows(runs)
-    shown = [name for name in RUN_COLUMNS if any(row[name] is not None for row in rows)]
-    cells = [[RUN_COLUMNS[name][0] for name in shown]]
-    for row in rows:
-        cells.append(["" if row[name] is None else format(row[name], RUN_COLUMNS[name][2]) for name in shown])
+    """The table of a report's runs as Markdown, with what its columns mean; no column is empty for all runs."""
+
+    def cell(run: Mapping[str, Any], path: str, style: str) -> str:
+        found: Any = run
+        for key in path.split("/"):
+            found = None if found is None else found.get(key)
+        return "" if found is None else format(found, style)
+
+    rows = [[cell(run, path, style) for _, path, style in RUN_COLUMNS] for run in map(_with_minutes, runs)]
+    columns = zip((heading for heading, _, _ in RUN_COLUMNS), *rows, strict=True)
+    table = zip(*(column for column in columns if any(column[1:])), strict=True)
     notes = [
         "PSNR, SSIM, largest difference (grey levels) and BER are those of the 8-bit grey PNG files as written and "
         f"read back. At least: what holds for images like these with {runs[0]['confidence']:.0%} confidence "
@@ -229,7 +194,12 @@ def table_text(runs: Sequence[Mapping[str, Any]]) -> str:
     for text, applies, more in REMARKS:
         if named := ", ".join(run["name"] + more.format(**run) for run in runs if applies(run)):
             notes.append(f"{text}: {named}.")
-    return "\n\n".join([markdown_table(cells), *notes])
+    return "\n\n".join([markdown_table(table), *notes])
+
+
+def _with_minutes(run: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = run["training"].get("seconds")
+    return {**run, "training": {"minutes": None if seconds is None else seconds / 60}}
 
 
 REMARKS: tuple[tuple[str, Callable[[Mapping[str, Any]], object], str], ...] = (

@@ -26,7 +26,7 @@ MESSAGE_BYTES = 8
 UNREAD_ERROR = 0.5
 """Bit error that stands for a message that was not read: what guessing gives."""
 GIVE_UP_AFTER = 16
-"""Images: if all of the first are refused, which takes long, the others are not tried."""
+"""Images: if the tool refuses the first ones, which takes long, it is not asked for the others."""
 
 
 def payload_of(number: int, marker: Watermarker) -> Payload:
