@@ -66,13 +66,14 @@ def test_the_summary_counts_all_there_is_to_know(
 def test_the_summary_for_people_says_the_same(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare(mixed, tmp_path / "out") == 0
     shown = capsys.readouterr()
-    assert "119" in shown.out.splitlines()[0]
+    assert "119 images of 60 patients, 8 x 8" in shown.out
     assert re.search(r"\| patients +\| 42 +\| 9 +\| 9 +\|\n", shown.out)
-    for token in ("00000005_000.png", "2 RGBA", "Data_Entry_2017_v2020.csv", "00000098_000", "00000099_000"):
-        assert token in shown.out
+    assert "skipped: 1\n  00000005_000.png: " in shown.out
+    assert "turned grey: 2 RGBA" in shown.out
+    assert "rows of Data_Entry_2017_v2020.csv without an image here: 2 (00000098_000, 00000099_000 ...)" in shown.out
     lines = shown.err.splitlines()
-    assert "0 of 120" in lines[0]
-    assert "120 of 120" in lines[-2]
+    assert lines[0] == "preparing: 0 of 120 images"
+    assert lines[-2] == "preparing: 120 of 120 images"
 
 
 def test_a_finished_store_is_only_used_again_with_resume(
@@ -93,17 +94,21 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no such folder" in error(capsys, tmp_path / "nowhere", out)
     plain = write_pictures(tmp_path / "plain", ["cat.png"])
     assert "Data_Entry_2017*.csv" in error(capsys, plain, out)
+    assert "'random'" in error(capsys, chest, out, "--split", "random")
+    assert "test_list.txt" in error(capsys, chest, out, "--split", "official")
     strange = write_chest(tmp_path / "strange", {**chest_names(), "00000001_000.png": "Flu"})
     assert "'Flu' (rows: 1)" in error(capsys, strange, out)
     write_pictures(chest / "copy", ["00000001_000.png"])
     assert "00000001_000" in error(capsys, chest, out)
     (chest / "copy" / "00000001_000.png").unlink()
     save(chest / "copy" / "00000077_000.png", noise(0))
-    assert "1 of 25" in error(capsys, chest, out)
+    assert "at least 1 of 25 pictures cannot be used, more than 1%: 00000077_000.png (no row in" in error(
+        capsys, chest, out
+    )
     assert not out.exists()
     (chest / "copy" / "00000077_000.png").unlink()
     (chest / "images" / "00000001_000.png").write_bytes(b"\xff\xd8 broken")
-    assert "00000001_000.png" in error(capsys, chest, out)
+    assert "at least 1 of 24 pictures cannot be used, more than 1%: 00000001_000.png (" in error(capsys, chest, out)
     (out / "mine.txt").write_text("in the way")
     assert "is not a store" in error(capsys, chest, out)
 
@@ -131,4 +136,4 @@ def test_a_pipe_among_the_images_is_passed_over(mixed: Path, tmp_path: Path) -> 
     ran = subprocess.run(
         [sys.executable, "-m", "samplewise.cli", *arguments], timeout=300, check=True, capture_output=True, text=True
     )
-    assert "119" in ran.stdout.splitlines()[0]
+    assert "119 images of 60 patients" in ran.stdout

@@ -167,11 +167,29 @@ def test_files_without_rows_count_as_bad(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_the_official_lists_are_used_when_asked_for(tmp_path: Path) -> None:
+    folder = write_chest(tmp_path / "in")
+    with pytest.raises(DataError, match=r"train_val_list.txt and test_list.txt"):
+        prepare(folder, tmp_path / "out", size=4, split="official")
+    names = list(chest_names())
+    (folder / "train_val_list.txt").write_text("\n".join(names[:16]))
+    (folder / "test_list.txt").write_text("\n".join(names[16:]) + "\n")
+    store = prepare(folder / "images", tmp_path / "out", size=4, split="official")
+    assert store.select("test").names == tuple(names[16:])
+    assert len(set(store.select("validation").patients)) == 1  # of 8: 15/85
+    (folder / "test_list.txt").write_text("")
+    with pytest.raises(DataError, match=r"test_list\.txt: is empty"):
+        prepare(folder, tmp_path / "none", size=4, split="official")
+    assert not (tmp_path / "none").exists()
+
+
 def test_arguments_and_disks_that_cannot_do_are_refused(many: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="got size 0"):
         prepare(many, tmp_path / "out", size=0)
     with pytest.raises(ConfigurationError, match="workers 0"):
         prepare(many, tmp_path / "out", workers=0)
+    with pytest.raises(ConfigurationError, match="'random'"):
+        prepare(many, tmp_path / "out", split="random")
     with pytest.raises(OutputError, match="GB free"):
         prepare(many, tmp_path / "out", size=2**22)
 

@@ -77,6 +77,33 @@ def test_what_cannot_be_split_is_refused() -> None:
         Split.by_patient(["a", "b", "c"], ["x", "y", "y"])
 
 
+def official(patients: list[str], tested: set[str], seed: int = 0) -> Split:
+    names = named(patients)
+    stems = {name.removesuffix(".png") for name in names}
+    test = {stem for stem in stems if stem[:8] in tested}
+    return Split.official(names, patients, train_val=stems - test | {"99999999_000"}, test=test, seed=seed)
+
+
+@given(PATIENTS, st.integers(0, 5))
+def test_the_official_test_list_is_the_test_part(patients: list[str], seed: int) -> None:
+    tested = {min(patients)}
+    split = official(patients, tested, seed)
+    assert {name[:8] for name in split.test} == tested
+    assert all(len(found) == 1 for found in sides(split, named(patients), patients).values())
+    assert sorted(split.train + split.validation + split.test) == sorted(named(patients))
+    assert split.validation
+
+
+def test_official_lists_that_do_not_fit_are_refused() -> None:
+    names, patients = ["a_0.png", "a_1.png", "b_0.png", "c_0.png"], ["a", "a", "b", "c"]
+    with pytest.raises(DataError, match="both official lists: a"):
+        Split.official(names, patients, train_val={"a_0", "b_0", "c_0"}, test={"a_1"})
+    with pytest.raises(DataError, match=r"neither .*: c_0"):
+        Split.official(names, patients, train_val={"a_0", "a_1"}, test={"b_0"})
+    with pytest.raises(DataError, match="0 for test"):
+        Split.official(names, patients, train_val={"a_0", "a_1", "b_0", "c_0"}, test={"z"})
+
+
 NAMES = ["a0", "a1", "b0", "c0", "d0"]
 OWNERS = ["a", "a", "b", "c", "d"]
 

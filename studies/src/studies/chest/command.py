@@ -42,6 +42,7 @@ def prepare(
     out: Annotated[Path, Option(help="Folder of the store: a new or empty one.")],
     size: Annotated[int, Option(min=1, help="Height and width that every image is resized to.")] = 224,
     seed: Annotated[int, Option(min=0, help="Of the split.")] = 0,
+    split: Annotated[str, Option(help="patients: 70, 15, 15 % of them; official: the published lists.")] = "patients",
     workers: Annotated[int | None, Option(min=1, help="Threads that decode; one for each core if not given.")] = None,
     resume: Annotated[bool, Option("--resume", help="Use the store if it is there already; else make it.")] = False,
     as_json: JsonFlag = False,
@@ -51,7 +52,7 @@ def prepare(
     from studies.pictures import find
 
     listing = find(data, labels=True)
-    store = prepare_pictures(listing, out, size=size, seed=seed, workers=workers, resume=resume)
+    store = prepare_pictures(listing, out, size=size, seed=seed, split=split, workers=workers, resume=resume)
     summary = _summary(store, listing)
     emit(summary, _summary_text(summary), f"The store is in {out}", as_json=as_json)
 

@@ -1,6 +1,6 @@
 """Which pictures a folder holds, whose they are and what they show; no picture is decoded here.
 
-ChestX-ray8 adds to any folder: file names that begin with the patient, and a CSV with the findings.
+ChestX-ray8 adds to any folder: file names that begin with the patient, a CSV with the findings, two lists for a split.
 """
 
 import csv
@@ -39,6 +39,7 @@ PATHOLOGIES = (
 """The columns of every label array, in the order of the publication."""
 NO_FINDING = "No Finding"
 LABELS_CSV = "Data_Entry_2017*.csv"
+OFFICIAL_LISTS = ("train_val_list.txt", "test_list.txt")
 CSV_COLUMNS = NAME, FINDINGS, PATIENT = "Image Index", "Finding Labels", "Patient ID"
 LEVELS_UP = 2  # from .../images to the folder of the CSV when sizes have folders of their own
 OFFICIAL_NAME = re.compile(r"(\d{8})_\d{3}")
@@ -207,6 +208,15 @@ def _wrong(stem: str, patient: str, findings: list[str]) -> str | None:
     if NO_FINDING in findings and len(findings) > 1:
         return f"{NO_FINDING!r} beside other findings: {'|'.join(findings)}"
     return None
+
+
+def read_list(path: Path) -> frozenset[str]:
+    """The names in one of the official lists, one on each line, without their suffixes."""
+    with decoding(path, "a list of names"):
+        lines = path.read_text(encoding="utf-8-sig").split()
+    if not lines:
+        raise DataError(f"{path}: is empty; expected a file name on each line")
+    return frozenset(Path(line).stem for line in lines)
 
 
 def find_above(folder: Path, pattern: str) -> Path | None:

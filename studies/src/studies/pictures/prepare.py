@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ from floormark.processes import cores
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, OutputError
 from samplewise.storage import PARTIAL, clear_partial, ensure_writable, lock, versions
 from studies.pictures.decode import decode
-from studies.pictures.listing import Listing, PictureFile, find, some
-from studies.pictures.split import Split, merged_patients
+from studies.pictures.listing import OFFICIAL_LISTS, Listing, PictureFile, find, find_above, read_list, some
+from studies.pictures.split import Rule, Split, merged_patients
 from studies.pictures.store import IMAGES, INDEX, SPLIT, Store, content_of
 
 MAX_BAD_FRACTION = 0.01
@@ -29,6 +30,7 @@ Watch = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
 LEFTOVERS = (IMAGES, SPLIT, f"{PARTIAL}*")
 """What a kill can leave."""
+Divide = Callable[[Sequence[str], Sequence[str], Sequence[str]], Split | None]
 
 
 def prepare(
@@ -37,11 +39,12 @@ def prepare(
     *,
     size: int = 224,
     seed: int = 0,
+    split: str = "patients",
     workers: int | None = None,
     resume: bool = False,
     watch: Watch | None = None,
 ) -> Store:
-    """Decode the pictures of a folder into a store in ``out``, and split them: 70, 15 and 15 % of the patients.
+    """Decode the pictures of a folder into a store in ``out``, and split them by patient.
 
     Memory stays flat. The work may be killed at any moment: what it leaves is no store, and the next call begins anew
     in its place. Pictures that cannot be decoded are skipped and listed, unless they are more than one in a hundred.
@@ -51,6 +54,7 @@ def prepare(
         out: a new or empty folder, or one that such work was killed in.
         size: height and width of every picture.
         seed: of the split.
+        split: 70, 15 and 15 % of the ``patients``, or the ``official`` lists of ChestX-ray8 that lie by the pictures.
         workers: threads that decode, one for each core if not given.
         resume: open a finished store of the same pictures, size and split if it is there.
         watch: called as the work goes.
@@ -61,8 +65,11 @@ def prepare(
     out = Path(out)
     bad = dict.fromkeys(listing.unlisted, f"no row in {listing.table.name}" if listing.table else "")
     _refuse_bad(listing, bad)
+    divide = partial(_divide, listing, split, seed)
+    # Tried before the work, so that it does not fail for want of a file after it.
+    divide(*([getattr(picture, name) for picture in listing.pictures] for name in ("name", "patient", "name")))
     if (out / INDEX).exists():
-        return _finished(out, listing, size, seed, resume=resume)
+        return _finished(out, listing, size, divide, resume=resume)
     if out.exists() and not is_unfinished(out) and (not out.is_dir() or any(out.iterdir())):
         raise CheckpointError(f"{out}: exists and is not a store of pictures; choose an empty or a new folder")
     ensure_writable(out)
@@ -77,7 +84,7 @@ def prepare(
         contents, converted = _decode_all(listing, images, size, workers or cores(), watch, bad)
         kept = [picture for picture in listing.pictures if picture.name not in bad]
         names, patients = tuple(picture.name for picture in kept), tuple(picture.patient for picture in kept)
-        if (parts := _divide(names, patients, contents, seed)) is not None:
+        if (parts := divide(names, patients, contents)) is not None:
             parts.write(out / SPLIT)
         store = Store(
             out,
@@ -132,13 +139,24 @@ def _refuse_bad(listing: Listing, bad: Mapping[str, str]) -> None:
         )
 
 
-def _divide(names: Sequence[str], patients: Sequence[str], contents: Sequence[str], seed: int) -> Split | None:
-    """The split of the pictures, None with fewer than three patients: an evaluation needs none."""
-    patients = merged_patients(patients, contents)
-    return Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
+def _divide(
+    listing: Listing, rule: str, seed: int, names: Sequence[str], patients: Sequence[str], contents: Sequence[str]
+) -> Split | None:
+    """The split of pictures of the listing, None with fewer than three patients: an evaluation needs none."""
+    if rule == "patients":
+        patients = merged_patients(patients, contents)
+        return Split.by_patient(names, patients, seed=seed) if len(set(patients)) > 2 else None
+    if rule not in get_args(Rule):
+        raise ConfigurationError(f"expected a split by one of {', '.join(get_args(Rule))}, got {rule!r}")
+    paths = [find_above(listing.root, name) for name in OFFICIAL_LISTS]
+    missing = [name for name, path in zip(OFFICIAL_LISTS, paths, strict=True) if path is None]
+    if missing:
+        raise DataError(f"{listing.root}: {' and '.join(missing)} not found there or in the two folders above")
+    train_val, test = (read_list(path) for path in paths if path is not None)
+    return Split.official(names, patients, train_val=train_val, test=test, seed=seed)
 
 
-def _finished(out: Path, listing: Listing, size: int, seed: int, *, resume: bool) -> Store:
+def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume: bool) -> Store:
     """The store that is there already, if it is the one that was asked for."""
     store = Store.open(out)
     if store.size != size or store.fingerprint != listing.fingerprint():
@@ -146,9 +164,11 @@ def _finished(out: Path, listing: Listing, size: int, seed: int, *, resume: bool
         raise CheckpointError(f"{out}: holds a store {which}; choose another folder")
     if not resume:
         raise CheckpointError(f"{out}: holds this store already; add --resume to use it, or choose another folder")
-    wanted = _divide(store.names, store.patients, store.contents, seed)
-    if wanted is not None and store.split != wanted:
-        raise CheckpointError(f"{out}: its split has seed {store.split.seed}, not {seed}; choose another folder")
+    if (wanted := divide(store.names, store.patients, store.contents)) is not None and store.split != wanted:
+        raise CheckpointError(
+            f"{out}: its split is by {store.split.rule} with seed {store.split.seed}, not by {wanted.rule} with seed "
+            f"{wanted.seed}; choose another folder"
+        )
     return store
 
 

@@ -1,7 +1,7 @@
 """Train, validation and test parts that no patient is shared between."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -12,7 +12,7 @@ from samplewise.storage import decoding, from_plain, read_json, write_json
 from studies.pictures.listing import some
 
 Part = Literal["train", "validation", "test"]
-Rule = Literal["patients"]
+Rule = Literal["patients", "official"]
 Names = tuple[str, ...]
 PARTS: tuple[Part, ...] = get_args(Part)
 FORMAT = "samplewise-split-1"
@@ -28,7 +28,7 @@ class Split:
     validation: Names
     test: Names
     rule: Rule
-    """How it was made: patients drawn by the seed."""
+    """How it was made: patients drawn by the seed, or the official test list."""
     seed: int
 
     @property
@@ -43,16 +43,42 @@ class Split:
         The result depends on the set of patients and the seed, not on the order of the files. Each part has at least
         one patient, so three are needed. ``patients`` says whose each of the pictures ``names`` is.
         """
-        # Each patient has a place of its own in the order: those who join later change little.
-        drawn = sorted(set(patients), key=lambda patient: (mix("split", seed, patient), patient))
+        drawn = _shuffled(patients, seed)
         if len(drawn) < 3:
             raise DataError(f"expected pictures of at least 3 patients to split, got {len(drawn)}")
-        tested = max(1, min(round(HELD_OUT_FRACTION * len(drawn)), len(drawn) - 2))
-        held_out = tested + max(1, min(round(HELD_OUT_FRACTION * len(drawn)), len(drawn) - 1 - tested))
-        sides = (set(drawn[held_out:]), set(drawn[tested:held_out]), set(drawn[:tested]))
-        owned = sorted(zip(names, patients, strict=True))
-        train, validation, test = (tuple(name for name, patient in owned if patient in side) for side in sides)
-        return cls(train, validation, test, "patients", seed)
+        tested = _count(HELD_OUT_FRACTION, len(drawn), 2)
+        validated = _count(HELD_OUT_FRACTION, len(drawn), 1 + tested)
+        parts = _divide(names, patients, validation=drawn[tested : tested + validated], test=drawn[:tested])
+        return cls(*parts, "patients", seed)
+
+    @classmethod
+    def official(
+        cls,
+        names: Sequence[str],
+        patients: Sequence[str],
+        *,
+        train_val: Collection[str],
+        test: Collection[str],
+        seed: int = 0,
+    ) -> Self:
+        """Take the test part from the official list, and draw patients of the other list for validation.
+
+        The lists have names without suffixes, and may hold more than the pictures ``names``.
+        """
+        known = {Path(name).stem: patient for name, patient in zip(names, patients, strict=True)}
+        if nowhere := sorted(known.keys() - {*train_val, *test}):
+            raise DataError(f"{len(nowhere):,} pictures are on neither of the official lists: {some(nowhere)}")
+        tested = {known[stem] for stem in test if stem in known}
+        others = {known[stem] for stem in train_val if stem in known}
+        if shared := sorted(tested & others):
+            raise DataError(f"{len(shared):,} patients are on both official lists: {some(shared)}; take the lists anew")
+        if len(others) < 2 or not tested:
+            raise DataError(
+                f"expected pictures from both official lists, got {len(others)} patients for training and validation "
+                f"and {len(tested)} for test; use the split by patients"
+            )
+        validated = _shuffled(others, seed)[: _count(HELD_OUT_FRACTION / (1 - HELD_OUT_FRACTION), len(others), 1)]
+        return cls(*_divide(names, patients, validation=validated, test=tested), "official", seed)
 
     def part(self, part: str) -> tuple[str, ...]:
         """The names in one part."""
@@ -85,6 +111,16 @@ class Split:
         return split
 
 
+def _divide(
+    names: Sequence[str], patients: Sequence[str], *, validation: Collection[str], test: Collection[str]
+) -> tuple[Names, Names, Names]:
+    """The names for training, validation and test, by the patients of the last two."""
+    sides = (set(patients).difference(validation, test), set(validation), set(test))
+    owned = sorted(zip(names, patients, strict=True))
+    train, validated, tested = (tuple(name for name, patient in owned if patient in side) for side in sides)
+    return train, validated, tested
+
+
 def merged_patients(patients: Sequence[str], contents: Sequence[str]) -> list[str]:
     """The patient under whom each picture is split: one for all who share a picture, pixel by pixel.
 
@@ -102,3 +138,13 @@ def merged_patients(patients: Sequence[str], contents: Sequence[str]) -> list[st
         one, other = sorted((of(patient), of(owner.setdefault(content, patient))))
         first[other] = one
     return [of(patient) for patient in patients]
+
+
+def _shuffled(patients: Collection[str], seed: int) -> list[str]:
+    """Every patient once, in an order that is each patient's own: those who join later change little."""
+    return sorted(set(patients), key=lambda patient: (mix("split", seed, patient), patient))
+
+
+def _count(share: float, patients: int, kept: int) -> int:
+    """That share of the patients, at least one, with at least ``kept`` left."""
+    return max(1, min(round(share * patients), patients - kept))
