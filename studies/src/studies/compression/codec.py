@@ -69,7 +69,7 @@ def rounding_errors(coefficients: Tensor) -> Tensor:
     sizes: Tensor = (
         torch.linalg.vector_norm(scaled.sub_(scaled.round()), dim=2) / gains
     )  # in place: memory is what takes time
-    return sizes.square().mul(12 / PIXELS).clamp_min(1e-6).log()
+    return sizes.square().mul(12 / coefficients.shape[1]).clamp_min(1e-6).log()
 
 
 def enough_gain(errors: Tensor, allowed: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from studies.compression.arms import (
     STEPS,
     TAU0,
     TRAIN,
+    AnyCodec,
     Arm,
     measure,
     measure_searched,
@@ -40,6 +41,7 @@ from studies.compression.codec import LEVELS, PIXELS, Codec
 from studies.records import markdown_table
 
 ROWS, TABLE, CODECS, CODEC, SETTINGS = "rows.json", "table.md", "codecs", "codec.safetensors", "codec.json"
+CONVOLUTIONAL = "convolutional.safetensors"
 SHARES = 0.90, 0.95, 0.99, 0.999
 RESAMPLES = 1000
 
@@ -93,8 +95,16 @@ class Plan:
         """The parts for a seed."""
         return load(self.data, seed, train=TRAIN, whole=self.whole)
 
+    def tables(self, rows: "Sequence[Row]") -> str:
+        """What is written beside the rows."""
+        return tables(rows)
 
-def judge(arm: Arm, codec: Codec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
+    def train(self, arm: Arm, parts: Parts, seed: int) -> AnyCodec:
+        """A run."""
+        return train(arm, parts, self.floor, seed=seed, steps=self.steps)
+
+
+def judge(arm: Arm, codec: AnyCodec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
     """What a codec comes to on one part, in one pass or with the search."""
     bits, error = measure_searched(codec, samples) if searched else measure(codec, samples, weight=arm.weight)
     above = (error <= 1).double()
@@ -143,14 +153,14 @@ def run_study(
             parts = parts or plan.load(seed)
             note(f"seed {seed}: {arm}, {plan.steps:,} steps")
             codec = conditioned if arm.weight is not None else None  # one codec serves all its weights
-            codec = codec or train(arm, parts, plan.floor, seed=seed, steps=plan.steps)
+            codec = codec or plan.train(arm, parts, seed)
             conditioned = codec if arm.weight is not None else conditioned
             for part, samples in (("tune", parts.tune), ("test", parts.test)):
                 rows += [judge(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
             keep_codec(codec, codec_folder(out, arm, seed))
             plain = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
             write_json(out / ROWS, {**plain, "provenance": provenance()})
-    write_text(out / TABLE, tables(rows))
+    write_text(out / TABLE, plan.tables(rows))
     asked = {(str(arm), seed) for arm in arms for seed in seeds}
     return rows, [
         {name: getattr(row, name) for name in ("arm", "seed", "bits", "share", "worst_psnr", "blocks")}
@@ -174,11 +184,13 @@ def _kept(out: Path, plan: Plan) -> list[Row]:
     return [from_plain(Row, each) for each in stored["rows"]]
 
 
-def keep_codec(codec: Codec, folder: Path) -> None:
-    """Write a codec where :func:`read_codec` finds it."""
+def keep_codec(codec: AnyCodec, folder: Path) -> None:
+    """Write a codec where :func:`read_codec` finds it; a convolutional one, which has no files, elsewhere."""
     ensure_writable(folder)
-    settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": codec.conditioned}
-    save_state(folder / CODEC, {name: value.float() for name, value in codec.state_dict().items()})
+    blocks = isinstance(codec, Codec)
+    settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": blocks and codec.conditioned}
+    weights = {name: value.float() for name, value in codec.state_dict().items()}
+    save_state(folder / (CODEC if blocks else CONVOLUTIONAL), weights)
     write_json(folder / SETTINGS, settings)
 
 
@@ -228,17 +240,22 @@ def curve(
     ]
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """All that was found, in Markdown."""
-    text = ["Bits a block and share of unseen samples above the floor, for what the tuning part chooses.", ""]
+def tables(rows: Sequence[Row], *, per_pixel: bool = False) -> str:
+    """All that was found, in Markdown, in bits of a block or of a pixel."""
+    unit, sample = ("pixel", "sample") if per_pixel else ("block", "block")
+    text = [f"Bits a {unit} and share of unseen samples above the floor, for what the tuning part chooses.", ""]
     for searched in (True, False):
-        title = f"With a search of the gain at encode time ({LEVELS} tries a block)" if searched else "In one pass"
-        text += [f"## {title}", "", markdown_table(_at_shares(rows, searched)), ""]
-    text += ["## Every run, unseen samples", "", markdown_table(_every(rows)), ""]
+        title = f"With a search of the gain at encode time ({LEVELS} tries a {sample})" if searched else "In one pass"
+        text += [f"## {title}", "", markdown_table(_at_shares(rows, searched, per_pixel)), ""]
+    text += ["## Every run, unseen samples", "", markdown_table(_every(rows, per_pixel)), ""]
     return "\n".join(text)
 
 
-def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
+def _number(bits: float, per_pixel: bool) -> str:
+    return f"{bits / PIXELS:.4f}" if per_pixel else f"{bits:.1f}"
+
+
+def _at_shares(rows: Sequence[Row], searched: bool, per_pixel: bool) -> list[list[str]]:
     """Bits of a block, and share of unseen samples, of what the tuning part chooses for a share: means over seeds."""
     table = [["Arm", *(f"For {share:.1%}" for share in SHARES)]]
     for kind in dict.fromkeys(row.kind for row in rows):
@@ -252,12 +269,14 @@ def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
                     found.append(mixed(test, how))
             missed = "" if len(found) == len(seeds) else f", {len(found)} of {len(seeds)} seeds"
             shares, bits = zip(*found, strict=True) if found else ((), ())
-            cells.append(f"{fmean(bits):.1f} at {fmean(shares):.2%}{missed}" if found else "not reached")
+            cells.append(
+                f"{_number(fmean(bits), per_pixel)} at {fmean(shares):.2%}{missed}" if found else "not reached"
+            )
         table.append([KINDS[kind].title, *cells])
     return table
 
 
-def _every(rows: Sequence[Row]) -> list[list[str]]:
+def _every(rows: Sequence[Row], per_pixel: bool) -> list[list[str]]:
     table = [["Arm", "Seed", "Search", "Bits", "Above the floor", "95 % interval", "Worst, dB"]]
     for row in rows:
         if row.part == "test":
@@ -267,7 +286,7 @@ def _every(rows: Sequence[Row]) -> list[list[str]]:
                     row.arm,
                     str(row.seed),
                     search,
-                    f"{row.bits:.1f}",
+                    _number(row.bits, per_pixel),
                     f"{row.share:.2%}",
                     row.interval,
                     f"{row.worst_psnr:.1f}",
