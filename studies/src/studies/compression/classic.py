@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import imagecodecs
 import numpy as np
@@ -17,7 +17,6 @@ from studies.compression.codec import PIXELS
 
 NEIGHBOURS = 3
 """Settings tried on either side of the coarsest that keeps the floor: a finer one can give a smaller file."""
-FLAT = 128
 
 
 class Format(NamedTuple):
@@ -42,8 +41,9 @@ def _opened(data: bytes) -> Grey:
     return np.asarray(Image.open(io.BytesIO(data)).convert("L"))
 
 
-def _jpeg2000(pixels: Grey, psnr: float) -> bytes:
-    return bytes(imagecodecs.jpeg2k_encode(pixels, level=psnr, codecformat="j2k", reversible=False))
+def _jpeg2000(pixels: Grey, aim: float) -> bytes:
+    level: Any = aim  # in dB; the encoder takes fractions, its types do not say so
+    return bytes(imagecodecs.jpeg2k_encode(pixels, level=level, codecformat="j2k", reversible=False))
 
 
 def _jpegxl(pixels: Grey, closeness: float) -> bytes:
@@ -97,16 +97,12 @@ def smallest_file(form: Format, pixels: Grey, floor: float) -> bytes | None:
     return min((data for each in near if (data := file(each)) is not None), key=len, default=None)
 
 
-def header_bytes(form: Format, side: int) -> int:
-    """Bytes of the smallest file of a flat image."""
-    flat = np.full((side, side), FLAT, np.uint8)
-    return min(len(form.encode(flat, setting)) for setting in form.settings[:: max(1, len(form.settings) // 50)])
-
-
 def judge_format(name: str, samples: Blocks, floor: float) -> ClassicRow:
     """What a format comes to on samples that are square images."""
     form, side = FORMATS[name], math.isqrt(samples.pixels.shape[2])
-    header, raw, sizes, worst = header_bytes(form, side), 0, list[int](), math.inf
+    flat, some = np.full((side, side), 128, np.uint8), form.settings[:: len(form.settings) // 50]
+    header = min(len(form.encode(flat, setting)) for setting in some)
+    raw, sizes, worst = 0, list[int](), math.inf
     for pixels in samples.pixels.view(-1, side, side).numpy():
         data = smallest_file(form, pixels, floor)
         raw += data is None

@@ -19,6 +19,7 @@ from studies.compression.codec import (
     Symbols,
     enough_gain,
     laplace_bits,
+    narrowed,
     rounding_errors,
     straight_through,
 )
@@ -30,8 +31,7 @@ POSITIONS = ACROSS**2
 JOINT = 8
 """Channels that are transformed once more over all positions: what changes slowly is the same in many of them."""
 HYPER_CHANNELS = 2
-FILTER_CELL = 4
-"""The filter of the decoded pixels works on cells of 4 x 4."""
+FILTER_CELL = 4  # pixels
 
 
 def _network(inputs: int, hidden: int, outputs: int, *, last: int = 1) -> nn.Sequential:
@@ -46,10 +46,6 @@ def _network(inputs: int, hidden: int, outputs: int, *, last: int = 1) -> nn.Seq
 def _mix(x: Tensor, matrix: Tensor) -> Tensor:
     """A convolution of 1 x 1."""
     return F.conv2d(x, matrix[:, :, None, None])
-
-
-def _narrowed(x: Tensor) -> Tensor:
-    return x.abs().log1p() * x.sign()
 
 
 def _components(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,18 +138,19 @@ class ConvolutionalCodec(nn.Module):
         errors = rounding_errors(latent.detach().flatten(1))
         shift, allowed = self.choose(torch.cat([latent.abs().log1p().mean((2, 3)), errors], 1)).unbind(1)
         chosen = UNIT_LEVEL + shift * WIDTH + self.follow * (enough_gain(errors, allowed) - UNIT_LEVEL)
-        return chosen + (chosen.round().clamp(0, LEVELS - 1) - chosen).detach()
+        level: Tensor = chosen + (chosen.round().clamp(0, LEVELS - 1) - chosen).detach()
+        return level
 
     def _analysed(self, pixels: Tensor) -> Tensor:
         """The latent ``(B, PIXELS, ACROSS, ACROSS)`` at the unit gain."""
         latent = _mix(_blocks(pixels) - self.mean[:, None, None], self.analysis) / self.unit
-        latent = latent + self.refine(_narrowed(latent))
+        latent = latent + self.refine(narrowed(latent))
         return _over_positions(latent, self.joint)
 
     def _restored(self, latent: Tensor) -> Tensor:
         """Pixels ``(B, TILE ** 2)``, about 0 to 1."""
         latent = _over_positions(latent, self.joint_synthesis)
-        latent = latent + self.restore(_narrowed(latent))
+        latent = latent + self.restore(narrowed(latent))
         pixels = F.pixel_shuffle(_mix(latent, self.synthesis) * self.unit + self.mean[:, None, None], SIDE)
         edges = self.filter(F.pixel_unshuffle(pixels, FILTER_CELL))
         return (pixels + F.pixel_shuffle(edges, FILTER_CELL)).flatten(1)

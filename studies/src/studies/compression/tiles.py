@@ -10,10 +10,10 @@ import torch
 
 from samplewise.errors import ConfigurationError
 from samplewise.storage import from_plain, provenance, read_json, write_json, write_text
-from studies.compression.arms import LEVELS, MARGIN, RATE, TAU0, AnyCodec, Arm, optimise
+from studies.compression.arms import MARGIN, RATE, TAU0, AnyCodec, Arm, optimise
 from studies.compression.blocks import Parts, load
 from studies.compression.classic import FORMATS, ClassicRow, judge_format
-from studies.compression.codec import PIXELS
+from studies.compression.codec import LEVELS, PIXELS
 from studies.compression.convolutional import TILE, ConvolutionalCodec
 from studies.compression.study import TABLE, Plan, Row, run_study, tables
 from studies.records import markdown_table
