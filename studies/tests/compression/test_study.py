@@ -121,9 +121,9 @@ def test_a_table_begins_with_what_a_bound_saves() -> None:
     assert found == Chosen(share=0.99, bits=60.0, worst_psnr=29.0, reached=2)
     table = tables(rows)
     first = next(line for line in table.splitlines() if line.startswith("**"))
-    assert "60.0" in first
-    assert "80.0: the bound 25% fewer" in first
-    assert "75.0" not in first, "in one seed it does not reach the share"
+    assert "60.00" in first
+    assert "80.00: the bound 25% fewer" in first
+    assert "75.00" not in first, "in one seed it does not reach the share"
     assert "1 of 2 seeds" in table
     equal = table.partition("## At equal bits")[2]
     assert (

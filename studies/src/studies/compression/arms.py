@@ -15,6 +15,7 @@ import samplewise as sw
 from samplewise.errors import ConfigurationError, did_you_mean
 from studies.compression.blocks import Blocks, Parts
 from studies.compression.codec import LEVELS, PIXELS, Codec
+from studies.compression.convolutional import ConvolutionalCodec
 
 STEPS, BATCH, ROUNDS, RATE = 2000, 128, 30, 2e-3
 TRANSFORM_RATE = 0.02 * RATE
@@ -35,8 +36,11 @@ MULTIPLIER_STEP = 1 / 20
 """By which a multiplier moves, as a fraction of tau."""
 WEIGHTS = 10.0, 1000.0
 """Between which a conditioned codec's weights are drawn."""
-AT_ONCE = 1024  # blocks of an evaluation: what fits into a cache
+AT_ONCE = 1024 * PIXELS  # of an evaluation: what fits into a cache
 CONSTRAINT = "error"
+
+
+AnyCodec = Codec | ConvolutionalCodec
 
 
 class Costs(NamedTuple):
@@ -236,6 +240,14 @@ def train(arm: Arm, parts: Parts, floor: float, *, seed: int, steps: int = STEPS
     data = parts.train.pixels[: max(1, kind.samples // parts.train.pixels.shape[1])]
     torch.manual_seed(seed)
     codec = Codec(parts.train.pixels.reshape(-1, PIXELS)[:FIRST], floor, conditioned=arm.weight is not None)
+    size = min(max(4, BATCH // data.shape[1]), len(data))
+    optimise(codec, arm, data, parts, size=size, seed=seed, steps=steps)
+    return codec.eval()
+
+
+def optimise(codec: AnyCodec, arm: Arm, data: Tensor, parts: Parts, *, size: int, seed: int, steps: int) -> None:
+    """Train a codec on ``data`` in batches of ``size``."""
+    kind = KINDS[arm.kind]
     slow = codec.transforms()
     rest = [each for each in codec.parameters() if all(each is not other for other in slow)]
     optimizer = torch.optim.Adam(
@@ -243,18 +255,16 @@ def train(arm: Arm, parts: Parts, floor: float, *, seed: int, steps: int = STEPS
         fused=True,
     )
     falling = OneCycleLR(optimizer, [TRANSFORM_RATE, RATE], total_steps=steps, pct_start=0.1)
-    size = min(max(4, BATCH // data.shape[1]), len(data))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "tau of 'error' has reached its maximum")  # which is what the knob says
         if kind.loss is None:
             _fit(codec, parts, arm.knob, optimizer, falling, size=size, seed=seed, steps=steps)
         else:
             _train(codec, data, kind.loss(arm.knob, len(data)), optimizer, falling, size=size, steps=steps)
-    return codec.eval()
 
 
 def _train(
-    codec: Codec,
+    codec: AnyCodec,
     data: Tensor,
     loss: Loss,
     optimizer: torch.optim.Optimizer,
@@ -279,7 +289,7 @@ def _train(
 
 
 def _fit(
-    codec: Codec,
+    codec: AnyCodec,
     parts: Parts,
     share: float,
     optimizer: torch.optim.Optimizer,
@@ -309,13 +319,13 @@ def _fit(
     )
 
 
-def _evaluate(codec: Codec, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+def _evaluate(codec: AnyCodec, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
     costs = code(codec, batch[0])
     return costs.bits, {CONSTRAINT: costs.error}
 
 
-def code(codec: Codec, samples: Tensor, *, level: float | None = None, weight: Tensor | None = None) -> Costs:
-    """Code samples ``(B, n, PIXELS)``: means over their blocks.
+def code(codec: AnyCodec, samples: Tensor, *, level: float | None = None, weight: Tensor | None = None) -> Costs:
+    """Code samples ``(B, n, pixels of a block)``: means over their blocks.
 
     ``level`` is a gain for all blocks in the place of what the codec chooses; a conditioned codec needs each sample's
     ``weight`` ``(B,)``.
@@ -323,14 +333,14 @@ def code(codec: Codec, samples: Tensor, *, level: float | None = None, weight: T
     count, each, _ = samples.shape
     levels = None if level is None else torch.full((count * each,), level, dtype=codec.mean.dtype)
     weights = None if weight is None else weight.to(codec.mean.dtype).repeat_interleave(each)
-    coded = codec(samples.reshape(-1, PIXELS), levels, weights)
+    coded = codec(samples.flatten(0, 1), levels, weights)
     return Costs(coded.bits.view(-1, each).mean(1), coded.error.view(-1, each).mean(1))
 
 
 @torch.no_grad()
-def measure(codec: Codec, samples: Blocks, *, level: float | None = None, weight: float | None = None) -> Costs:
+def measure(codec: AnyCodec, samples: Blocks, *, level: float | None = None, weight: float | None = None) -> Costs:
     """Costs of all samples, in one pass."""
-    parts = samples.pixels.split(max(1, AT_ONCE // samples.pixels.shape[1]))
+    parts = samples.pixels.split(max(1, AT_ONCE // samples.pixels[0].numel()))
     found = [
         code(codec, part, level=level, weight=None if weight is None else torch.full((len(part),), weight))
         for part in parts
@@ -338,7 +348,7 @@ def measure(codec: Codec, samples: Blocks, *, level: float | None = None, weight
     return Costs(*(torch.cat(each) for each in zip(*found, strict=True)))
 
 
-def measure_searched(codec: Codec, samples: Blocks) -> Costs:
+def measure_searched(codec: AnyCodec, samples: Blocks) -> Costs:
     """The same where every gain is tried and the cheapest above the floor is taken; the best one if none is.
 
     Of whole pictures all blocks have the same gain.

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from samplewise.errors import DataError
-from studies.compression.codec import PIXELS, SIDE
+from studies.compression.codec import SIDE
 from studies.data import load_folder
 from studies.pictures import PARTS, Split, find
 
@@ -39,7 +39,7 @@ class Blocks:
     """Samples: blocks of pictures, or whole pictures as all their blocks."""
 
     pixels: Tensor
-    """``(N, n, PIXELS)`` of uint8, n blocks a sample."""
+    """``(N, n, side ** 2)`` of uint8, n blocks a sample."""
     source: Tensor
     """The picture's or the patient's number ``(N,)``: samples of one are not independent."""
 
@@ -58,23 +58,31 @@ class Parts:
     """A picture of which no block was trained on or chosen on."""
 
 
-def cut(picture: Grey, *, fill: int | None = None) -> Tensor:
-    """A picture as blocks ``(rows, columns, PIXELS)``, filled up at its right and lower edge: with the edge if None."""
+def cut(picture: Grey, *, fill: int | None = None, side: int = SIDE) -> Tensor:
+    """A picture as blocks ``(rows, columns, side ** 2)``, filled up at right and below: with the edge if None."""
     height, width = picture.shape
-    missing = ((0, -height % SIDE), (0, -width % SIDE))
+    missing = ((0, -height % side), (0, -width % side))
     padded = np.pad(picture, missing, mode="edge") if fill is None else np.pad(picture, missing, constant_values=fill)
-    rows, columns = padded.shape[0] // SIDE, padded.shape[1] // SIDE
-    return torch.from_numpy(padded.reshape(rows, SIDE, columns, SIDE).swapaxes(1, 2).reshape(rows, columns, PIXELS))
+    rows, columns = padded.shape[0] // side, padded.shape[1] // side
+    return torch.from_numpy(padded.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(rows, columns, side**2))
 
 
 def joined(blocks: Tensor, height: int, width: int) -> Grey:
-    """The picture of blocks ``(rows, columns, PIXELS)``."""
+    """The picture of blocks ``(rows, columns, SIDE ** 2)``."""
     rows, columns = blocks.shape[:2]
     whole = blocks.reshape(rows, columns, SIDE, SIDE).swapaxes(1, 2).reshape(rows * SIDE, columns * SIDE)
     return whole[:height, :width].numpy()
 
 
-def load(data: str, seed: int, *, train: int, whole: bool = False) -> Parts:
+def load(
+    data: str,
+    seed: int,
+    *,
+    train: int,
+    whole: bool = False,
+    side: int = SIDE,
+    held_out: tuple[int, int] = HELD_OUT,
+) -> Parts:
     """The parts of ``data``: the pictures that come with scikit-image, a folder of pictures, or MNIST's files.
 
     The unseen part is the same for every seed.
@@ -84,26 +92,28 @@ def load(data: str, seed: int, *, train: int, whole: bool = False) -> Parts:
         seed: of what is drawn to train on.
         train: blocks to train on, at most.
         whole: make each picture a sample, in the place of each block.
+        side: of a block, in pixels.
+        held_out: blocks at most to choose on, and unseen ones.
     """
     folder = Path(data)
     if data == PICTURES:
-        found, shown = _strips()
+        found, shown = _strips(side)
     elif any(folder.glob("train-images*ubyte*")):
-        found, shown = _digits(folder)
+        found, shown = _digits(folder, side)
     else:
-        found, shown = _folder(folder)
+        found, shown = _folder(folder, side)
     if any(not found[part] for part in PARTS):
-        raise DataError(f"{data}: expected pictures of at least {SIDE} x {SIDE} pixels for three parts, got fewer")
+        raise DataError(f"{data}: expected pictures of at least {side} x {side} pixels for three parts, got fewer")
     if whole and len({blocks.shape for part in PARTS for blocks, _ in found[part]}) > 1:
         raise DataError(f"{data}: expected pictures of one size, as whole pictures are the samples, got several sizes")
-    tune, test = (_draw(found[part], count, 0, whole) for part, count in zip(PARTS[1:], HELD_OUT, strict=True))
+    tune, test = (_draw(found[part], count, 0, whole) for part, count in zip(PARTS[1:], held_out, strict=True))
     tune = _without(tune, set())  # a promise refuses samples, such as flat blocks, that two of its parts have
     known = {each.tobytes() for each in tune.pixels.numpy()}
     return Parts(_without(_draw(found["train"], train, seed, whole), known, repeated=True), tune, test, shown)
 
 
 Found = dict[str, list[tuple[Tensor, int]]]
-"""By part, the blocks ``(n, PIXELS)`` of each picture and the number of its source."""
+"""By part, the blocks ``(n, side ** 2)`` of each picture and the number of its source."""
 
 
 def read_grey(path: Path, *, strict: bool = False) -> Grey:
@@ -131,13 +141,13 @@ def embedded() -> Iterator[tuple[str, Grey]]:
         yield name, np.asarray(Image.fromarray(picture).convert("L"))
 
 
-def strip_parts(columns: int) -> NDArray[np.str_]:
-    """The part of each column of blocks of a picture: strips of at least two columns."""
-    width = max(2, columns // (2 * len(STRIPS)))
+def strip_parts(columns: int, side: int = SIDE) -> NDArray[np.str_]:
+    """The part of each column of blocks of a picture: strips of at least 32 pixels."""
+    width = max(1, 2 * SIDE // side, columns // (2 * len(STRIPS)))
     return np.array([STRIPS[column // width % len(STRIPS)] for column in range(columns)])
 
 
-def _strips() -> tuple[Found, Grey]:
+def _strips(side: int) -> tuple[Found, Grey]:
     """Strips of the embedded pictures; of those trained on also blocks that are shifted, mirrored and turned.
 
     Of the picture that is shown nothing is trained on or chosen on.
@@ -145,62 +155,62 @@ def _strips() -> tuple[Found, Grey]:
     found: Found = {part: [] for part in PARTS}
     pictures = dict(embedded())
     for number, (name, whole) in enumerate(pictures.items()):
-        picture = _cropped(whole)
-        columns = strip_parts(picture.shape[1] // SIDE)
+        picture = _cropped(whole, side)
+        columns = strip_parts(picture.shape[1] // side, side)
         for part in PARTS if name != SHOWN else ("test",):
             rows = [
-                _shifted(strip) if part == "train" else cut(strip).reshape(-1, PIXELS)
-                for strip in _runs(picture, columns == part)
+                _shifted(strip, side) if part == "train" else cut(strip, side=side).flatten(0, 1)
+                for strip in _runs(picture, columns == part, side)
             ]
             found[part].append((torch.cat(rows), number))
     return found, pictures[SHOWN]
 
 
-def _cropped(picture: Grey) -> Grey:
+def _cropped(picture: Grey, side: int) -> Grey:
     """What whole blocks cover of a picture: padding, which is cheap, would flatter a block."""
-    return picture[: len(picture) // SIDE * SIDE, : picture.shape[1] // SIDE * SIDE]
+    return picture[: len(picture) // side * side, : picture.shape[1] // side * side]
 
 
-def _whole_blocks(picture: Grey) -> Tensor:
-    return cut(_cropped(picture)).reshape(-1, PIXELS)
+def _whole_blocks(picture: Grey, side: int) -> Tensor:
+    return cut(_cropped(picture, side), side=side).flatten(0, 1)
 
 
-def _runs(picture: Grey, chosen: NDArray[np.bool_]) -> Iterator[Grey]:
+def _runs(picture: Grey, chosen: NDArray[np.bool_], side: int) -> Iterator[Grey]:
     """The strips of columns of blocks that are chosen, each as wide as it goes."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], chosen, [False]]).astype(int)))
     for first, last in edges.reshape(-1, 2):
-        yield picture[:, first * SIDE : last * SIDE]
+        yield picture[:, first * side : last * side]
 
 
-def _shifted(strip: Grey) -> Tensor:
-    """Blocks at every fourth pixel each way, by turns in one of eight orientations, ``(n, PIXELS)``."""
-    windows = np.lib.stride_tricks.sliding_window_view(strip, (SIDE, SIDE))[::SHIFT, ::SHIFT].reshape(-1, SIDE, SIDE)
+def _shifted(strip: Grey, side: int) -> Tensor:
+    """Blocks at every fourth pixel each way, by turns in one of eight orientations, ``(n, side ** 2)``."""
+    windows = np.lib.stride_tricks.sliding_window_view(strip, (side, side))[::SHIFT, ::SHIFT].reshape(-1, side, side)
     turned = [np.rot90(windows[way::8], way % 4, (1, 2)) for way in range(8)]
     mirrored = [each.transpose(0, 2, 1) if way >= 4 else each for way, each in enumerate(turned)]
-    return torch.from_numpy(np.concatenate([each.reshape(-1, PIXELS) for each in mirrored]))
+    return torch.from_numpy(np.concatenate([each.reshape(-1, side**2) for each in mirrored]))
 
 
-def _folder(folder: Path) -> tuple[Found, Grey]:
+def _folder(folder: Path, side: int) -> tuple[Found, Grey]:
     listing = find(folder)
     paths = {each.name: each.path for each in listing.pictures}
     patients = {each.name: each.patient for each in listing.pictures}
     split = Split.by_patient(list(patients), list(patients.values()))
     numbers = {patient: number for number, patient in enumerate(sorted(set(patients.values())))}
     found: Found = {
-        part: [(_whole_blocks(read_grey(paths[name])), numbers[patients[name]]) for name in split.part(part)]
+        part: [(_whole_blocks(read_grey(paths[name]), side), numbers[patients[name]]) for name in split.part(part)]
         for part in PARTS
     }
     return found, read_grey(paths[split.test[0]])
 
 
-def _digits(folder: Path) -> tuple[Found, Grey]:
+def _digits(folder: Path, side: int) -> tuple[Found, Grey]:
     data = load_folder(folder)
     chosen = data.with_validation(10_000)
-    side = math.isqrt(data.pixels)
+    length = math.isqrt(data.pixels)
     found: Found = {}
     for part, images in zip(PARTS, (chosen.train, chosen.test, data.test), strict=True):
-        pictures = images.tensors[0].mul(255).round().to(torch.uint8).view(-1, side, side).numpy()
-        found[part] = [(cut(each, fill=0).reshape(-1, PIXELS), number) for number, each in enumerate(pictures)]
+        pictures = images.tensors[0].mul(255).round().to(torch.uint8).view(-1, length, length).numpy()
+        found[part] = [(cut(each, fill=0, side=side).flatten(0, 1), number) for number, each in enumerate(pictures)]
     return found, np.concatenate(list(pictures[:DIGITS_SHOWN]), 1)
 
 

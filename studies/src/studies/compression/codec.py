@@ -69,7 +69,7 @@ def rounding_errors(coefficients: Tensor) -> Tensor:
     sizes: Tensor = (
         torch.linalg.vector_norm(scaled.sub_(scaled.round()), dim=2) / gains
     )  # in place: memory is what takes time
-    return sizes.square().mul(12 / PIXELS).clamp_min(1e-6).log()
+    return sizes.square().mul(12 / coefficients.shape[1]).clamp_min(1e-6).log()
 
 
 def enough_gain(errors: Tensor, allowed: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def enough_gain(errors: Tensor, allowed: Tensor) -> Tensor:
     return last.squeeze(1) + (high - allowed) / (high - low).clamp_min(STEP)
 
 
-def _narrowed(x: Tensor) -> Tensor:
+def narrowed(x: Tensor) -> Tensor:
     """Values of any size as inputs of a network: the logarithm of their size, with their sign."""
     return x.abs().log1p() * x.sign()
 
@@ -151,7 +151,7 @@ class Codec(nn.Module):
         """
         pixels = blocks.to(self.mean.dtype) / 255
         coefficients = (pixels - self.mean) @ self.analysis.T / self.unit
-        coefficients = coefficients + self.refine(_narrowed(coefficients))
+        coefficients = coefficients + self.refine(narrowed(coefficients))
         sizes = coefficients.abs().log1p()
         if level is None:
             seen = [sizes, rounding_errors(coefficients.detach())]
@@ -208,7 +208,7 @@ class Codec(nn.Module):
         """Pixels of blocks from what was sent, ``(B, PIXELS)``, about 0 to 1."""
         gain = symbols.level.unsqueeze(1) - UNIT_LEVEL
         coefficients = symbols.coefficients * torch.exp(-STEP * gain)
-        coefficients = coefficients + self.restore(_narrowed(coefficients))
+        coefficients = coefficients + self.restore(narrowed(coefficients))
         pixels: Tensor = coefficients * self.unit @ self.synthesis.T + self.mean
         return pixels
 

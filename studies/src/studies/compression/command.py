@@ -29,6 +29,10 @@ def compression(
     seeds: Annotated[int, typer.Option(min=1, help="How many, from --seed on.")] = 1,
     steps: Annotated[int, typer.Option(min=30, help="Of training.")] = 2000,
     whole: Annotated[bool, typer.Option("--whole", help="The floor is for each picture, not for each block.")] = False,
+    convolutional: Annotated[
+        bool,
+        typer.Option("--convolutional", help="A convolutional codec; the floor is for each tile of 64 x 64 pixels."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder of the runs; what is there already is not trained again.")] = Path(
         "compression"
     ),
@@ -67,8 +71,15 @@ def compression(
             emit({"image": str(decompress[1])}, text, as_json=as_json)
         return
     arms = [each for text in arm or ARMS for each in Arm.parse_all(text)]
-    rows, summary = run_study(
-        Plan(data, 30.0 if floor is None else floor, steps, whole), arms, range(seed, seed + seeds), out, note
-    )
-    draw_study(rows, out)
-    emit(summary, tables(rows), as_json=as_json)
+    asked, numbers = 30.0 if floor is None else floor, range(seed, seed + seeds)
+    if convolutional:
+        from studies.compression.tiles import TilePlan, run_tiles
+
+        if whole:
+            raise ConfigurationError("expected --whole or --convolutional, whose samples are tiles, got both")
+        text, summary = run_tiles(TilePlan(data, asked, steps), arms, numbers, out, note)
+    else:
+        rows, summary = run_study(Plan(data, asked, steps, whole), arms, numbers, out, note)
+        draw_study(rows, out)
+        text = tables(rows)
+    emit(summary, text, as_json=as_json)

@@ -30,6 +30,7 @@ from studies.compression.arms import (
     STEPS,
     TAU0,
     TRAIN,
+    AnyCodec,
     Arm,
     measure,
     measure_searched,
@@ -40,6 +41,7 @@ from studies.compression.codec import LEVELS, PIXELS, Codec
 from studies.records import markdown_table
 
 ROWS, TABLE, CODECS, CODEC, SETTINGS = "rows.json", "table.md", "codecs", "codec.safetensors", "codec.json"
+CONVOLUTIONAL = "convolutional.safetensors"
 SHARES = 0.90, 0.95, 0.99, 0.999
 AIM = 0.99
 """The share that arms are compared at."""
@@ -96,8 +98,16 @@ class Plan:
         """The parts for a seed."""
         return load(self.data, seed, train=TRAIN, whole=self.whole)
 
+    def tables(self, rows: "Sequence[Row]") -> str:
+        """What is written beside the rows."""
+        return tables(rows)
 
-def judge(arm: Arm, codec: Codec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
+    def train(self, arm: Arm, parts: Parts, seed: int) -> AnyCodec:
+        """A run."""
+        return train(arm, parts, self.floor, seed=seed, steps=self.steps)
+
+
+def judge(arm: Arm, codec: AnyCodec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
     """What a codec comes to on one part, in one pass or with the search."""
     bits, error = measure_searched(codec, samples) if searched else measure(codec, samples, weight=arm.weight)
     above = (error <= 1).double()
@@ -146,14 +156,14 @@ def run_study(
             parts = parts or plan.load(seed)
             note(f"seed {seed}: {arm}, {plan.steps:,} steps")
             codec = conditioned if arm.weight is not None else None  # one codec serves all its weights
-            codec = codec or train(arm, parts, plan.floor, seed=seed, steps=plan.steps)
+            codec = codec or plan.train(arm, parts, seed)
             conditioned = codec if arm.weight is not None else conditioned
             for part, samples in (("tune", parts.tune), ("test", parts.test)):
                 rows += [judge(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
             keep_codec(codec, codec_folder(out, arm, seed))
             plain = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
             write_json(out / ROWS, {**plain, "provenance": provenance()})
-    write_text(out / TABLE, tables(rows))
+    write_text(out / TABLE, plan.tables(rows))
     asked = {(str(arm), seed) for arm in arms for seed in seeds}
     return rows, [
         {name: getattr(row, name) for name in ("arm", "seed", "bits", "share", "worst_psnr", "blocks")}
@@ -177,11 +187,13 @@ def _kept(out: Path, plan: Plan) -> list[Row]:
     return [from_plain(Row, each) for each in stored["rows"]]
 
 
-def keep_codec(codec: Codec, folder: Path) -> None:
-    """Write a codec where :func:`read_codec` finds it."""
+def keep_codec(codec: AnyCodec, folder: Path) -> None:
+    """Write a codec where :func:`read_codec` finds it; a convolutional one, which has no files, elsewhere."""
     ensure_writable(folder)
-    settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": codec.conditioned}
-    save_state(folder / CODEC, {name: value.float() for name, value in codec.state_dict().items()})
+    blocks = isinstance(codec, Codec)
+    settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": blocks and codec.conditioned}
+    weights = {name: value.float() for name, value in codec.state_dict().items()}
+    save_state(folder / (CODEC if blocks else CONVOLUTIONAL), weights)
     write_json(folder / SETTINGS, settings)
 
 
@@ -243,14 +255,17 @@ def _of(rows: Iterable[Row], kind: str, seed: int, *, searched: bool, part: str)
     return [row for row in rows if (row.kind, row.seed, row.searched, row.part) == wanted]
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """All that was found, in Markdown: first what the bound saves, with a search of the gain on both sides too."""
+def tables(rows: Sequence[Row], unit: str = "block") -> str:
+    """All that was found, in Markdown: first what the bound saves, with a search of the gain on both sides too.
+
+    ``unit`` is what the bits are of.
+    """
     text = []
     for searched in (True, False):
         title = f"with a search of the gain at encode time ({LEVELS} tries)" if searched else "in one pass"
-        text += [f"## Bits a block and share of unseen samples above the floor, {title}", ""]
+        text += [f"## Bits a {unit} and share of unseen samples above the floor, {title}", ""]
         text += ["Runs and mixtures of two runs are chosen on the tuning part, for a share of its samples.", ""]
-        text += [*_verdict(rows, searched), markdown_table(_at_shares(rows, searched)), ""]
+        text += [*_verdict(rows, searched, unit), markdown_table(_at_shares(rows, searched)), ""]
     text += ["## At equal bits, in one pass", "", *_at_equal_bits(rows)]
     text += ["## Every run, unseen samples", "", markdown_table(_every(rows)), ""]
     return "\n".join(text)
@@ -308,12 +323,12 @@ def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
         cells = []
         for share in SHARES:
             found = chosen(rows, kind, dict.fromkeys(seeds, share), searched=searched)
-            cells.append(f"{found.bits:.1f} at {found.share:.2%}{found.missed(seeds)}" if found else "not reached")
+            cells.append(f"{found.bits:#.4g} at {found.share:.2%}{found.missed(seeds)}" if found else "not reached")
         table.append([KINDS[kind].title, *cells])
     return table
 
 
-def _verdict(rows: Sequence[Row], searched: bool) -> list[str]:
+def _verdict(rows: Sequence[Row], searched: bool, unit: str) -> list[str]:
     """What the bound saves against the weight on the error, and against the best other arm with a fixed weight."""
     aims = {kind: dict.fromkeys(_seeds(rows, kind), AIM) for kind in _kinds(rows)}
     found = {kind: chosen(rows, kind, aims[kind], searched=searched) for kind in aims}
@@ -326,8 +341,8 @@ def _verdict(rows: Sequence[Row], searched: bool) -> list[str]:
         best = min(powers, key=powers.__getitem__)
         rivals.append((f"the best {KINDS[best].title.replace('its', 'a power of it, the').lower()}", powers[best]))
     ours = taken[OURS]
-    saved = "; ".join(f"{name} takes {bits:.1f}: {_compared(ours, bits)}" for name, bits in rivals)
-    return [f"**For {AIM:.0%}: a bound takes {ours:.1f} bits a block; {saved}.**", ""]
+    saved = "; ".join(f"{name} takes {bits:#.4g}: {_compared(ours, bits)}" for name, bits in rivals)
+    return [f"**For {AIM:.0%}: a bound takes {ours:#.4g} bits a {unit}; {saved}.**", ""]
 
 
 def _compared(ours: float, other: float) -> str:
@@ -346,7 +361,7 @@ def _at_equal_bits(rows: Sequence[Row]) -> list[str]:
         found = chosen(rows, kind, budgets, searched=False, by=richest)
         cells = ["-"] * 3
         if found:
-            cells = [f"{found.bits:.1f}", f"{found.share:.2%}{found.missed(seeds)}", f"{found.worst_psnr:.1f}"]
+            cells = [f"{found.bits:#.4g}", f"{found.share:.2%}{found.missed(seeds)}", f"{found.worst_psnr:.1f}"]
         table.append([KINDS[kind].title, *cells])
     return [markdown_table(table), ""]
 
@@ -361,7 +376,7 @@ def _every(rows: Sequence[Row]) -> list[list[str]]:
                     row.arm,
                     str(row.seed),
                     search,
-                    f"{row.bits:.1f}",
+                    f"{row.bits:#.4g}",
                     f"{row.share:.2%}",
                     row.interval,
                     f"{row.worst_psnr:.1f}",
