@@ -339,7 +339,7 @@ def _verdict(rows: Sequence[Row], searched: bool, unit: str) -> list[str]:
     rivals = [("a fixed weight on the error", taken["fixed"])] if "fixed" in taken else []
     if powers:
         best = min(powers, key=powers.__getitem__)
-        rivals.append((f"the best {KINDS[best].title.replace('its', 'a power of it, the').lower()}", powers[best]))
+        rivals.append((f"a {KINDS[best].title}, the best of the powers,", powers[best]))
     ours = taken[OURS]
     saved = "; ".join(f"{name} takes {bits:#.4g}: {_compared(ours, bits)}" for name, bits in rivals)
     return [f"**For {AIM:.0%}: a bound takes {ours:#.4g} bits a {unit}; {saved}.**", ""]
