@@ -70,9 +70,11 @@ def new_figure(rows: int, columns: int, *, width: float = 7.0, height: float = 2
     return figure, list(grid.flat)
 
 
-def series(number: int) -> tuple[str, str]:
-    """Colour and marker of one series after the other."""
-    return PALETTE[number % len(PALETTE)], SERIES_MARKERS[number % len(SERIES_MARKERS)]
+def series(number: int, *, beside_ours: bool = False) -> tuple[str, str]:
+    """Colour and marker of one series after the other, without ours where that is drawn too."""
+    colours = [each for each in PALETTE if not (beside_ours and each == COLOURS["ours"])]
+    markers = SERIES_MARKERS.replace(MARKERS["ours"], "") if beside_ours else SERIES_MARKERS
+    return colours[number % len(colours)], markers[number % len(markers)]
 
 
 def curve(

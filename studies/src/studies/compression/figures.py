@@ -15,7 +15,7 @@ from torch import Tensor
 from studies.compression.arms import KINDS
 from studies.compression.blocks import Grey, cut, joined
 from studies.compression.codec import LEVELS, PIXELS, SIDE, Codec
-from studies.compression.study import Row, bits_at, curve
+from studies.compression.study import OURS, POWERS, Row, bits_at, curve
 from studies.drawing import COLOURS, MARKERS, histogram, legend_below, new_figure, save, series, styled
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def _outline(axes: Axes, row: int, column: int) -> None:
 
 
 def draw_study(rows: Sequence[Row], folder: Path) -> None:
-    """Bits against share in one pass, with the first seed that was run."""
-    seed = rows[0].seed
-    curves = {kind: curve(rows, kind, seed, searched=False) for kind in dict.fromkeys(row.kind for row in rows)}
-    draw_front({kind: points for kind, points in curves.items() if points}, folder, "front")
+    """Bits against share in one pass, with the first seed: the bound beside the fixed weights that were run."""
+    curves = {kind: curve(rows, kind, rows[0].seed, searched=False) for kind in ("fixed", *POWERS, OURS)}
+    if drawn := {kind: points for kind, points in curves.items() if points}:
+        draw_front(drawn, folder, "front")
 
 
 def draw_front(
@@ -108,8 +108,11 @@ def draw_front(
     """
     with styled():
         figure, (axes,) = new_figure(1, 1, width=6.0, height=3.4)
-        for number, (kind, points) in enumerate(curves.items()):
-            colour, marker = (COLOURS["ours"], MARKERS["ours"]) if kind == ours else series(number)
+        others = [kind for kind in curves if kind != ours]
+        for kind, points in curves.items():
+            colour, marker = COLOURS["ours"], MARKERS["ours"]
+            if kind != ours:
+                colour, marker = series(others.index(kind), beside_ours=True)
             size, width = (11, 2.0) if kind == ours else (4, 1.0)
             title = KINDS[kind].title.replace("`", "")
             axes.plot(*_along(points), linewidth=width, color=colour)
