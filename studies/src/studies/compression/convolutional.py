@@ -1,4 +1,4 @@
-"""A small fully convolutional codec for tiles of 64 x 64 pixels: one gain a tile, a hyper-latent, a Laplace model."""
+"""A small convolutional codec for tiles of 64 x 64 pixels: one gain a tile, a hyper-latent, a Laplace model."""
 
 import math
 
