@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit, audit
 from samplewise.audits.binomial import check, check_share, percentage
+from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
@@ -84,6 +85,20 @@ class Promised:
 
     def __str__(self) -> str:
         return self.message
+
+    def monitor(self, alarm: float = 0.05) -> Monitor:
+        """Watch the samples that come after deployment: an alarm is raised when too few of them meet all constraints.
+
+        The share that is watched is the one that was asked for, where the promise is kept; where it is not,
+        ``share_at_least``, which was proved.
+
+        Args:
+            alarm: probability of a false alarm, ever, however often the monitor is read.
+        """
+        share = self.share if self.kept else self.share_at_least
+        if share <= 0:
+            raise ConfigurationError("nothing was proved of this model, so there is no share to watch: train another")
+        return Monitor(share, self.audit.bounds, alarm)
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values."""
