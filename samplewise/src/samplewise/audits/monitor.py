@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
-from samplewise.audits.binomial import check_share, percentage
+from samplewise.audits.binomial import check_share
 from samplewise.constraints import Constraint, check_constraints
 from samplewise.errors import ConfigurationError, MeasureError, finite_number
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import parse
 from samplewise.storage.disk import write_json
 from samplewise.storage.records import decoding, from_plain, read_json
@@ -77,7 +78,7 @@ def log_wealth_above(share: Any, samples: Any, violations: Any) -> Any:
 
 
 @dataclass
-class Monitor:
+class Monitor(Printed):
     """Watches a promised share on the samples that come after deployment; :meth:`Promised.monitor` makes one.
 
     The hypothesis is that every sample meets all constraints with at least the probability ``share``, whatever came
@@ -210,8 +211,8 @@ class Monitor:
             f"({sure})."
         )
 
-    def __str__(self) -> str:
-        return self.message
+    def printout(self) -> Printout:
+        return Printout(self.message)
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain values for strict JSON, and what follows from it."""

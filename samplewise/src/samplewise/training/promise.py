@@ -11,11 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit, audit
-from samplewise.audits.binomial import check, check_share, percentage
+from samplewise.audits.binomial import check, check_share
 from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, Source, source_of
 
@@ -51,7 +52,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Promised:
+class Promised(Printed):
     """What came of a :class:`Promise`."""
 
     share: float
@@ -83,8 +84,12 @@ class Promised:
             text += f" For {self.share:.2%} it could be {', '.join(map(str, self.achievable_bounds.values()))}."
         return text
 
-    def __str__(self) -> str:
-        return self.message
+    def printout(self) -> Printout:
+        rows = [("constraint", "met", "violated", "margin", "tau")]
+        for name, part in self.audit.items():
+            trained = f"{self.margins.get(name, math.nan):.4g}", f"{self.taus.get(name, math.nan):.4g}"
+            rows.append((str(part.constraint), percentage(part.satisfied, digits=2), f"{part.violated:,}", *trained))
+        return Printout(self.message, rows)
 
     def monitor(self, alarm: float = 0.05) -> Monitor:
         """Watch the samples that come after deployment: an alarm is raised when too few of them meet all constraints.
