@@ -273,10 +273,11 @@ class Audit(Printed, ByContent, Mapping[str, ConstraintAudit]):
                 rows.append((str(part.constraint), "no sample has a value"))
                 continue
             may = f" ({part.allowed:,} may be)" if part.share < 1 else ""
+            among = f" of {part.samples:,}" if part.samples < self.samples else ""
             upper = [percentage(part.violation_rate_upper, math.ceil, 2)] if known else []
             sizes = f"{part.mean_violation:.4g}", f"{part.worst:.4g}"
             fraction = percentage(part.satisfied, digits=2)
-            rows.append((str(part.constraint), fraction, f"{part.violated:,}{may}", *sizes, *upper))
+            rows.append((str(part.constraint), fraction, f"{part.violated:,}{among}{may}", *sizes, *upper))
             allowed = min(part.allowed, part.violated)
             shown = min(allowed, 5 if part.totals is None else len(part.totals.worst_violators[:5]))
             if named := [f"{number} (by {by:.3g})" for number, by in part.worst_violators(shown)]:
