@@ -26,6 +26,7 @@ SMALL = {
     "hidden_step": "--turns 2 --large-turns 2",
     "many_samples": "--samples 20000 --batch 64 --steps 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
+    "monitor": "--streams 20 --samples 2000",
     "promise_kept": "--seeds 2 --epochs 1",
     "step": "--repeats 2 --steps 2",
     "stopping_rule": "--epochs 1",

@@ -15,7 +15,7 @@ LAYERS: dict[str, list[set[str]]] = {
     "samplewise": [
         {"errors"},
         {"storage"},
-        {"measures"},
+        {"measures", "printed"},
         {"constraints", "penalties", "schedules"},
         {"problem", "samples", "methods"},
         {"audits", "optimality", "stopping"},

@@ -13,7 +13,7 @@ import samplewise as sw
 NAMES = """
 AtLeast AtMost Audit AugmentedLagrangian Between Callback Certificate Constant Constraint Equal Evaluation
 FeasibilityDriven FixedPenalty Geometric GradientRule Huber LagrangianRounds Linear Logarithmic Method MinimizeResult
-MinimizeStatus Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
+MinimizeStatus Monitor Penalty PenaltyRounds Problem Promise Promised Quadratic Round SamplewiseError Schedule
 SequentialPenalty Solution Status Unconstrained Validation ViolationStats audit certify errors find_infeasibility fit
 inverse_tau measures minimize
 """

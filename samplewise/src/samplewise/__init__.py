@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # where a type checker finds the names of HOME
     from samplewise import errors, measures
-    from samplewise.audits import Audit, audit
+    from samplewise.audits import Audit, Monitor, audit
     from samplewise.constraints import AtLeast, AtMost, Between, Constraint, Equal, ViolationStats
     from samplewise.errors import SamplewiseError
     from samplewise.methods import AugmentedLagrangian, FixedPenalty, Method, Round, SequentialPenalty, Unconstrained
@@ -23,8 +23,8 @@ __version__ = "0.3.0"
 __all__ = [
     "AtLeast", "AtMost", "Audit", "AugmentedLagrangian", "Between", "Callback", "Certificate", "Constant",
     "Constraint", "Equal", "Evaluation", "FeasibilityDriven", "FixedPenalty", "Geometric", "GradientRule", "Huber",
-    "LagrangianRounds", "Linear", "Logarithmic", "Method", "MinimizeResult", "MinimizeStatus", "Penalty",
-    "PenaltyRounds", "Problem", "Promise", "Promised", "Quadratic", "Round", "SamplewiseError", "Schedule",
+    "LagrangianRounds", "Linear", "Logarithmic", "Method", "MinimizeResult", "MinimizeStatus", "Monitor",
+    "Penalty", "PenaltyRounds", "Problem", "Promise", "Promised", "Quadratic", "Round", "SamplewiseError", "Schedule",
     "SequentialPenalty", "Solution", "Status", "Unconstrained", "Validation", "ViolationStats", "audit", "certify",
     "errors", "find_infeasibility", "fit", "inverse_tau", "measures", "minimize",
 ]
@@ -33,7 +33,7 @@ __all__ = [
 # Which module has which of them; a name that stands nowhere here is a module itself. No module is called as a function
 # is, so that importing one never hides the other.
 MODULES = {
-    "audits": "Audit audit",
+    "audits": "Audit Monitor audit",
     "constraints": "AtLeast AtMost Between Constraint Equal ViolationStats",
     "errors": "SamplewiseError",
     "methods": "AugmentedLagrangian FixedPenalty Method Round SequentialPenalty Unconstrained",

@@ -117,11 +117,11 @@ def test_sentence_table_and_json() -> None:
     assert certificate.sentence.startswith("Not a KKT point")
     assert f"{part.violated} of 37 samples" in certificate.sentence
     table = str(certificate)
-    for word in ("stationarity", "feasibility", "complementarity", "violated / active", "E-LICQ", "pair"):
+    for word in ("stationarity", "feasibility", "complementarity", "active", "E-LICQ", "pair"):
         assert word in table
     assert "curvature" not in table  # which was not asked for
     assert certificate.curvature is certificate.to_dict()["curvature"] is None
-    assert len(table.splitlines()) < 16
+    assert len(table.splitlines()) <= 10
     read = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
     assert read["constraints"]["size"]["violated"] == part.violated
     assert read["licq"]["holds"] == certificate.licq.holds

@@ -107,7 +107,7 @@ def test_a_run_proves_the_model_that_it_returns_with_what_it_was_trained_under()
     assert found.margins == solution.method.margins
     assert solution.history.column("margin/reconstruction") == [margins["reconstruction"] for margins, _ in seen]
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert (plain["kept"], plain["confidence"], plain["message"]) == (found.kept, 0.95, str(found))
+    assert (plain["kept"], plain["confidence"], plain["message"]) == (found.kept, 0.95, found.message)
 
 
 @pytest.mark.parametrize("average", [None, 0.9])

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
-from samplewise.audits.binomial import check, must_hold, percentage
+from samplewise.audits.binomial import check, must_hold
 from samplewise.audits.binomial import violation_rate_upper as violation_rate_upper
 from samplewise.audits.columns import check_given, evaluate_all, for_each_batch, source_to_audit
 from samplewise.audits.streaming import QUANTILES, ConstraintTotals, Totals, TotalsAccumulator
 from samplewise.constraints import Constraint, ViolationStats, present
 from samplewise.errors import ConfigurationError, constraint_named, whole_number
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import ByContent, Problem
 from samplewise.samples import Data, Feed
 
@@ -139,7 +140,7 @@ class ConstraintAudit(ByContent, ViolationStats):
 
 
 @dataclass(frozen=True, eq=False)
-class Audit(ByContent, Mapping[str, ConstraintAudit]):
+class Audit(Printed, ByContent, Mapping[str, ConstraintAudit]):
     """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
 
     objectives: Tensor
@@ -263,40 +264,49 @@ class Audit(ByContent, Mapping[str, ConstraintAudit]):
         sums = ("samples", "counted", "objective", "means", "violated", "satisfied", "met", "n_comparisons")
         return {**{name: getattr(self, name) for name in (*sums, "violation_rate_upper")}, "constraints": parts}
 
-    def __str__(self) -> str:
-        lines = [f"{self.samples:,} samples, mean objective {self.objective:.6g}"]
-        several, known = len(self.bounds) > 1, self.n_comparisons < math.inf
+    def printout(self) -> Printout:
+        known, notes = self.n_comparisons < math.inf, []
+        head = ("constraint", "met", "violated", "mean violation", "worst")
+        rows: list[tuple[str, ...]] = [(*head, "unseen at most") if known else head]
         for name, part in self.constraints.items():
-            may = f", {part.allowed:,} may be" if part.share < 1 else ""
             if not part.samples:
-                lines.append(f"  {name}: {part.constraint} asks for nothing here: no sample has a value")
+                rows.append((str(part.constraint), "no sample has a value"))
                 continue
-            held = f"{part.constraint} holds for {self._fraction(part)} ({part.violated:,} violated{may})"
-            sizes = f"mean violation {part.mean_violation:.4g}, worst {part.worst:.4g}"
-            upper = self._upper(part.violation_rate_upper, " for all constraints at once" if several else "")
-            lines.append(f"  {name}: {held}; {sizes}" + (f"; {upper}" if known else ""))
+            may = f" ({part.allowed:,} may be)" if part.share < 1 else ""
+            among = f" of {part.samples:,}" if part.samples < self.samples else ""
+            upper = [percentage(part.violation_rate_upper, math.ceil, 2)] if known else []
+            sizes = f"{part.mean_violation:.4g}", f"{part.worst:.4g}"
+            fraction = percentage(part.satisfied, digits=2)
+            rows.append((str(part.constraint), fraction, f"{part.violated:,}{among}{may}", *sizes, *upper))
             allowed = min(part.allowed, part.violated)
             shown = min(allowed, 5 if part.totals is None else len(part.totals.worst_violators[:5]))
             if named := [f"{number} (by {by:.3g})" for number, by in part.worst_violators(shown)]:
-                lines.append(f"    allowed violators: {', '.join(named)}" + (", ..." if allowed > shown else ""))
-        if several:
-            held = f"{self._fraction(self)} meet every constraint ({self.violated:,} violated)"
-            lines.append(f"  all: {held}" + (f"; {self._upper(self.violation_rate_upper)}" if known else ""))
-        return "\n".join(lines if known else [*lines, "  used in training, all or in part: nothing follows for others"])
+                notes.append(f"{name}, allowed violators: {', '.join(named)}" + (", ..." if allowed > shown else ""))
+        if known and self.bounds:
+            notes.insert(0, self._unseen)
+        elif self.bounds:
+            notes.insert(0, "Used in training, all or in part: nothing follows for other samples.")
+        return Printout(self._verdict, rows if self.bounds else (), notes)
 
-    def _fraction(self, part: "ConstraintAudit | Audit") -> str:
-        """The satisfied fraction, and of which samples if some have no value."""
-        counted = part.counted if isinstance(part, Audit) else part.samples
-        among = f" of the {counted:,} samples that have a value" if counted < self.samples else ""
-        return percentage(part.satisfied, digits=2) + among
+    @property
+    def _verdict(self) -> str:
+        """What holds, in one sentence."""
+        objective = f"mean objective {self.objective:.6g}"
+        if not self.bounds:
+            return f"No constraint: {self.samples:,} samples, {objective}."
+        among = " that have a value" if self.counted < self.samples else ""
+        fraction = f"{percentage(self.satisfied, digits=2)} of {self.counted:,} samples{among} meet every constraint"
+        return f"{'Met' if self.met else 'Not met'}: {fraction} ({self.violated:,} violated); {objective}."
 
-    def _upper(self, rate: float, at_once: str = "") -> str:
-        corrected = (
-            f", corrected for {self.n_comparisons:,.10g} comparisons on these samples" if self.n_comparisons > 1 else ""
-        )
+    @property
+    def _unseen(self) -> str:
+        """The bound for unseen samples, in one sentence."""
+        times = f", corrected for {self.n_comparisons:,.10g} comparisons" if self.n_comparisons > 1 else ""
+        upper = percentage(self.violation_rate_upper, math.ceil, 2)
+        at_once = "; the bounds in the table hold at once" if len(self.bounds) > 1 else ""
         return (
-            f"of samples like these, not used in training, at most {percentage(rate, math.ceil, 2)} are violated "
-            f"({100 * self.confidence:.10g}% confidence{at_once}{corrected})"
+            f"Of samples like these, not used in training, at most {upper} are violated "
+            f"({100 * self.confidence:.10g}% confidence{times}{at_once})."
         )
 
 

@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 
 from samplewise.errors import ConfigurationError, finite_number
 
@@ -80,27 +79,6 @@ def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
     """
     needed = must_hold(prove, share, confidence) / prove
     return min(1.0, needed + 2 * math.sqrt(needed * (1 - needed) * (1 / tune + 1 / prove)))
-
-
-def percentage(value: float, rounded: Callable[[float], int] = round, digits: int = 1) -> str:
-    """A rate in percent, with enough digits to differ from 0 and 100 %; a dash for NaN.
-
-    A bound stays true if an upper one is ``rounded`` by ``math.ceil`` and a lower one by ``math.floor``.
-
-    Example:
-        >>> percentage(0.5), percentage(0.99996), percentage(1.0), percentage(0.04604, math.ceil, 2)
-        ('50.0%', '99.996%', '100%', '4.61%')
-    """
-    if math.isnan(value):
-        return "–"  # noqa: RUF001 - a dash, not a minus
-    if value in (0.0, 1.0):
-        return f"{value:.0%}"
-    for shown in range(digits, 8):
-        unit = 10**shown
-        found = rounded(round(100 * value * unit, 6)) / unit  # what floats add to 0.07 is no reason to round up
-        if 0.0 < found < 100.0:
-            break
-    return f"{found:.{shown}f}%"
 
 
 def check(confidence: float, n_comparisons: float) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from samplewise.constraints import Constraint, at_bound, check_constraints
 from samplewise.errors import CheckpointError, ConfigurationError, MeasureError, SamplewiseError, constraint_named
 from samplewise.methods.coefficients import Coefficients
 from samplewise.methods.statistics import FullPrecision, Round, RoundStatistics
+from samplewise.printed import Printed, Printout
 from samplewise.problem import Evaluation, Fault, broadcast, measure_of, not_finite, on_host, parse
 from samplewise.schedules import AUTO, Schedule, for_each
 
@@ -22,7 +23,7 @@ CHECK_EVERY = 100
 """Steps between two calls of :meth:`Method.check` on an accelerator, for whoever runs a loop."""
 
 
-class Method(FullPrecision, ABC):
+class Method(Printed, FullPrecision):
     """Turns the objective and the measures of a batch into one scalar loss.
 
     The loss is the mean over the batch of ``f_j`` plus what the constraints add for sample j, so tau means the same at
@@ -434,6 +435,18 @@ class Method(FullPrecision, ABC):
                 f"{[str(constraint) for constraint in self.constraints]}: load it into the method it was saved from "
                 f"({' '.join(str(error).split())})"
             ) from error
+
+    def printout(self) -> Printout:
+        stuck = self.at_maximum
+        verdict = "In training" if self.rounds or self.statistics.open else "Not trained yet"
+        verdict = f"Not met at the largest tau: {', '.join(stuck)}" if stuck else verdict
+        rows = [("constraint", "tau", "first tau", "margin")]
+        for each in self.constraints:
+            taus = (self.taus[each.name], self.tau0s[each.name])
+            tau, first = (AUTO if math.isnan(value) else f"{value:.4g}" for value in taus)
+            rows.append((str(each), tau, first, f"{self.margins[each.name]:.4g}"))
+        done = f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} done"
+        return Printout(f"{verdict}: {type(self).__name__}, {done}.", rows if self.constraints else ())
 
     def extra_repr(self) -> str:
         pairs = zip(self.constraints, self.taus.values(), strict=True)

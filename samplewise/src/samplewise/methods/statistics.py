@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from samplewise.constraints import ViolationStats
 from samplewise.errors import constraint_named
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import ByContent, Fault
 from samplewise.storage import distributed
 
@@ -31,7 +32,7 @@ class FullPrecision(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Round(ByContent):
+class Round(Printed, ByContent):
     """Summary of outer iteration k: what :meth:`Method.step` returns.
 
     The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
@@ -49,6 +50,18 @@ class Round(ByContent):
     def __getitem__(self, name: str) -> ViolationStats:
         found: ViolationStats = constraint_named(name, self.constraints)
         return found
+
+    def printout(self) -> Printout:
+        missed = [name for name, part in self.constraints.items() if not part.met]
+        verdict = f"Not met: {', '.join(missed)}" if missed else "Met: every constraint"
+        verdict = verdict if self.samples else "No sample yet"
+        rows = [("constraint", "met", "violated", "mean violation", "worst", "tau")]
+        for name, part in self.constraints.items():
+            counts = percentage(part.satisfied, digits=2), f"{part.violated:,} of {part.samples:,}"
+            rows.append((name, *counts, f"{part.mean_violation:.4g}", f"{part.worst:.4g}", f"{self.taus[name]:.4g}"))
+        seen = f"round {self.number}, {self.samples:,} samples while the weights moved"
+        filled = rows if self.constraints and self.samples else ()
+        return Printout(f"{verdict} ({seen}); mean objective {self.objective:.6g}.", filled)
 
 
 class RoundStatistics(FullPrecision):

@@ -16,6 +16,7 @@ from samplewise.optimality.jacobian import Jacobian, drawn, of_shape, side_by_si
 from samplewise.optimality.licq import Licq, check_licq
 from samplewise.optimality.multipliers import NEAR, best_multipliers, estimates
 from samplewise.optimality.scales import measure_scales
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import ByContent, Evaluation, Problem
 from samplewise.samples import Data, Feed, source_of
 from samplewise.storage import distributed
@@ -108,7 +109,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate(ByContent):
+class Certificate(Printed, ByContent):
     """Residuals of the KKT conditions (Definition 1) of problem (3), and E-LICQ (Definition 3), at a model's weights.
 
     The objective is the mean ``1/N sum_j f_j`` and the Lagrangian ``1/N sum_j (f_j + sum_i lambda_ij g_ij)``, so that
@@ -173,18 +174,22 @@ class Certificate(ByContent):
         return {name: part.multipliers for name, part in self.constraints.items()}
 
     @property
-    def sentence(self) -> str:
-        """The certificate in one sentence."""
+    def verdict(self) -> str:
+        """Whether it is a KKT point, in a few words."""
         near, needed = self.residual <= TOLERANCE, self.samples_needed()
         if needed is not None:
-            verdict = f"No verdict, cannot be told from {self.samples:,} samples; about {needed:.2g} would be needed"
-        elif near and not self.is_kkt():
-            verdict = f"Stationary to {self.residual:.2g} but no minimum, the Lagrangian curves down along a direction "
-            verdict += "that the constraints allow"
-        else:
-            verdict = f"A KKT point to {self.residual:.2g}" if near else "Not a KKT point"
+            return f"No verdict, cannot be told from {self.samples:,} samples; about {needed:.2g} would be needed"
+        if near and not self.is_kkt():
+            allowed = "the Lagrangian curves down along a direction that the constraints allow"
+            return f"Stationary to {self.residual:.2g} but no minimum, {allowed}"
+        return f"A KKT point to {self.residual:.2g}" if near else "Not a KKT point"
+
+    @property
+    def sentence(self) -> str:
+        """The certificate in one sentence."""
+        near = self.residual <= TOLERANCE
         rest = f"stationarity {self.stationarity:.2g}, feasibility {self.feasibility:.2g}, "
-        parts = [f"{verdict}: {rest}complementarity {self.complementarity:.2g}"]
+        parts = [f"{self.verdict}: {rest}complementarity {self.complementarity:.2g}"]
         if not near and not self.settled:
             parts.append("the multipliers may not be the best yet")
         for name, part in self.constraints.items():
@@ -220,22 +225,21 @@ class Certificate(ByContent):
             "curvature": self.curvature and self.curvature.to_dict(),
         }
 
-    def __str__(self) -> str:
+    def printout(self) -> Printout:
         rows = [
-            ("KKT", f"{'yes' if self.is_kkt() else 'no'}: residual {self.residual:.3g}, the largest of the three"),
+            ("condition", "residual"),
             ("stationarity", f"{self.stationarity:.3g} of the mean |grad f_j| = {self.gradient_size:.3g}"),
             ("feasibility", f"{self.feasibility:.3g} of the change of g with a tenth of the weights"),
             ("complementarity", f"{self.complementarity:.3g} of the change of f with them = {self.objective_size:.3g}"),
         ]
-        for name, part in self.constraints.items():
-            rows += [
-                (name, str(part.constraint)),
-                ("  violation", f"worst {part.worst:.3g}, mean {part.mean_violation:.3g}, {part.satisfied:.2%} hold"),
-                ("  violated / active", f"{part.violated:,} / {part.active:,} of {self.samples:,}{part.allowance}"),
-                ("  multipliers", f"mean {part.mean_multiplier:.3g}, largest {part.largest_multiplier:.3g}"),
-            ]
-        rows += [("E-LICQ", str(self.licq)), *([("curvature", str(self.curvature))] if self.curvature else [])]
-        return "\n".join(f"{left:<20}{right}" for left, right in rows)
+        for part in self.constraints.values():
+            may = f" ({part.violated - part.failed:,} allowed)" if part.share < 1 else ""
+            counts = f"{percentage(part.satisfied, digits=2)} met, {part.violated:,} violated{may}"
+            sizes = f"worst {part.worst:.3g}, {part.active:,} active, multipliers to {part.largest_multiplier:.3g}"
+            rows.append((str(part.constraint), f"{counts}, {sizes}"))
+        notes = [f"E-LICQ {self.licq}.", *([f"Curvature: {self.curvature}."] if self.curvature else [])]
+        residual = f"residual {self.residual:.3g}, {self.samples:,} samples, {self.parameters:,} parameters"
+        return Printout(f"{self.verdict}: {residual}.", rows, notes)
 
 
 def certify(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from samplewise.audits.binomial import percentage
+from samplewise.printed import percentage
 from samplewise.report.run import Audited, RunReport
 
 share = percentage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from samplewise.errors import ConfigurationError
 from samplewise.history import History
 from samplewise.methods import Method
 from samplewise.optimality.feasibility import Infeasibility
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import Problem
 from samplewise.samples import Data
 from samplewise.stopping import GradientRule
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Solution:
+class Solution(Printed):
     """What a run found."""
 
     model: nn.Module
@@ -54,6 +56,17 @@ class Solution:
     """What came of the promise, if one was asked for."""
     infeasibility: Infeasibility | None = None
     """With ``explain_infeasibility``, where the constraints do not hold as asked: which training samples conflict."""
+
+    def printout(self) -> Printout:
+        rows = [("data", "samples", "met", "violated", "mean objective", "unseen at most")]
+        for name, found in self.audits.items():
+            upper = percentage(found.violation_rate_upper, math.ceil, 2)
+            upper = upper if found.n_comparisons < math.inf else "used in training"
+            counts = f"{found.samples:,}", percentage(found.satisfied, digits=2), f"{found.violated:,}"
+            rows.append((name, *counts, f"{found.objective:.6g}", upper))
+        more = [self.promise.message] if self.promise else [f"{self.infeasibility}."] if self.infeasibility else []
+        verdict = f"{self.status.name.replace('_', ' ').capitalize()}: {self.status.message}."
+        return Printout(verdict, rows, [*more, f"Selected {self.selected.reason}."])
 
 
 def fit(
@@ -132,7 +145,8 @@ def fit(
         fabric: devices, strategy, precision and loggers, launched; the best single device if not given. Tested with
             DDP and with weights sharded by torch's ``fully_shard`` (``ModelParallelStrategy``), on CPUs.
         callbacks: called after each audit and after each epoch, in every process.
-        progress: show a progress bar; on a terminal only if not given.
+        progress: show a progress bar, on standard error; if not given, on a terminal and in a notebook only. Elsewhere,
+            such as in a file, ``True`` writes a line for each audit and a summary at the end.
 
     Returns:
         The selected model, its audits, the status and the history. In the history ``running/...`` is
@@ -164,7 +178,9 @@ def fit(
         elif explain_infeasibility and not selected.feasible:
             infeasibility = training.find_infeasibility()
             status = Status.INFEASIBLE if infeasibility.is_infeasible else status
-    return Solution(model, method, status, selected, training.history, audits, outcome, infeasibility)
+    solution = Solution(model, method, status, selected, training.history, audits, outcome, infeasibility)
+    logger.end(solution)
+    return solution
 
 
 @contextlib.contextmanager

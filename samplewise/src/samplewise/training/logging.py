@@ -12,6 +12,7 @@ from torch import nn
 
 from samplewise.audits.audit import Audit
 from samplewise.constraints import present
+from samplewise.printed import percentage
 from samplewise.storage import distributed
 
 if TYPE_CHECKING:
@@ -34,11 +35,17 @@ class RunLogger(Callback):
     def __init__(self, fabric: Fabric, progress: bool | None) -> None:
         first = distributed.rank() == 0
         self.loggers: list[Any] = list(fabric.loggers) if first else []
-        self.shown = first and (sys.stderr.isatty() if progress is None else progress)
+        seen = sys.stderr.isatty() or "ipykernel" in sys.modules  # a notebook shows bars although it is no terminal
+        self.shown = first and (seen if progress is None else progress)
+        self._lines = self.shown and not seen  # in a file or a pipe a bar cannot move
+        self._last = 0
         self._bar: Any = None
 
     def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
         """The distribution of each measure, to the loggers that can show it."""
+        if self._lines:
+            held = ", ".join(f"{split} {percentage(found.satisfied, digits=2)} met" for split, found in audits.items())
+            print(f"epoch {epoch} of {self._last}: {held}", file=sys.stderr, flush=True)
         shows = [each.experiment.add_histogram for each in self.loggers if hasattr(each.experiment, "add_histogram")]
         for show in shows:
             for split, found in audits.items():
@@ -53,9 +60,14 @@ class RunLogger(Callback):
             logger.log_metrics(numbers, step=row["epoch"])
         if self._bar is not None:
             names = [name.removeprefix("tau/") for name in row if name.startswith("tau/")]
-            satisfied = ", ".join(f"{name} {row[f'running/{name}/satisfied']:.1%}" for name in names) or "-"
-            note = f"objective {row['running/objective']:.4g}, satisfied: {satisfied}"
+            least = min((row[f"running/{name}/satisfied"] for name in names), default=1.0)
+            note = f"objective {row['running/objective']:.4g}, met {percentage(least)}"
             self._bar.update(self._epochs, advance=1, note=note)
+
+    def end(self, solution: object) -> None:
+        """Write the summary of the run where lines are written."""
+        if self._lines:
+            print(solution, file=sys.stderr, flush=True)
 
     def start_epoch(self, steps: int | None, done: int) -> None:
         if self._bar is not None:
@@ -86,13 +98,17 @@ class RunLogger(Callback):
     @contextlib.contextmanager
     def bar(self, epochs: int, done: int) -> Iterator[None]:
         """Show on standard error how far a run of ``epochs`` is, ``done`` of them complete, if that is wanted."""
-        if not self.shown:
+        self._last = epochs
+        if not self.shown or self._lines:
             yield
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        # The bar has what the others leave of the line: a terminal may have 80 columns.
+        bar = BarColumn(bar_width=None, table_column=Column(max_width=40))
+        columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), TimeRemainingColumn())
         note = TextColumn("{task.fields[note]}")
         with Progress(*columns, note, console=Console(stderr=True), refresh_per_second=4) as self._bar:
             self._epochs = self._bar.add_task("epochs", total=epochs, completed=done, note="")

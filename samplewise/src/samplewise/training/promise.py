@@ -11,10 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from samplewise.audits.audit import Audit, audit
-from samplewise.audits.binomial import check, check_share, percentage
+from samplewise.audits.binomial import check, check_share
+from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
+from samplewise.printed import Printed, Printout, percentage
 from samplewise.problem import Problem
 from samplewise.samples import Data, Feed, Source, source_of
 
@@ -50,7 +52,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Promised:
+class Promised(Printed):
     """What came of a :class:`Promise`."""
 
     share: float
@@ -82,8 +84,26 @@ class Promised:
             text += f" For {self.share:.2%} it could be {', '.join(map(str, self.achievable_bounds.values()))}."
         return text
 
-    def __str__(self) -> str:
-        return self.message
+    def printout(self) -> Printout:
+        rows = [("constraint", "met", "violated", "margin", "tau")]
+        for name, part in self.audit.items():
+            trained = f"{self.margins.get(name, math.nan):.4g}", f"{self.taus.get(name, math.nan):.4g}"
+            rows.append((str(part.constraint), percentage(part.satisfied, digits=2), f"{part.violated:,}", *trained))
+        return Printout(self.message, rows)
+
+    def monitor(self, alarm: float = 0.05) -> Monitor:
+        """Watch the samples that come after deployment: an alarm is raised when too few of them meet all constraints.
+
+        The share that is watched is the one that was asked for, where the promise is kept; where it is not,
+        ``share_at_least``, which was proved.
+
+        Args:
+            alarm: probability of a false alarm, ever, however often the monitor is read.
+        """
+        share = self.share if self.kept else self.share_at_least
+        if share <= 0:
+            raise ConfigurationError("nothing was proved of this model, so there is no share to watch: train another")
+        return Monitor(share, self.audit.bounds, alarm)
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values."""
