@@ -180,7 +180,7 @@ def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> 
         run = read_one(tmp_path / name)
         assert run.promise is not None
         assert run.promise.kept == outcome.kept == (name == "kept")
-        assert verdict(run) == f"Asked: reconstruction <= {BOUND:g}. {outcome}"
+        assert verdict(run) == f"Asked: reconstruction <= {BOUND:g}. {outcome.message}"
         shown = dict(facts(run.promise.facts))
         assert shown["samples that proved it"] == "200"
         assert (shown["confidence"], shown["kept"]) == ("95%", "yes" if outcome.kept else "no")
