@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import samplewise as sw
@@ -338,3 +340,50 @@ def test_two_processes_follow_the_share_as_one_does() -> None:
         for one, other in zip(found["rounds"], alone, strict=True):
             assert (one["limit"], one["tau"]) == (other["limit"], other["tau"])
             assert one["stats"]["constraints"]["x"] == pytest.approx(other["stats"]["constraints"]["x"])
+
+
+class Redrawn(nn.Module):
+    """Classifies a digit and redraws it from a code of ten numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        self.classifier = nn.Linear(10, 10)
+        self.decoder = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.Sigmoid())
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        code = self.encoder(images)
+        return self.classifier(code), self.decoder(code)
+
+
+def redrawing(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    images, labels = batch
+    logits, redrawn = model(images)
+    return functional.cross_entropy(logits, labels, reduction="none"), {"error": (redrawn - images).square().mean(1)}
+
+
+def test_digits_are_told_apart_no_worse_where_four_fifths_must_be_redrawn() -> None:
+    digits = load_digits()
+    data = TensorDataset(torch.tensor(digits.data[:900] / 16).float(), torch.tensor(digits.target[:900]))
+    problem, audits = sw.Problem(redrawing, [sw.AtMost("error", 0.025, share=0.8)]), []
+    for kind in (Kept, sw.SequentialPenalty):
+        torch.manual_seed(0)
+        model = Redrawn()
+        adam = torch.optim.Adam(model.parameters(), 3e-3)
+        solution = sw.fit(
+            problem,
+            model,
+            data,
+            method=kind(problem.constraints, schedule=sw.Geometric(20.0, growth=1.05)),
+            optimizer=adam,
+            scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(adam, 60),
+            epochs=60,
+            batch_size=90,
+            audit_on={"train": data},
+            progress=False,
+        )
+        audits.append(solution.audits["train"])
+    kept, found = audits
+    assert kept.met
+    assert found.met
+    assert found.objective < kept.objective
