@@ -20,8 +20,8 @@ class Constraint:
     """``lower <= measure <= upper`` for every sample: ``g_ij(w) <= 0``, a constraint i of the paper's problem (3).
 
     :func:`AtMost`, :func:`AtLeast`, :func:`Between` and :func:`Equal` are four ways to make one. With a ``share`` below
-    1 the remaining samples may violate it. They are penalised like the others, since leaving out the worst of each
-    batch did not help on MNIST, but tau is not raised for them, and an audit does not count them as failures.
+    1 the remaining samples may violate it: tau is not raised for them, those furthest beyond have no price in
+    :class:`samplewise.SequentialPenalty`, and an audit does not count them as failures.
 
     Args:
         measure: name of the measure that is bounded, of shape ``(B,)`` or ``(B, m)``.

@@ -49,6 +49,16 @@ class Schedule(ABC):
         """Whether ``tau`` is at its maximum although the constraint is not met ``now``."""
         return False
 
+    def towards_share(
+        self, tau: float, completed: int, ahead: float, gain: float, now: ViolationStats, before: ViolationStats | None
+    ) -> float:
+        """The tau that follows where only a share of the samples must meet the constraint.
+
+        ``ahead`` is the log of the violated samples over those allowed, positive where the share is short; ``gain``,
+        at most 1, says how much of a step to take. The others are those of :meth:`following`.
+        """
+        return tau if now.met else self.following(tau, completed, now, before)
+
     @abstractmethod
     def following(self, tau: float, completed: int, now: ViolationStats, before: ViolationStats | None) -> float:
         """The tau after ``completed`` rounds.
@@ -105,13 +115,23 @@ class _Growing(Schedule):
     def exhausted(self, tau: float, now: ViolationStats) -> bool:
         return tau >= self.ceiling and not now.met
 
+    def towards_share(
+        self, tau: float, completed: int, ahead: float, gain: float, now: ViolationStats, before: ViolationStats | None
+    ) -> float:
+        if completed % self.every:
+            return tau
+        most = math.log(self.growth)
+        # Down twice as fast: until it is there, a tau that is too high costs objective.
+        moved = tau * math.exp(gain * min(most, max(-2 * most, ahead)))
+        return min(max(moved, self.first / SPAN), self.ceiling)
+
 
 @dataclass(frozen=True)
 class Geometric(_Growing):
     """tau_k = tau0 * growth^(k // every), at most ``maximum``: the rule of the paper's experiments (section V-A).
 
     k counts the rounds after which tau could grow: while the constraint is met, a method keeps tau and does not count
-    (:meth:`samplewise.Method.step`).
+    (:meth:`samplewise.Method.step`). With a share below 1 tau moves by up to one ``growth`` up or two down.
 
     Args:
         tau0: the weight in the first round, or ``"auto"``.
@@ -168,6 +188,13 @@ class FeasibilityDriven(_Growing):
         if before is None or not now.samples or self._infeasibility(now) <= self.factor * self._infeasibility(before):
             return tau  # a first round, or an empty one, has nothing to compare
         return min(tau * self.growth, self.ceiling)
+
+    def towards_share(
+        self, tau: float, completed: int, ahead: float, gain: float, now: ViolationStats, before: ViolationStats | None
+    ) -> float:
+        if ahead > 0 and self.following(tau, completed, now, before) == tau:
+            return tau
+        return super().towards_share(tau, completed, ahead, gain, now, before)
 
     @staticmethod
     def _infeasibility(stats: ViolationStats) -> float:

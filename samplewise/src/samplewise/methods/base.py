@@ -43,6 +43,8 @@ class Method(Printed, FullPrecision):
     """Whether the loss takes the signed residual of an equality, not its absolute value."""
     index_checks: ClassVar[int] = 0
     """How many properties of the sample indices are checked beside the values."""
+    follows_shares: ClassVar[bool] = False
+    """Whether tau follows the share of a constraint both ways, and samples far beyond it have no price."""
     kink: bool = False
     """Whether the slope of the loss jumps at a bound, so that multipliers between 0 and tau are right there."""
 
@@ -55,8 +57,9 @@ class Method(Printed, FullPrecision):
                 "Unconstrained()"
             )
         schedules = for_each(schedule, [constraint.name for constraint in self.constraints])
-        self.coefficients = Coefficients(self.constraints, schedules)
-        self.statistics = RoundStatistics(len(self.constraints), 1 + len(self.constraints) + self.index_checks)
+        self.coefficients = Coefficients(self.constraints, schedules, self.follows_shares)
+        checked = 1 + len(self.constraints) + self.index_checks
+        self.statistics = RoundStatistics(len(self.constraints), checked, self.coefficients.shared)
         vars(self).update(self._modules)  # where they are found at once: nn.Module is slow to find its parts
         self._takes_sign = [self.signed and each.equality for each in self.constraints]
         self._warned: set[str] = set()  # constraints of which a warning said that their tau is at its maximum
@@ -177,6 +180,9 @@ class Method(Printed, FullPrecision):
                     g = evaluation.filled(constraint, constraint.signed(constraint.of(evaluation.measures)), 0.0)
                 else:
                     g = constraint.tightened(excesses[i], margins[i])
+                    if i in coefficients.shared:
+                        limit = coefficients.limit_values[i] if host else coefficients.shares[i, 0]
+                        g = priced(g, g, limit)
                 values, factor = self.term(i, g, taus[i], rows, present, counts)
                 total = add_scaled(total, values if values.ndim == 1 else values.sum(1), factor)
         if weight is None or present is None:
@@ -225,6 +231,12 @@ class Method(Printed, FullPrecision):
                 if (mask := evaluation.masks.get(constraint.measure)) is not None:
                     missing = ~(mask if mask.ndim == 1 else mask.any(1))
                     statistics.missing[i] += (missing if present is None else missing & present).sum()
+        for i in statistics.shared:
+            here, mask = present, evaluation.masks.get(self.constraints[i].measure)
+            if mask is not None:
+                has_value = mask if mask.ndim == 1 else mask.any(1)
+                here = has_value if here is None else has_value & here
+            statistics.spread_(i, self.constraints[i].tightened(worst[i], self.constraints[i].margin), here)
 
     def _estimate_tau0(self, objective: Tensor, excesses: Sequence[Tensor], present: Tensor | None) -> None:
         """Improve the estimate of tau0, where it is ``"auto"``, by the gradients of a batch."""
@@ -304,10 +316,10 @@ class Method(Printed, FullPrecision):
     def step(self) -> Round:
         """End the round: return its summary, let tau grow, start new statistics (outer loop, section III).
 
-        tau is kept while the constraint, for the share of the samples that it asks for, has been met for three rounds
-        or more: the multipliers are below tau then, and more would change nothing. With a margin tau grows on, since
-        training asks for more than the true bound. A warning says, once, that a constraint is not met although its tau
-        is at its maximum.
+        tau is kept while the constraint has been met for three rounds or more: the multipliers are below tau then, and
+        more would change nothing. With a margin tau grows on, since training asks for more than the true bound. Of a
+        constraint with a share below 1 :class:`SequentialPenalty` lets tau fall too, where more samples meet it than
+        the share asks for. A warning says, once, that a constraint is not met although its tau is at its maximum.
         """
         summary = self.summary()
         if not summary.samples:
@@ -316,7 +328,7 @@ class Method(Printed, FullPrecision):
                 "the method on the round's batches first, outside of torch.no_grad()",
                 stacklevel=2,
             )
-        self.coefficients.step_(summary.constraints.values())
+        self.coefficients.step_(summary.constraints.values(), self.statistics.histograms())
         self.statistics.start_()
         self._warn_at_maximum(summary)
         return summary
@@ -374,6 +386,14 @@ class Method(Printed, FullPrecision):
         return coefficients.named(coefficients.taus if self.statistics.open else coefficients.last[:, 0])
 
     @property
+    def trained_limits(self) -> dict[str, float]:
+        """The g beyond which a sample had no price in the last training; infinite if every sample had one."""
+        coefficients = self.coefficients
+        if not coefficients.shared:
+            return dict.fromkeys(self.taus, math.inf)
+        return coefficients.named(coefficients.shares[:, 0 if self.statistics.open else 1])
+
+    @property
     def margins(self) -> dict[str, float]:
         """By how much each constraint is tightened at present, in its measure's units."""
         return self.coefficients.named(self.coefficients.margins)
@@ -392,7 +412,7 @@ class Method(Printed, FullPrecision):
         """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
 
         To first order: the sample's multiplier times its violation, over N; a lower bound in a convex problem, and
-        zero for samples that meet it. Under several processes every one must call.
+        zero for samples that meet it or had no price. Under several processes every one must call.
 
         Args:
             name: of the constraint.
@@ -451,6 +471,14 @@ class Method(Printed, FullPrecision):
     def extra_repr(self) -> str:
         pairs = zip(self.constraints, self.taus.values(), strict=True)
         return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)
+
+
+def priced(values: Tensor, g: Tensor, limit: float | Tensor) -> Tensor:
+    """``values``, of the shape of ``g``, with zeros for the samples whose worst ``g`` is beyond the limit."""
+    if not isinstance(limit, Tensor) and limit == math.inf:
+        return values
+    worst = g if g.ndim == 1 else g.amax(1, keepdim=True)
+    return torch.where(worst > limit, 0.0, values)
 
 
 def add_scaled(first: Tensor, second: Tensor, factor: float | Tensor) -> Tensor:

@@ -2,17 +2,25 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from samplewise.constraints import Constraint, ViolationStats
+from samplewise.constraints import Constraint, ViolationStats, may_violate
 from samplewise.errors import ConfigurationError
-from samplewise.methods.statistics import FullPrecision
+from samplewise.methods.statistics import FullPrecision, Histogram, fit_optional_
 from samplewise.schedules import AUTO, Schedule
 from samplewise.storage import distributed
 
 MET = 3  # rounds in a row that a constraint must be met for its tau to be kept: one may be luck
+LEAD = 5.0
+"""Rounds ahead for which the violated fraction is extrapolated when tau follows a share: tau changes how fast the
+weights move rather than where they are, so without it tau would swing. Chosen by measurement on one weight."""
+SLACK = 2.0
+"""How far beyond the quantile of its share a sample's g must be to have no price, in distances between that quantile
+and the median of the samples within it. Without slack the share is missed: nobody near the bound holds the weights."""
+UNKNOWN = [math.inf, math.inf, math.nan, 0.0, 0.0]  # what is known of a share before the first round
 BATCHES = 16
 """Number of batches that tau0 is estimated from, if the first round has so many."""
 START = 0.55
@@ -21,10 +29,17 @@ by measurement: so the digits, MNIST and the watermark start within a factor of 
 
 
 class Coefficients(FullPrecision):
-    """tau and margin of each constraint, in the constraints' order. A schedule is a rule; its state is here."""
+    """tau and margin of each constraint, in the constraints' order. A schedule is a rule; its state is here.
 
-    def __init__(self, constraints: Sequence[Constraint], schedules: Sequence[Schedule]) -> None:
+    With ``follow_shares`` the tau of a constraint with a share below 1 follows that share both ways, and samples beyond
+    a limit of g have no price.
+    """
+
+    def __init__(
+        self, constraints: Sequence[Constraint], schedules: Sequence[Schedule], follow_shares: bool = False
+    ) -> None:
         super().__init__()
+        self.shared = [i for i, each in enumerate(constraints) if follow_shares and each.share < 1]
         self.constraints, self.schedules = tuple(constraints), tuple(schedules)
         taus = torch.tensor([schedule.first for schedule in schedules], dtype=torch.float64)
         self.rounds = nn.Buffer(torch.zeros((), dtype=torch.int64))  # that are complete
@@ -35,16 +50,23 @@ class Coefficients(FullPrecision):
         self.growth_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # rounds after which tau could grow
         self.met_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # last rounds in a row that met it
         self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
+        if self.shared:
+            # The limit of g beyond which a sample has no price; that of the round before; of the last round the log of
+            # the violated samples over those allowed, and the same some rounds ahead; how often that changed its sign.
+            self.shares = nn.Buffer(taus.new_tensor([UNKNOWN] * len(taus)))
         self.initial = InitialTau(len(taus))
         self.auto = [i for i, schedule in enumerate(schedules) if schedule.tau0 == AUTO]
         # What every step asks for, as plain values: read from the tensors whenever these change.
         self.is_steered, self.estimating = False, bool(self.auto)
         self.tau_values, self.margin_values = self.taus.tolist(), self.margins.tolist()
+        self.limit_values = [math.inf] * len(taus)
         # The function, not the bound method: a copy of this module refreshes itself.
         self.register_load_state_dict_post_hook(Coefficients._refresh_)  # type: ignore[no-untyped-call]
 
     def _refresh_(self, *_: object) -> None:
         self.tau_values, self.margin_values = self.taus.tolist(), self.margins.tolist()
+        if self.shared:
+            self.limit_values = self.shares[:, 0].tolist()
         self.is_steered = bool(self.steered)
         complete = self.initial.complete(int(self.rounds))
         self.estimating = bool(self.auto) and not self.is_steered and not complete
@@ -64,25 +86,65 @@ class Coefficients(FullPrecision):
             self.taus[i] = rule.first
         self._refresh_()
 
-    def step_(self, round_stats: Iterable[ViolationStats]) -> None:
-        """End a round with the violation statistics of each constraint: tau grows by the schedules."""
+    def step_(self, round_stats: Iterable[ViolationStats], histograms: Mapping[int, Histogram]) -> None:
+        """End a round with the violation statistics of each constraint: tau changes by the schedules.
+
+        ``histograms`` are those of the constraints whose share is followed.
+        """
         self.rounds.add_(1)
         for i, (rule, now) in enumerate(zip(self.rules(), round_stats, strict=True)):
             tau, (_, before) = float(self.taus[i]), self.last_round(i)
             if now.samples:
                 self.met_count[i] = int(self.met_count[i]) + 1 if now.met else 0
                 self.last[i] = self.last.new_tensor([tau, now.samples, now.violated, now.total, now.worst])
-            if not self.is_steered and (int(self.met_count[i]) < MET or self.constraints[i].margin):
+            if i in histograms:
+                if now.samples and not self.is_steered:
+                    self._follow_share_(i, rule, histograms[i], now, before)
+            elif not self.is_steered and (int(self.met_count[i]) < MET or self.constraints[i].margin):
                 self.growth_count[i] += 1
                 self.taus[i] = rule.following(tau, int(self.growth_count[i]), now, before)
         self._refresh_()
+
+    def _follow_share_(
+        self, i: int, rule: Schedule, spread: Histogram, now: ViolationStats, before: ViolationStats | None
+    ) -> None:
+        """Move tau towards the value at which just the share is met, and set who has no price in the next round.
+
+        In log tau the step is the log of the violated samples over those allowed, some rounds ahead, at most one of
+        the schedule's growth up and two down, over the root of how often it changed its sign (Kesten, 1958): it
+        settles. Samples are counted by the bound with its margin.
+        """
+        limit, _, last, side, turns = self.shares[i].tolist()
+        tau, allowed = float(self.taus[i]), may_violate(spread.samples, self.constraints[i].share)
+        violated = max(spread.violated, min(spread.violated + 1, allowed))  # the last one allowed is not worth a step
+        short = math.log((violated + 0.5) / (allowed + 0.5))
+        ahead = short if math.isnan(last) else short + LEAD * (short - last)
+        if short > 0 and not turns:
+            ahead = max(0.0, ahead)  # until it is met for the first time, tau does not fall
+        turns += side * ahead < 0
+        if ahead > 0 or int(self.met_count[i]) >= MET:  # that few are violated at first may be luck
+            self.growth_count[i] += 1
+            gain = max(1.0, turns) ** -0.5
+            self.taus[i] = rule.towards_share(tau, int(self.growth_count[i]), ahead, gain, now, before)
+        kept = spread.samples - allowed
+        beyond = max(0.0, spread.smallest(kept))
+        distance = beyond - spread.smallest((kept + 1) // 2)
+        further = beyond + SLACK * distance if allowed and distance > 0 else math.inf
+        self.shares[i] = self.shares.new_tensor([further, limit, short, ahead or side, turns])
 
     def steer_(self, taus: Mapping[str, float], margins: Mapping[str, float]) -> None:
         """Set tau and margin of every constraint; the schedules have no effect from now on."""
         for i, each in enumerate(self.constraints):
             self.taus[i], self.margins[i] = taus[each.name], margins[each.name]
+        if self.shared:
+            self.shares[:, :2] = math.inf
         self.steered.fill_(True)
         self._refresh_()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        fresh = self.taus.new_tensor([UNKNOWN] * len(self.taus)) if self.shared else None
+        fit_optional_(state_dict, prefix + "shares", fresh)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def last_round(self, i: int) -> tuple[float, ViolationStats | None]:
         """The tau and the violation statistics of constraint i in the last round that had samples."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, constraint_named, finite_number
-from samplewise.methods.base import Method
+from samplewise.methods.base import Method, priced
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
 
@@ -17,6 +17,10 @@ class SequentialPenalty(Method):
     """The paper's method (section III): minimise ``P_tau``, let tau grow, start again from where it ended.
 
     The loss is the mean over the batch of ``P^j_tau = f_j + tau * sum_i penalty(g_ij)``.
+
+    Of a constraint with a share below 1 tau follows the share: it rises where the round's share is short and falls
+    where it is exceeded, in steps that shrink each time they change direction. Samples far beyond the share's quantile
+    of g, by the last round, have no price: they are given up.
 
     Args:
         constraints: the requirements.
@@ -33,6 +37,8 @@ class SequentialPenalty(Method):
         >>> method.step()["error"].satisfied, method.tau
         (0.5, 20.0)
     """
+
+    follows_shares: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -53,12 +59,12 @@ class SequentialPenalty(Method):
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one.
 
-        Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h.
+        Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h. Zero for samples without a price.
         """
-        tau = constraint_named(name, self.trained_taus)
+        tau, limit = constraint_named(name, self.trained_taus), self.trained_limits[name]
         if self._is_equality(name):
-            return self.penalty.multiplier(g.abs(), tau) * g.sign()
-        return self.penalty.multiplier(g, tau)
+            return priced(self.penalty.multiplier(g.abs(), tau) * g.sign(), g.abs(), limit)
+        return priced(self.penalty.multiplier(g, tau), g, limit)
 
 
 class FixedPenalty(Method):

@@ -16,6 +16,40 @@ from samplewise.problem import ByContent, Fault
 from samplewise.storage import distributed
 
 PENDING = 2**15  # samples that may wait to be summed
+TINY, FINE = 40, 8  # the histogram tells sizes from 2^-40 to 2^40 apart, eight steps to each factor of two
+
+
+def _edges() -> Tensor:
+    """Upper edges of the histogram's bins; zero is one, so that the values above it are counted exactly."""
+    sizes = 2.0 ** (torch.arange(-TINY * FINE, TINY * FINE + 1, dtype=torch.float64) / FINE)
+    return torch.cat([-sizes.flip(0), sizes.new_zeros(1), sizes])
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How a round's worst g of each sample is spread, for one constraint."""
+
+    counts: Tensor
+    """Number of samples between one edge and the next, ``(bins,)``."""
+    edges: Tensor
+
+    @property
+    def samples(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def violated(self) -> int:
+        """Number of samples with ``g > 0``."""
+        return int(self.counts[len(self.edges) // 2 + 1 :].sum())
+
+    def smallest(self, k: int) -> float:
+        """The k-th smallest value, to a tenth of its size."""
+        upto = self.counts.cumsum(0)
+        place = int(torch.searchsorted(upto, k))
+        inside = 1 - float(upto[place] - k) / max(1, int(self.counts[place]))
+        low, high = (float(self.edges[max(0, min(each, len(self.edges) - 1))]) for each in (place - 1, place))
+        found = low + inside * (high - low)
+        return found if abs(found) > 2.0**-TINY else 0.0
 
 
 class FullPrecision(nn.Module):
@@ -29,6 +63,17 @@ class FullPrecision(nn.Module):
 
         super()._apply(move, recurse)  # type: ignore[no-untyped-call]  # torch leaves it without types
         return self
+
+
+def fit_optional_(state: dict[str, Any], key: str, default: Tensor | None) -> None:
+    """Make a state fit that was saved with other shares, or before there was ``key``: ``default`` is what it begins at.
+
+    None stands for a module that has no such entry.
+    """
+    if default is None:
+        state.pop(key, None)
+    elif (saved := state.get(key)) is None or saved.shape != default.shape:
+        state[key] = default
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +121,16 @@ class RoundStatistics(FullPrecision):
         "sums": distributed.all_sum_,
         "worst": distributed.all_max_,
         "missing": distributed.all_sum_,
+        "counts": distributed.all_sum_,
     }
     """How each accumulator is reduced across processes, in place."""
 
-    def __init__(self, constraints: int, checked: int) -> None:
+    def __init__(self, constraints: int, checked: int, shared: Sequence[int] = ()) -> None:
         super().__init__()
+        self.shared = tuple(shared)  # the constraints whose g is counted in a histogram
+        if shared:
+            self.edges = nn.Buffer(_edges(), persistent=False)
+            self.counts = nn.Buffer(torch.zeros(len(shared), len(self.edges) + 1, dtype=torch.int64))
         self._pending: list[tuple[int, float, list[Tensor]]] = []  # samples, sum of the objective, excesses
         self.batches = nn.Buffer(torch.zeros((), dtype=torch.int64))  # of all rounds, without the pending ones
         self.begun = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether the round has a batch, in any process
@@ -142,6 +192,19 @@ class RoundStatistics(FullPrecision):
         self.batches.add_(batches)
         self.begun.fill_(True)
 
+    def spread_(self, i: int, g: Tensor, present: Tensor | None) -> None:
+        """Count the worst ``g`` of each sample, ``(B,)``, of constraint i into its histogram, without waiting."""
+        bins = torch.bucketize(g.to(self.edges.dtype), self.edges)
+        ones = torch.ones_like(bins) if present is None else present.to(bins.dtype)
+        self.counts[self.shared.index(i)].index_add_(0, bins, ones)
+
+    def histograms(self) -> dict[int, Histogram]:
+        """The histograms of the round so far, over all processes, by the constraint's number."""
+        if not self.shared:
+            return {}
+        counts = distributed.all_sum_(self.counts.clone()).cpu()
+        return {i: Histogram(row, self.edges.cpu()) for i, row in zip(self.shared, counts, strict=True)}
+
     def note_(self, first_row: int, bad: Tensor, index: Tensor | None) -> None:
         """Note ``bad`` samples, a mask ``(rows, B)``, of the checked values from ``first_row`` on, without waiting.
 
@@ -168,7 +231,11 @@ class RoundStatistics(FullPrecision):
     def _reduced(self) -> dict[str, Tensor]:
         """The accumulators over all processes."""
         self._sum_pending_()
-        return {name: reduce(self.get_buffer(name).clone()) for name, reduce in self.reductions.items()}
+        return {name: self.reductions[name](self.get_buffer(name).clone()) for name in self._accumulators}
+
+    @property
+    def _accumulators(self) -> list[str]:
+        return [name for name in self.reductions if name != "counts" or self.shared]
 
     def round(self, number: int, taus: Mapping[str, float], shares: Sequence[float]) -> Round:
         """The round so far, over all processes; nothing changes.
@@ -194,16 +261,17 @@ class RoundStatistics(FullPrecision):
 
     def _leave_to_first_(self) -> None:
         if distributed.replica() > 0:
-            for name in self.reductions:
+            for name in self._accumulators:
                 self.get_buffer(name).zero_()
 
     def start_(self) -> None:
         """Begin a new round."""
         self._pending.clear()
-        for name in (*self.reductions, "begun"):
+        for name in (*self._accumulators, "begun"):
             self.get_buffer(name).zero_()
 
-    def _load_from_state_dict(self, *arguments: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         self._pending.clear()
-        super()._load_from_state_dict(*arguments)
+        fit_optional_(state_dict, prefix + "counts", torch.zeros_like(self.counts) if self.shared else None)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._leave_to_first_()  # the saved accumulators are those of all processes
