@@ -77,3 +77,16 @@ def test_the_printed_output_is_what_the_lines_above_it_print(capsys: pytest.Capt
     code, output = re.findall(r"```(?:python|text)\n(.*?)```", README, re.S)[:2]
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     assert capsys.readouterr().out == output
+
+
+def test_what_is_said_of_compression_is_what_its_tables_say() -> None:
+    page = " ".join((ROOT / "docs" / "compression.md").read_text(encoding="utf-8").split())
+    for data in ("xrays", "pictures"):
+        table = (ROOT / "results" / "compression" / data / "table.md").read_text(encoding="utf-8")
+        searched, one_pass = (line for line in table.splitlines() if line.startswith("**For 99%"))
+        assert one_pass in page
+        assert searched in page or data == "pictures"
+        rows = read(f"compression/{data}/rows.json")["rows"]
+        for arm in ("penalty:600", "eighth:30", "fourth:30", "fixed:120"):
+            first = next(row for row in rows if row["arm"] == arm and row["part"] == "test" and not row["searched"])
+            assert f"{100 * first['share']:.1f} % at {first['bits']:.1f} bits" in page

@@ -96,7 +96,9 @@ class _Growing(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not finite_number(self.growth, "growth") >= 1:
-            raise ConfigurationError(f"expected growth >= 1, got {self.growth}: tau never falls; 1 keeps it")
+            raise ConfigurationError(
+                f"expected growth >= 1, got {self.growth}: a schedule does not lower tau; 1 keeps it"
+            )
         whole_number(self.every, "every", 1)
         if self.maximum is not None and (not self.maximum > 0 or self.maximum < self.first):
             raise ConfigurationError(f"expected maximum >= tau0 = {self.tau0}, got {self.maximum}; or leave it out")

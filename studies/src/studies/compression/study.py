@@ -346,7 +346,8 @@ def _verdict(rows: Sequence[Row], searched: bool, unit: str) -> list[str]:
 
 
 def _compared(ours: float, other: float) -> str:
-    return f"the bound {abs(1 - ours / other):.0%} {'fewer' if ours <= other else 'more'}"
+    saved = round(100 * (1 - ours / other))
+    return f"the bound {abs(saved)}% {'fewer' if saved > 0 else 'more'}" if saved else "the bound as many"
 
 
 def _at_equal_bits(rows: Sequence[Row]) -> list[str]:
