@@ -89,7 +89,8 @@ def words(rows: dict[Arm, Row], rival: Arm) -> list[str]:
         f"bits a block; the worst has {ours.worst_psnr:.1f} dB.",
         f"The fixed weight with the nearest number of bits ({rival.knob:g}, {other.bits:.0f} bits): {other.share:.1%}, "
         f"the worst has {other.worst_psnr:.1f} dB.",
-        f"{reach} Ours took 1 run, at a tau chosen before on the tuning part; the search over fixed weights {len(FIXED)}.",
+        f"{reach} Ours took 1 run, at a tau chosen before on the tuning part; the search over fixed weights "
+        f"{len(FIXED)}.",
     ]
 
 
