@@ -87,6 +87,6 @@ def test_what_is_said_of_compression_is_what_its_tables_say() -> None:
         assert one_pass in page
         assert searched in page or data == "pictures"
         rows = read(f"compression/{data}/rows.json")["rows"]
-        for arm in ("penalty:600", "eighth:30", "fourth:30", "fixed:120"):
+        for arm in ("penalty:600", "penalty:300", "eighth:30", "fourth:30", "fixed:120"):
             first = next(row for row in rows if row["arm"] == arm and row["part"] == "test" and not row["searched"])
             assert f"{100 * first['share']:.1f} % at {first['bits']:.1f} bits" in page
