@@ -50,6 +50,7 @@ class Coefficients(FullPrecision):
         self.growth_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # rounds after which tau could grow
         self.met_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # last rounds in a row that met it
         self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
+        self.gains = nn.Buffer(torch.zeros_like(taus))  # of what steers: how fast, below zero where tau fell last
         if self.shared:
             # The limit of g beyond which a sample has no price; that of the round before; of the last round the log of
             # the violated samples over those allowed, and the same some rounds ahead; how often that changed its sign.
@@ -132,19 +133,26 @@ class Coefficients(FullPrecision):
         further = beyond + SLACK * distance if allowed and distance > 0 else math.inf
         self.shares[i] = self.shares.new_tensor([further, limit, short, ahead or side, turns])
 
-    def steer_(self, taus: Mapping[str, float], margins: Mapping[str, float]) -> None:
-        """Set tau and margin of every constraint; the schedules have no effect from now on."""
+    def steer_(
+        self, taus: Mapping[str, float], margins: Mapping[str, float], gains: Mapping[str, float] | None = None
+    ) -> None:
+        """Set tau and margin of every constraint, and how fast; the schedules have no effect from now on."""
         for i, each in enumerate(self.constraints):
             self.taus[i], self.margins[i] = taus[each.name], margins[each.name]
+            self.gains[i] = 0.0 if gains is None else gains[each.name]
+        self.steered.fill_(True)
         if self.shared:
             self.shares[:, :2] = math.inf
-        self.steered.fill_(True)
         self._refresh_()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         fresh = self.taus.new_tensor([UNKNOWN] * len(self.taus)) if self.shared else None
         fit_optional_(state_dict, prefix + "shares", fresh)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def gain(self, name: str) -> float:
+        """How fast a constraint's tau is steered, below zero where it fell last; zero if it never was."""
+        return self.named(self.gains)[name]
 
     def last_round(self, i: int) -> tuple[float, ViolationStats | None]:
         """The tau and the violation statistics of constraint i in the last round that had samples."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,6 +52,18 @@ class Average:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(reshard_like(state["model"], self.model.state_dict()))
         self.steps = state["steps"]
+
+
+def between(first: Mapping[str, Tensor], last: Mapping[str, Tensor], part: float) -> dict[str, Tensor]:
+    """Weights and buffers a ``part`` of the way from one state to another; those that are whole numbers are the last's.
+
+    The first and the last ones are given back bit by bit.
+    """
+    found = {}
+    for name, end in last.items():
+        fixed = part == 1 or not end.is_floating_point() or name not in first
+        found[name] = end if fixed else first[name] + part * (end - first[name])
+    return found
 
 
 def _parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

@@ -25,7 +25,7 @@ from samplewise.stopping import GradientRule
 from samplewise.training.folder import open_folder
 from samplewise.training.logging import Callback, RunLogger
 from samplewise.training.loop import Training
-from samplewise.training.promise import Promise, Promised, prove
+from samplewise.training.promise import Promise, Promised
 from samplewise.training.spec import RunSpec
 from samplewise.training.state import Selection, Status, Validation
 from samplewise.training.step import Auxiliary, Stepper, single_device
@@ -64,7 +64,9 @@ class Solution(Printed):
             upper = upper if found.n_comparisons < math.inf else "used in training"
             counts = f"{found.samples:,}", percentage(found.satisfied, digits=2), f"{found.violated:,}"
             rows.append((name, *counts, f"{found.objective:.6g}", upper))
-        more = [self.promise.message] if self.promise else [f"{self.infeasibility}."] if self.infeasibility else []
+        more = [f"{self.infeasibility}."] if self.infeasibility else []
+        if self.promise:
+            more += [text for text in (self.promise.message, self.promise.reason) if text]
         verdict = f"{self.status.name.replace('_', ' ').capitalize()}: {self.status.message}."
         return Printout(verdict, rows, [*more, f"Selected {self.selected.reason}."])
 
@@ -168,10 +170,13 @@ def fit(
             stack.enter_context(_resumable(checkpoint))
         stack.enter_context(logger.bar(spec.last_epoch, training.state.epoch))
         status = training.run()
-        audits, selected = training.ship(), training.state.selection
+        if promise is None:
+            audits = training.ship()
+        else:
+            outcome, audits = training.prove(promise)
+        selected = training.state.selection
         assert selected is not None, "the last epoch is always audited"
-        if promise is not None:
-            outcome = prove(promise, problem, stepper.raw_model, method, batch_size=spec.size)
+        if outcome is not None:
             status = Status.KEPT if outcome.kept else Status.NOT_KEPT
             if training.folder is not None:
                 training.folder.write_promise(outcome, spec, training.state.epoch)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from samplewise.audits.audit import Audit, audit
 from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
@@ -18,15 +20,31 @@ from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
 from samplewise.optimality.feasibility import Infeasibility, find_infeasibility
 from samplewise.problem import Evaluation, evaluation_mode, refuse_broadcast
-from samplewise.samples import Feed, in_order, mix
+from samplewise.samples import Feed, in_order, mix, source_of
 from samplewise.storage import distributed
+from samplewise.training.average import between
 from samplewise.training.batching import steps_left
 from samplewise.training.folder import RunFolder
 from samplewise.training.logging import RunLogger
-from samplewise.training.promise import spread, steer_
+from samplewise.training.promise import (
+    CANDIDATES,
+    Promise,
+    Promised,
+    aim_at,
+    has_share,
+    outcome,
+    spread,
+    steer_,
+    why_not,
+)
 from samplewise.training.spec import RunSpec
 from samplewise.training.state import BestSoFar, RunState, Selection, Snapshot, Status
 from samplewise.training.step import Stepper, seed_device
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU."""
+    return {name: each.detach().cpu().clone() for name, each in state.items()}
 
 
 class Training:
@@ -89,6 +107,56 @@ class Training:
         self.stepper.ship_(snapshot.weights)
         self.spec.method.load_state_dict(snapshot.method)
         return {name: replace(each, n_comparisons=self._n_comparisons(name)) for name, each in snapshot.audits.items()}
+
+    def prove(self, promise: Promise) -> tuple[Promised, dict[str, Audit]]:
+        """Choose what ships of a promise, make it so, and say what is proved of it, and its audits.
+
+        Twice the same: what was chosen is in the folder of the run, and training can go on from the last model.
+        """
+        spec, tune = self.spec, self.spec.splits[self.spec.select_on]
+        assert spec.aim is not None, "which the promise says"
+        why = why_not(spec.method, self._audit_of(tune, math.inf), spec.aim)
+        proving = source_of(promise.prove_on)
+
+        def proof(tested: int) -> Audit:
+            return replace(self._audit_of(proving, tested), confidence=promise.confidence)
+
+        if self.state.selection is not None and self.state.selection.since is None:
+            self._choose_proved(promise, partial(proof, 1), tune)
+        audits, selected = self.ship(), self.state.selection
+        assert selected is not None, "the last epoch is always audited"
+        return outcome(promise, proof(selected.tested), spec.method, why), audits
+
+    def _choose_proved(self, promise: Promise, proof: Callable[[], Audit], tune: Feed) -> None:
+        """Of the models from the last one back to the one that settled, keep the best one before the first that fails.
+
+        The best one has the best objective on ``tune_on``, of those that it speaks for too: a proof may be luck. It is
+        the last one, if none is proved.
+        """
+        spec, model, best = self.spec, self.stepper.model_to_audit, self.state.best
+        assert best is not None
+        assert best.snapshot is not None
+        settled, since = best.snapshot, best.selection.epoch
+        weights, method = map(_copied, (self.stepper.weights_to_ship(), spec.method.state_dict()))
+        steps = CANDIDATES if since < self.state.epoch else 0
+        tested, part, objective = 0, 1.0, math.inf
+        for step in range(steps + 1):
+            candidate = 1 - step / max(1, steps)
+            model.load_state_dict(between(settled.weights, weights, candidate))
+            tested += 1
+            if not has_share(promise, proved := proof()):
+                break
+            found = self._audit_of(tune, math.inf)
+            if found.objective < objective and has_share(promise, proved, found):
+                part, objective = candidate, found.objective
+        model.load_state_dict(between(settled.weights, weights, part))
+        spec.method.load_state_dict(between(settled.method, method, part))
+        audits = self._audit()
+        chosen = Selection.of(audits[spec.select_on], epoch=self.state.epoch, split=spec.select_on, aim=spec.aim)
+        self._keep(replace(chosen, since=since, part=part, tested=tested), audits)
+        model.load_state_dict(weights)
+        spec.method.load_state_dict(method)
+        self._save()
 
     def find_infeasibility(self) -> Infeasibility:
         """Whether the training samples that the selected model violates conflict with each other."""
@@ -157,10 +225,13 @@ class Training:
     def _steer(self, tune: Audit) -> None:
         """Move tau and margins towards what is promised."""
         spec = self.spec
+        assert spec.promise is not None
         assert spec.aim is not None, "which the promise says"
         assert spec.feed is not None, "since a promise takes no stream"
         trained = self._audit_of(spread(spec.feed, tune.samples), n_comparisons=math.inf)
-        steer_(spec.method, tune, trained, aim=spec.aim, progress=spec.progress_at(self.state.epoch))
+        aim = aim_at(spec.promise, spec.aim, spec.progress_at(self.state.epoch))
+        audits = sum(epoch > spec.warmup_epochs for epoch in spec.audited_epochs)
+        steer_(spec.method, tune, trained, share=spec.promise.share, aim=aim, audits=audits)
 
     def _schedule(self, *numbers: float) -> None:
         scheduler, state, epochs = self.spec.lr_scheduler, self.state, self.spec.last_epoch
@@ -218,16 +289,28 @@ class Training:
         candidate = Selection.of(
             audits[split], epoch=self.state.epoch, split=split, aim=spec.aim, select=spec.validation.select
         )
-        if candidate.better_than(self.state.selection):
-            spec.method.gather_()
-            kept = self.stepper.weights_to_ship(), spec.method.state_dict()
-            weights, method = ({name: each.detach().cpu().clone() for name, each in part.items()} for part in kept)
-            best = BestSoFar(candidate, Snapshot(weights, method, audits))
-            self.state = replace(self.state, best=best)
-            if self.folder is not None:
-                with spec.method.gathered():
-                    self.folder.stage(best, spec)
+        if self._takes_its_place(candidate):
+            self._keep(candidate, audits)
         return candidate
+
+    def _takes_its_place(self, candidate: Selection) -> bool:
+        """Whether the epoch just audited is kept: the best one; under a promise the one at which training settled."""
+        if self.spec.promise is None:
+            return candidate.better_than(self.state.selection)
+        kept = self.state.selection
+        proved, ended = kept is not None and kept.since is not None, kept is None and self.terminate() is not None
+        return candidate.epoch == self.spec.settled_epoch or proved or ended
+
+    def _keep(self, selection: Selection, audits: dict[str, Audit]) -> None:
+        """Take the model at hand for the best one."""
+        method = self.spec.method
+        method.gather_()
+        weights, state = map(_copied, (self.stepper.weights_to_ship(), method.state_dict()))
+        best = BestSoFar(selection, Snapshot(weights, state, audits))
+        self.state = replace(self.state, best=best)
+        if self.folder is not None:
+            with method.gathered():
+                self.folder.stage(best, self.spec)
 
     def _check_weights(self, cause: NotFiniteError | None = None) -> None:
         """Refuse weights that are not numbers, so that they are never saved over good ones."""

@@ -5,25 +5,28 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from samplewise.audits.audit import Audit, audit
-from samplewise.audits.binomial import check, check_share
+from samplewise.audits.audit import Audit
+from samplewise.audits.binomial import check, check_share, violation_rate_upper
 from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError
 from samplewise.methods import Method
 from samplewise.printed import Printed, Printout, percentage
-from samplewise.problem import Problem
-from samplewise.samples import Data, Feed, Source, source_of
+from samplewise.samples import Data, Feed, Source
 
-GAIN = 8.0  # by how much the logarithm of tau moves for a share that is short by all of itself
-STEP = math.log(2)  # by how much it moves at most in an audit
-SPAN = 100.0  # how far above its first value tau may go unless the schedule says: beyond, only the objective suffers
-LEAD = 3  # how fast the share that is due rises; it rises by itself about so at a constant tau and a cosine rate
+GAIN = 20.0  # over the number of audits: how much of what is short tau makes up for in one, as a logarithm
+FASTER, SLOWER, FASTEST = 1.3, 0.5, 2.0  # the gain while the same side is missed, once the other one is, and at most
+RISE, FALL = 1.0, 1.5  # by how much the logarithm of tau moves at most in an audit
+SPAN = 1000.0  # how far from its first value tau may go, unless the schedule says
+BAND = 0.1  # training samples under pressure beyond those that may violate, as a fraction: fewer are a poor estimate
+SETTLED = 0.6  # the part of a run after which the model that just has the share is kept
+CAREFUL = 0.8  # and after which the last ones have so much more than it that the proof will most likely succeed
+CANDIDATES = 16  # steps from the last model back to that one
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,16 @@ class Promise:
     """At least ``share`` of the samples that nobody has seen will meet every constraint: what a run is asked to keep.
 
     While the run goes on, ``tune_on`` is audited, and tau and margin of each constraint are steered by what it shows
-    (:func:`steer_`); it also selects the epoch. At the end ``prove_on``, on which nothing was ever evaluated, gives
-    the exact bound: where the promise is said to be kept, it is with probability ``confidence``.
+    (:func:`steer_`): first to just the share, and from three fifths of the epochs on to as much more as the proof will
+    most likely take. The model at three fifths and the last one are the ends of a line of models, ever stricter. At the
+    end ``prove_on``, on which nothing was ever evaluated, tests them from the strictest one on until the first that is
+    not proved to have the share (fixed-sequence testing: whichever of those before it is taken, the promise is wrong
+    with probability ``1 - confidence`` at most); the one with the best objective on ``tune_on`` is shipped.
 
     Args:
         share: of fresh samples that must meet all constraints, between 0 and 1.
-        tune_on: samples like those to come, not among the training data; they steer and select.
+        tune_on: samples like those to come, not among the training data; they steer and select. A few hundred do:
+            where there are more to spare, let them prove.
         prove_on: other such samples, neither among the training data nor in ``tune_on``.
         confidence: of the proof.
     """
@@ -60,16 +67,19 @@ class Promised(Printed):
     kept: bool
     """Whether it is proved: ``share_at_least >= share``."""
     share_at_least: float
-    """Of fresh samples that meet all constraints, with the promise's confidence."""
+    """Of fresh samples that meet all constraints, with the promise's confidence. Where several models were tested, and
+    the promise is kept, what was asked for: no more is proved of the one that was chosen."""
     margins: dict[str, float]
-    """By which each constraint was tightened in training when the model was selected, in its measure's units."""
+    """By which each constraint was tightened in the training of this model, in its measure's units."""
     taus: dict[str, float]
     """What a violation was weighted with then."""
     audit: Audit
-    """Of the model on ``prove_on``."""
+    """Of the model on ``prove_on``; its bounds are corrected for all models that were tested."""
     achievable_bounds: dict[str, Constraint] | None
     """Where it is not kept, the tightest bounds that could be promised together for this share; None if that takes more
     samples."""
+    reason: str = ""
+    """Where it is not kept, why, and what would help; empty if it is."""
 
     @property
     def message(self) -> str:
@@ -89,7 +99,7 @@ class Promised(Printed):
         for name, part in self.audit.items():
             trained = f"{self.margins.get(name, math.nan):.4g}", f"{self.taus.get(name, math.nan):.4g}"
             rows.append((str(part.constraint), percentage(part.satisfied, digits=2), f"{part.violated:,}", *trained))
-        return Printout(self.message, rows)
+        return Printout(self.message, rows, [self.reason] if self.reason else [])
 
     def monitor(self, alarm: float = 0.05) -> Monitor:
         """Watch the samples that come after deployment: an alarm is raised when too few of them meet all constraints.
@@ -109,50 +119,86 @@ class Promised(Printed):
         """The numbers as plain values."""
         bounds = self.achievable_bounds
         achievable = None if bounds is None else {name: str(each) for name, each in bounds.items()}
-        plain = {name: getattr(self, name) for name in ("share", "kept", "share_at_least", "margins", "taus")}
+        plain = {name: getattr(self, name) for name in ("share", "kept", "share_at_least", "margins", "taus", "reason")}
         found = {"confidence": self.audit.confidence, "audit": self.audit.to_dict()}
         return {**plain, "message": self.message, "achievable_bounds": achievable, **found}
 
 
-def prove(promise: Promise, problem: Problem, model: nn.Module, method: Method, *, batch_size: int) -> Promised:
-    """What ``prove_on`` says of the selected model; ``method`` is as it was when the model was selected."""
-    feed = source_of(promise.prove_on)
-    found = audit(problem, model, feed, confidence=promise.confidence, batch_size=feed.batch_size or batch_size)
-    at_least = 1 - found.violation_rate_upper
+def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Promised:
+    """What ``found``, of the chosen model on ``prove_on``, says; ``why`` it would not be enough.
+
+    Of several models that were tested the one at hand, if it is proved at all, is proved to have the share, no more.
+    """
+    alone = replace(found, n_comparisons=1)
+    at_least = 1 - alone.violation_rate_upper
     kept, achievable = at_least >= promise.share, None
+    if kept and found.n_comparisons > 1:
+        at_least = promise.share
     if not kept:
         # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
         with contextlib.suppress(ConfigurationError):
-            achievable = found.suggest(1 - (1 - promise.share) / max(1, len(found)))
-    return Promised(promise.share, kept, at_least, method.margins, method.trained_taus, found, achievable)
+            achievable = alone.suggest(1 - (1 - promise.share) / max(1, len(found)))
+    reason = "" if kept else why
+    return Promised(promise.share, kept, at_least, method.margins, method.trained_taus, found, achievable, reason)
 
 
-def steer_(method: Method, tune: Audit, train: Audit, *, aim: float, progress: float) -> None:
+def has_share(promise: Promise, *audits: Audit) -> bool:
+    """Whether audits of different samples together show that the share holds, were they of one model alone."""
+    violated, counted = (sum(getattr(each, name) for each in audits) for name in ("violated", "counted"))
+    return violation_rate_upper(violated, counted, promise.confidence) <= 1 - promise.share
+
+
+def aim_at(promise: Promise, highest: float, progress: float) -> float:
+    """The share that ``tune_on`` is to show at this part of the run, from 0 to 1; ``highest`` in the end."""
+    careful = min(1.0, max(0.0, (progress - SETTLED) / (CAREFUL - SETTLED)))
+    return promise.share + careful * (highest - promise.share)
+
+
+def steer_(method: Method, tune: Audit, train: Audit, *, share: float, aim: float, audits: int) -> None:
     """Move tau and margin of each constraint towards the ``aim`` on unseen samples, at the least cost in objective.
 
-    The margin is what unseen samples lose: how much further the quantile ``aim`` of the excess lies on ``tune``, which
-    was not trained on, than on ``train``, which was. It is averaged with the one before.
+    tau follows the ratio of the violated samples of ``tune`` to those that may be: its logarithm moves by a part of
+    that of the ratio, more while the same side is missed again and again, less after it turned. So neither the first
+    tau matters much, nor does training have to be modelled. Of several constraints those with the most violators rise
+    the most. ``audits`` is how many there will be.
 
-    tau grows while ``tune`` shows less than the share that is due at this part of the run, from 0 to 1, and falls
-    while it shows more: dual ascent on the share, with the price set by samples that the weights cannot fit. The share
-    rises while a network learns, fast at first; what is due rises likewise, so that tau is not driven up by what
-    training alone will mend; below the aim tau stays at its first value or above. Of several constraints those with
-    the most violators move the most.
+    The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
+    it reaches down to that quantile of the excess on ``train``. The penalty is then tau times the mean excess of the
+    worst, their conditional value at risk (Rockafellar and Uryasev, 2000), the convex bound of a chance constraint.
+    With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
     """
-    due = aim * (1 - (1 - progress) ** LEAD)
-    short = (due - tune.satisfied) / aim
+    allowed = (1 - aim) * tune.counted
+    short = math.log((tune.violated + 0.5) / (allowed + 0.5))
+    noise = 1 / math.sqrt(allowed + 0.5)
     most = max((part.violated for part in tune.values()), default=0)
-    taus, margins = {}, {}
+    slowest = min(1.0, GAIN / audits)
+    taus, margins, gains = {}, {}, {}
     for (name, part), rule in zip(tune.items(), method.coefficients.rules(), strict=True):
-        part_of_it = part.violated / most if short > 0 and most else 1.0
-        moved = min(STEP, max(-STEP, GAIN * short * part_of_it))
-        lowest = min(rule.first, method.taus[name]) if tune.satisfied < aim else 0.0
-        taus[name] = max(lowest, min(method.taus[name] * math.exp(moved), rule.highest(SPAN)))
-        gap = _reach(part.excess, aim) - _reach(train[name].excess, aim)
-        lost = max(0.0, gap) if math.isfinite(gap) else 0.0  # no sample may have a value
-        margin = (method.margins[name] + lost) / 2
-        margins[name] = min(margin, part.constraint.reach)
-    method.steer_(taus, margins)
+        gain = method.coefficients.gain(name)
+        if gain * short < 0:
+            gain *= SLOWER
+        elif gain > 0 and short > noise:
+            gain *= FASTER
+        gains[name] = math.copysign(min(FASTEST, max(slowest, abs(gain))), short)
+        moved = abs(gains[name]) * short * (part.violated / most if short > 0 and most else 1.0)
+        tau = method.taus[name] * math.exp(min(RISE, max(-FALL, moved)))
+        taus[name] = min(max(tau, rule.first / SPAN), rule.highest(SPAN))
+        edge = _reach(train[name].excess, max(0.0, share - BAND))
+        margins[name] = min(max(0.0, -edge), part.constraint.reach) if math.isfinite(edge) else method.margins[name]
+    method.coefficients.steer_(taus, margins, gains)
+
+
+def why_not(method: Method, tune: Audit, aim: float) -> str:
+    """Why a promise may not be kept, after a run, and what would help."""
+    if tune.satisfied >= aim:
+        return (
+            f"tune_on showed {percentage(tune.satisfied, digits=2)}, enough for a proof in most cases: more samples in "
+            "both sets make it likelier."
+        )
+    rules = zip(method.taus.items(), method.coefficients.rules(), strict=True)
+    if all(tau >= rule.highest(SPAN) for (_, tau), rule in rules):
+        return "tau was at its largest: these bounds may be out of reach for this model."
+    return "tau was still rising when the run ended: about twice the epochs would help."
 
 
 def _reach(excess: Tensor, share: float) -> float:

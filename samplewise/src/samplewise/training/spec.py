@@ -24,12 +24,12 @@ from samplewise.storage.origins import described
 from samplewise.training.batching import Stream
 from samplewise.training.logging import Callback
 from samplewise.training.overlap import Keys, keys, refuse_overlap, shared
+from samplewise.training.promise import SETTLED, Promise
 from samplewise.training.state import OBJECTIVE, Validation
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from samplewise.training.promise import Promise
     from samplewise.training.step import Auxiliary
 
 PARTS = {"training", "coefficients", "statistics"}  # of a method, which do not tell it from others of its kind
@@ -157,11 +157,16 @@ class RunSpec:
 
     @cached_property
     def aim(self) -> float | None:
-        """The fraction of ``tune_on`` that must meet all constraints so that ``prove_on`` will prove the promise."""
+        """The fraction of ``tune_on`` that must meet all constraints so that ``prove_on`` most likely proves it."""
         if self.promise is None:
             return None
         tune, prove = self.splits[TUNE].source.length, source_of(self.promise.prove_on).source.length
         return to_aim_at(self.promise.share, tune, prove, self.promise.confidence)
+
+    @cached_property
+    def settled_epoch(self) -> int:
+        """Of a promise, the audited epoch after which the model that just has the share is kept."""
+        return min(epoch for epoch in self.audited_epochs if self.progress_at(epoch) >= SETTLED)
 
     @property
     def selection_target(self) -> float | None:
@@ -315,7 +320,10 @@ class RunSpec:
     def _check_promise(self, promise: Promise) -> None:
         kind = type(self.method).__name__
         for wrong, message in (
-            (self.validation.select == OBJECTIVE, "a promise selects by itself: leave out select='objective'"),
+            (
+                self.validation != Validation(every=self.validation.every),
+                "a promise selects by itself, at the end of the run: give Validation(every=...) alone",
+            ),
             (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
             (self.feed is None, "a promise reads training samples again: give them as data with numbers, no stream"),
             (not self.method.enforces, f"{kind} enforces nothing, so nothing can be steered"),

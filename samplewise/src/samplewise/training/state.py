@@ -33,8 +33,8 @@ class Status(enum.Enum):
 class Validation:
     """When :func:`samplewise.fit` audits the data sets of ``audit_on``, what it selects by, and when it stops early.
 
-    An epoch is feasible if each constraint holds for its ``share`` of the first data set's samples; under a promise, if
-    as many samples of ``tune_on`` meet all constraints as the proof will most likely take.
+    An epoch is feasible if each constraint holds for its ``share`` of the first data set's samples. A promise selects
+    by itself, at the end of the run.
 
     Args:
         every: epochs between audits; the last epoch is always audited, so a large number leaves that audit alone.
@@ -76,6 +76,12 @@ class Selection:
     aim: float | None = None
     """The satisfied fraction that a promise asks of ``tune_on``; None if each constraint has its own share to meet."""
     select: str = FEASIBLE
+    since: int | None = None
+    """Of a promise's model, once there is one, the epoch whose model is the other end of the line that it is on."""
+    part: float = 1.0
+    """How far from that one to the model of ``epoch`` it lies."""
+    tested: int = 1
+    """Models of the line that were tested on ``prove_on``."""
 
     @classmethod
     def of(cls, audit: Audit, **chosen: Any) -> "Selection":
@@ -99,17 +105,25 @@ class Selection:
         """The choice in one sentence."""
         met = f"{self.satisfied:.2%} of the samples meet all"
         best = f"best objective on {self.split} ({self.objective:.6g})"
+        if self.aim is not None:
+            return self._promised(met, best)
         if self.select == OBJECTIVE:
             return f"epoch {self.epoch}: {best} of the audited epochs ({met})"
         if self.feasible:
-            asked = "in which every constraint holds as asked"
-            asked = asked if self.aim is None else f"with at least {self.aim:.2%} satisfied"
-            return f"epoch {self.epoch}: {best} among the audited epochs {asked} ({met})"
-        if self.aim is None:
-            fewest = f"fewest samples of {self.split} beyond what was asked ({self.failed:,}; {met})"
-            return f"epoch {self.epoch}: {fewest}; in no audited epoch every constraint held as asked"
-        most = f"most samples of {self.split} satisfied ({self.satisfied:.2%})"
-        return f"epoch {self.epoch}: {most}; no audited epoch reached {self.aim:.2%}"
+            return (
+                f"epoch {self.epoch}: {best} among the audited epochs in which every constraint holds as asked ({met})"
+            )
+        fewest = f"fewest samples of {self.split} beyond what was asked ({self.failed:,}; {met})"
+        return f"epoch {self.epoch}: {fewest}; in no audited epoch every constraint held as asked"
+
+    def _promised(self, met: str, best: str) -> str:
+        last, seen = f"epoch {self.epoch}", f"{met} on {self.split}"
+        if self.since is None:
+            return f"{last}: where training settled ({seen}); the promise is not proved yet"
+        if self.tested == 1:
+            return f"{last}: the last one ({seen})"
+        way = last if self.part == 1 else f"{self.part:.0%} of the way from epoch {self.since} to {last}"
+        return f"{way}: {best} of the models between them that are proved ({met})"
 
     def better_than(self, other: "Selection | None") -> bool:
         """Whether this epoch takes the place of ``other``; the earlier one stays on a tie."""
