@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from samplewise.errors import (
     SampleIndexError,
     did_you_mean,
 )
+
+if TYPE_CHECKING:
+    from samplewise.methods import Method
 
 SHOWN = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
@@ -284,7 +287,8 @@ class Problem:
         evaluate: a function of the model and a batch, as the data set gives it, that returns the objective ``(B,)``
             and a dictionary of measures, ``(B,)`` or ``(B, m)`` each; those no constraint bounds of any type. A pair
             ``(values, mask)`` leaves out the values where the mask, bool of the same shape, is False.
-        constraints: the requirements, each on one of the measures.
+        constraints: the requirements, each on one of the measures; those of the method if not given.
+        method: over these constraints, that :func:`samplewise.fit` takes unless it is given another.
 
     Example:
         >>> import torch
@@ -297,14 +301,23 @@ class Problem:
         torch.Size([5])
     """
 
-    def __init__(self, evaluate: Evaluate, constraints: Iterable[Constraint]) -> None:
+    def __init__(
+        self, evaluate: Evaluate, constraints: Iterable[Constraint] | None = None, *, method: "Method | None" = None
+    ) -> None:
         if not callable(evaluate):
             raise ConfigurationError(
                 f"expected evaluate as a function of (model, batch), got {type(evaluate).__name__}; it returns the "
                 "objective and the measures of the batch"
             )
         self.function = evaluate  # as it was given
+        if constraints is None:
+            if method is None:
+                raise ConfigurationError('expected constraints, such as [sw.AtMost("error", 0.1)], or method=...')
+            constraints = method.constraints
         self.constraints = check_constraints(constraints)
+        self.method = method
+        if method is not None:
+            self.check_method_over(method.constraints)
 
     def evaluate(
         self, model: nn.Module, batch: Any, index: Tensor | None = None, sample_weight: Tensor | None = None

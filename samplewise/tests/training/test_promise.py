@@ -245,7 +245,7 @@ def steered(
     method: sw.Method, tune: sw.Audit, *, train: sw.Audit | None = None, aim: float = 0.9, audits: int = 40
 ) -> float:
     before = method.taus["first"]
-    steer_(method, tune, train or tune, share=aim, aim=aim, audits=audits)
+    steer_(method, sw.Promise(aim), tune, train or tune, aim=aim, audits=audits)
     return method.taus["first"] / before
 
 
@@ -319,7 +319,7 @@ def test_tau_stays_below_the_schedules_maximum_or_a_thousand_times_its_first(
 def test_the_margin_puts_those_that_may_violate_and_a_few_more_under_pressure(train: list[float], share: float) -> None:
     method = penalty()
     found = audited(torch.tensor(train))
-    steer_(method, found, found, share=share, aim=share, audits=40)
+    steer_(method, sw.Promise(share), found, found, aim=share, audits=40)
     edge = np.quantile(train, max(0.0, share - BAND), method="inverted_cdf") - 1.0
     assert method.margins["first"] == pytest.approx(max(0.0, -edge), abs=1e-6)
 
@@ -338,7 +338,7 @@ def test_of_several_constraints_the_one_with_most_violators_moves_most() -> None
     method = penalty(*BOUNDS)
     tune = audited(share_of(0.84), 2 * share_of(0.92))
     assert tune.satisfied == pytest.approx(0.84)
-    steer_(method, tune, tune, share=0.9, aim=0.9, audits=40)
+    steer_(method, sw.Promise(0.9), tune, tune, aim=0.9, audits=40)
     moved = {name: math.log(tau / 2.0) for name, tau in method.taus.items()}
     assert moved["first"] == pytest.approx(GAIN / 40 * ratio(16, 10))
     assert moved["second"] == pytest.approx(moved["first"] / 2), "half as many"

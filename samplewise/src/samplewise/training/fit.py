@@ -26,6 +26,7 @@ from samplewise.training.folder import open_folder
 from samplewise.training.logging import Callback, RunLogger
 from samplewise.training.loop import Training
 from samplewise.training.promise import Promise, Promised
+from samplewise.training.recommended import fill_in
 from samplewise.training.spec import RunSpec
 from samplewise.training.state import Selection, Status, Validation
 from samplewise.training.step import Auxiliary, Stepper, single_device
@@ -76,9 +77,9 @@ def fit(
     model: nn.Module,
     train_data: Data,
     *,
-    method: Method,
-    optimizer: torch.optim.Optimizer,
     epochs: int,
+    method: Method | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
     steps_per_epoch: int | None = None,
     batch_size: int | None = None,
     seed: int = 0,
@@ -88,7 +89,7 @@ def fit(
     clip_norm: float | None = None,
     accumulate: int = 1,
     average: float | None = None,
-    promise: Promise | None = None,
+    promise: Promise | float | None = None,
     auxiliary: Auxiliary | None = None,
     audit_on: Mapping[str, Data] | None = None,
     validation: Validation | None = None,
@@ -108,17 +109,22 @@ def fit(
     ends with bit-identical weights (on a CPU). PyTorch's randomness in training is a function of ``seed`` and the
     position in the run; so are NumPy's and Python's in loading the data.
 
+    ``sw.fit(problem, model, data, epochs=40, promise=0.95)`` is enough: what is not given is chosen (method, optimizer
+    with a falling rate, batch size, samples that are held out for the promise) and said on standard error.
+
     Args:
         problem: what to minimise and what must hold.
         model: trained in place; in the end it has the weights of the selected epoch.
         train_data: a data set, in a new order each epoch, or a DataLoader, whose batch size, order, collation and
             workers are taken over. Also a stream (``IterableDataset``, or a DataLoader of one), for methods without a
             state for each sample, in one process and with ``audit_on``.
-        method: over the problem's constraints; in the end it is as it was in the selected epoch.
-        optimizer: over the model's parameters.
         epochs: passes over the data under the method.
+        method: over the problem's constraints; in the end it is as it was in the selected epoch. The problem's own if
+            not given, or else a linear penalty whose tau is found from the gradients.
+        optimizer: over the model's parameters; Adam if not given, and without a ``scheduler`` a cosine over all epochs.
         steps_per_epoch: of a stream, steps in an epoch in the place of a pass, where it has no end or a long way to it.
-        batch_size: samples in a step, over all devices and micro-batches together.
+        batch_size: samples in a step, over all devices and micro-batches together; about a fiftieth of the data, from
+            16 to 128, if not given.
         seed: of the order of samples and of everything random in model and data.
         warmup_epochs: epochs before those, on the objective alone.
         round_rule: end a round when the gradient is small enough, as the paper's theory asks, not after each epoch.
@@ -131,9 +137,10 @@ def fit(
         average: audit, select and ship an exponential average of the weights, of which this fraction, such as 0.999,
             stays at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and the steps of
             an epoch are a good start. Batch norm's statistics are averaged too.
-        promise: a share of unseen samples that must meet all constraints. Its ``tune_on`` is audited as the first of
-            the data sets, under that name, and steers tau, from the schedule's first one on, and the margins; its
-            ``prove_on`` then says whether it is kept.
+        promise: a share of unseen samples that must meet all constraints, such as 0.95; or a :class:`Promise`, which
+            may say more. Of a data set a tenth is held out to tune on, and a fifth to prove on, unless they are given.
+            What tunes is audited as the first of the data sets, under the name ``tune_on``, and steers tau and margins;
+            what proves then says whether it is kept.
         auxiliary: a step before each backward pass, such as a discriminator's.
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
@@ -154,10 +161,13 @@ def fit(
         The selected model, its audits, the status and the history. In the history ``running/...`` is
         what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
     """
-    validation = validation or Validation()
-    spec = RunSpec(**locals())  # every argument by its name
+    arguments = locals() | {"validation": validation or Validation()}  # every argument by its name
+    said = fill_in(arguments)
+    spec = RunSpec(**arguments)
+    method, optimizer, promise = spec.method, spec.optimizer, spec.promise
     fabric = fabric or single_device()
     logger = RunLogger(fabric, progress)
+    logger.say(said)
     stepper = Stepper(fabric, problem, model, optimizer, auxiliary, clip_norm, average)
     training, outcome, infeasibility = Training(spec, stepper, logger), None, None
     if explain_infeasibility and stepper.sharded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -38,8 +38,14 @@ class RunLogger(Callback):
         seen = sys.stderr.isatty() or "ipykernel" in sys.modules  # a notebook shows bars although it is no terminal
         self.shown = first and (seen if progress is None else progress)
         self._lines = self.shown and not seen  # in a file or a pipe a bar cannot move
+        self._quiet = not first or progress is False
         self._last = 0
         self._bar: Any = None
+
+    def say(self, chosen: Sequence[str]) -> None:
+        """Write what was chosen where nothing was given."""
+        if chosen and not self._quiet:
+            print(f"Chosen: {'; '.join(chosen)}.", file=sys.stderr, flush=True)
 
     def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
         """The distribution of each measure, to the loggers that can show it."""

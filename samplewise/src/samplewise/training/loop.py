@@ -32,6 +32,7 @@ from samplewise.training.promise import (
     Promised,
     aim_at,
     has_share,
+    highest_aim,
     outcome,
     spread,
     steer_,
@@ -114,9 +115,9 @@ class Training:
         Twice the same: what was chosen is in the folder of the run, and training can go on from the last model.
         """
         spec, tune = self.spec, self.spec.splits[self.spec.select_on]
-        assert spec.aim is not None, "which the promise says"
-        why = why_not(spec.method, self._audit_of(tune, math.inf), spec.aim)
-        proving = source_of(promise.prove_on)
+        tuned = self._audit_of(tune, math.inf)
+        why = why_not(spec.method, tuned, highest_aim(promise, tuned, spec.proving))
+        proving = source_of(promise.held_out[1])
 
         def proof(tested: int) -> Audit:
             return replace(self._audit_of(proving, tested), confidence=promise.confidence)
@@ -226,12 +227,11 @@ class Training:
         """Move tau and margins towards what is promised."""
         spec = self.spec
         assert spec.promise is not None
-        assert spec.aim is not None, "which the promise says"
         assert spec.feed is not None, "since a promise takes no stream"
         trained = self._audit_of(spread(spec.feed, tune.samples), n_comparisons=math.inf)
-        aim = aim_at(spec.promise, spec.aim, spec.progress_at(self.state.epoch))
+        aim = aim_at(spec.promise, highest_aim(spec.promise, tune, spec.proving), spec.progress_at(self.state.epoch))
         audits = sum(epoch > spec.warmup_epochs for epoch in spec.audited_epochs)
-        steer_(spec.method, tune, trained, share=spec.promise.share, aim=aim, audits=audits)
+        steer_(spec.method, spec.promise, tune, trained, aim=aim, audits=audits)
 
     def _schedule(self, *numbers: float) -> None:
         scheduler, state, epochs = self.spec.lr_scheduler, self.state, self.spec.last_epoch

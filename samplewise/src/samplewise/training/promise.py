@@ -6,15 +6,16 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from samplewise.audits.audit import Audit
-from samplewise.audits.binomial import check, check_share, violation_rate_upper
+from samplewise.audits.binomial import check, check_share, to_aim_at, violation_rate_upper
 from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
-from samplewise.errors import ConfigurationError
+from samplewise.errors import ConfigurationError, MeasureError
 from samplewise.methods import Method
 from samplewise.printed import Printed, Printout, percentage
 from samplewise.samples import Data, Feed, Source
@@ -45,17 +46,31 @@ class Promise:
         tune_on: samples like those to come, not among the training data; they steer and select. A few hundred do:
             where there are more to spare, let them prove.
         prove_on: other such samples, neither among the training data nor in ``tune_on``.
+            Without either, they are drawn from the training data.
         confidence: of the proof.
+        groups: name of a measure that tells the group of each sample, as a number: the share is to hold in each group,
+            and all are proved at once (Bonferroni).
+        sources: name of a measure that tells what each sample is from, as a number, such as the patient: of each source
+            the first sample proves. Samples alike would count as so many independent ones.
     """
 
     share: float
-    tune_on: Data = field(repr=False)
-    prove_on: Data = field(repr=False)
+    tune_on: Data | None = field(default=None, repr=False)
+    prove_on: Data | None = field(default=None, repr=False)
     confidence: float = 0.95
+    groups: str | None = None
+    sources: str | None = None
 
     def __post_init__(self) -> None:
         check(self.confidence, 1)
         check_share(self.share)
+
+    @property
+    def held_out(self) -> tuple[Data, Data]:
+        """What tunes and what proves, once they are there."""
+        assert self.tune_on is not None
+        assert self.prove_on is not None
+        return self.tune_on, self.prove_on
 
 
 @dataclass(frozen=True)
@@ -80,12 +95,17 @@ class Promised(Printed):
     samples."""
     reason: str = ""
     """Where it is not kept, why, and what would help; empty if it is."""
+    groups: dict[float, float] = field(default_factory=dict)
+    """``share_at_least`` of each group, where it was promised by groups."""
 
     @property
     def message(self) -> str:
         """The outcome in one or two sentences."""
         found = self.audit
-        shown = f"at least {percentage(self.share_at_least, math.floor, 2)} of fresh samples meet every constraint"
+        where = " in every group" if self.groups else ""
+        shown = (
+            f"at least {percentage(self.share_at_least, math.floor, 2)} of fresh samples meet every constraint{where}"
+        )
         ground = f"{100 * found.confidence:.10g}% confidence, {found.counted:,} samples never used before"
         if self.kept:
             return f"Kept: {shown}, {self.share:.2%} were promised ({ground})."
@@ -119,9 +139,54 @@ class Promised(Printed):
         """The numbers as plain values."""
         bounds = self.achievable_bounds
         achievable = None if bounds is None else {name: str(each) for name, each in bounds.items()}
-        plain = {name: getattr(self, name) for name in ("share", "kept", "share_at_least", "margins", "taus", "reason")}
+        plain = {
+            name: getattr(self, name)
+            for name in ("share", "kept", "share_at_least", "margins", "taus", "reason", "groups")
+        }
         found = {"confidence": self.audit.confidence, "audit": self.audit.to_dict()}
         return {**plain, "message": self.message, "achievable_bounds": achievable, **found}
+
+
+class Count(NamedTuple):
+    """Of a group of samples, one of each source."""
+
+    violated: int
+    samples: int
+
+    def upper(self, confidence: float, groups: int) -> float:
+        """Bound on the violation rate of fresh ones, at once with those of so many groups."""
+        return violation_rate_upper(self.violated, self.samples, confidence, groups)
+
+
+def counts(promise: Promise, *audits: Audit) -> dict[float | None, Count]:
+    """What audits of different samples show of each group; of all together, under None, where there are no groups."""
+    violated, groups = [], []
+    for found in audits:
+        excess = torch.stack([part.excess for part in found.values()])
+        counted = (excess > -math.inf).any(0)
+        if promise.sources is not None:
+            source = _labels(found, promise.sources)
+            first = torch.zeros_like(counted)
+            # Of equal ones a stable sort has the first one first.
+            order = source.sort(stable=True)
+            new = torch.cat([torch.ones(1, dtype=torch.bool), order.values[1:] != order.values[:-1]])
+            first[order.indices[new]] = True
+            counted &= first
+        violated.append((excess > 0).any(0)[counted])
+        group = torch.zeros(len(counted)) if promise.groups is None else _labels(found, promise.groups)
+        groups.append(group[counted])
+    bad, group = torch.cat(violated), torch.cat(groups)
+    if promise.groups is None:
+        return {None: Count(int(bad.sum()), len(bad))}
+    return {float(each): Count(int(bad[group == each].sum()), int((group == each).sum())) for each in group.unique()}
+
+
+def _labels(found: Audit, name: str) -> Tensor:
+    if name not in found.measures:
+        raise MeasureError(
+            f"the promise goes by the measure {name!r}, which was not given (given: {', '.join(found.measures)})"
+        )
+    return found.measures[name].flatten()
 
 
 def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Promised:
@@ -129,23 +194,47 @@ def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Pr
 
     Of several models that were tested the one at hand, if it is proved at all, is proved to have the share, no more.
     """
-    alone = replace(found, n_comparisons=1)
-    at_least = 1 - alone.violation_rate_upper
-    kept, achievable = at_least >= promise.share, None
-    if kept and found.n_comparisons > 1:
-        at_least = promise.share
+    uppers = _uppers(promise, found)
+    kept, achievable = 1 - max(uppers.values()) >= promise.share, None
+    at_least = {
+        group: promise.share if kept and found.n_comparisons > 1 else 1 - upper for group, upper in uppers.items()
+    }
     if not kept:
         # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
         with contextlib.suppress(ConfigurationError):
-            achievable = alone.suggest(1 - (1 - promise.share) / max(1, len(found)))
-    reason = "" if kept else why
-    return Promised(promise.share, kept, at_least, method.margins, method.trained_taus, found, achievable, reason)
+            achievable = replace(found, n_comparisons=1).suggest(1 - (1 - promise.share) / max(1, len(found)))
+    return Promised(
+        promise.share,
+        kept,
+        min(at_least.values()),
+        method.margins,
+        method.trained_taus,
+        found,
+        achievable,
+        "" if kept else why,
+        {group: each for group, each in at_least.items() if group is not None},
+    )
 
 
 def has_share(promise: Promise, *audits: Audit) -> bool:
     """Whether audits of different samples together show that the share holds, were they of one model alone."""
-    violated, counted = (sum(getattr(each, name) for each in audits) for name in ("violated", "counted"))
-    return violation_rate_upper(violated, counted, promise.confidence) <= 1 - promise.share
+    return 1 - max(_uppers(promise, *audits).values()) >= promise.share
+
+
+def _uppers(promise: Promise, *audits: Audit) -> dict[float | None, float]:
+    seen = counts(promise, *audits)
+    return {group: each.upper(promise.confidence, len(seen)) for group, each in seen.items()}
+
+
+def highest_aim(promise: Promise, tune: Audit, proving: int) -> float:
+    """The share that ``tune_on`` must show so that ``proving`` other samples most likely prove the promise.
+
+    Of the smallest group, where there are some, of which ``prove_on`` is thought to have as large a part.
+    """
+    seen = counts(replace(promise, sources=None), tune)
+    least, total = min(each.samples for each in seen.values()), sum(each.samples for each in seen.values())
+    confidence = 1 - (1 - promise.confidence) / len(seen)
+    return to_aim_at(promise.share, least, max(1, proving * least // max(1, total)), confidence)
 
 
 def aim_at(promise: Promise, highest: float, progress: float) -> float:
@@ -154,21 +243,24 @@ def aim_at(promise: Promise, highest: float, progress: float) -> float:
     return promise.share + careful * (highest - promise.share)
 
 
-def steer_(method: Method, tune: Audit, train: Audit, *, share: float, aim: float, audits: int) -> None:
+def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, aim: float, audits: int) -> None:
     """Move tau and margin of each constraint towards the ``aim`` on unseen samples, at the least cost in objective.
 
     tau follows the ratio of the violated samples of ``tune`` to those that may be: its logarithm moves by a part of
     that of the ratio, more while the same side is missed again and again, less after it turned. So neither the first
     tau matters much, nor does training have to be modelled. Of several constraints those with the most violators rise
-    the most. ``audits`` is how many there will be.
+    the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
     The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
     it reaches down to that quantile of the excess on ``train``. The penalty is then tau times the mean excess of the
     worst, their conditional value at risk (Rockafellar and Uryasev, 2000), the convex bound of a chance constraint.
     With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
     """
-    allowed = (1 - aim) * tune.counted
-    short = math.log((tune.violated + 0.5) / (allowed + 0.5))
+    short, allowed = max(
+        (math.log((each.violated + 0.5) / (allowed + 0.5)), allowed)
+        for each in counts(replace(promise, sources=None), tune).values()
+        for allowed in [(1 - aim) * each.samples]
+    )
     noise = 1 / math.sqrt(allowed + 0.5)
     most = max((part.violated for part in tune.values()), default=0)
     slowest = min(1.0, GAIN / audits)
@@ -183,7 +275,7 @@ def steer_(method: Method, tune: Audit, train: Audit, *, share: float, aim: floa
         moved = abs(gains[name]) * short * (part.violated / most if short > 0 and most else 1.0)
         tau = method.taus[name] * math.exp(min(RISE, max(-FALL, moved)))
         taus[name] = min(max(tau, rule.first / SPAN), rule.highest(SPAN))
-        edge = _reach(train[name].excess, max(0.0, share - BAND))
+        edge = _reach(train[name].excess, max(0.0, promise.share - BAND))
         margins[name] = min(max(0.0, -edge), part.constraint.reach) if math.isfinite(edge) else method.margins[name]
     method.coefficients.steer_(taus, margins, gains)
 

@@ -114,7 +114,7 @@ class RunSpec:
     @cached_property
     def audited(self) -> dict[str, Data]:
         """The data sets to audit, by name; the first selects."""
-        tune = {} if self.promise is None else {TUNE: self.promise.tune_on}
+        tune = {} if self.promise is None else {TUNE: self.promise.held_out[0]}
         return {**tune, **(self.audit_on or {})} or {"train": self.train_data}
 
     @cached_property
@@ -160,8 +160,13 @@ class RunSpec:
         """The fraction of ``tune_on`` that must meet all constraints so that ``prove_on`` most likely proves it."""
         if self.promise is None:
             return None
-        tune, prove = self.splits[TUNE].source.length, source_of(self.promise.prove_on).source.length
-        return to_aim_at(self.promise.share, tune, prove, self.promise.confidence)
+        return to_aim_at(self.promise.share, self.splits[TUNE].source.length, self.proving, self.promise.confidence)
+
+    @property
+    def proving(self) -> int:
+        """Samples that prove a promise."""
+        assert self.promise is not None
+        return source_of(self.promise.held_out[1]).source.length
 
     @cached_property
     def settled_epoch(self) -> int:
@@ -179,7 +184,7 @@ class RunSpec:
 
         These are few and are read in any case: a copy is found among them whatever kind of data set it is in.
         """
-        given = {} if self.promise is None else {TUNE: self.promise.tune_on, PROVE: self.promise.prove_on}
+        given = {} if self.promise is None else dict(zip((TUNE, PROVE), self.promise.held_out, strict=True))
         return {name: keys(data, read=True) for name, data in given.items()}
 
     @property
@@ -334,7 +339,7 @@ class RunSpec:
         ):
             if wrong:
                 raise ConfigurationError(message)
-        check_whole(source_of(promise.prove_on))
+        check_whole(source_of(promise.held_out[1]))
         assert self.aim is not None  # which says whether there are too few samples
         # What proves is used for nothing else, and what tunes is not trained on.
         trained = "the training data"

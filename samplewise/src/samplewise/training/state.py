@@ -122,8 +122,9 @@ class Selection:
             return f"{last}: where training settled ({seen}); the promise is not proved yet"
         if self.tested == 1:
             return f"{last}: the last one ({seen})"
-        way = last if self.part == 1 else f"{self.part:.0%} of the way from epoch {self.since} to {last}"
-        return f"{way}: {best} of the models between them that are proved ({met})"
+        ends = {0.0: f"epoch {self.since}", 1.0: last}
+        way = ends.get(self.part, f"{self.part:.0%} of the way from epoch {self.since} to {last}")
+        return f"{way}: {best} of the models from {ends[0.0]} to {last} that are proved ({met})"
 
     def better_than(self, other: "Selection | None") -> bool:
         """Whether this epoch takes the place of ``other``; the earlier one stays on a tie."""
