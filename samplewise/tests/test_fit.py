@@ -410,7 +410,6 @@ def test_a_call_past_the_model_is_refused_where_it_would_change_the_result(part:
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"method": sw.Unconstrained([])}, ConfigurationError, "not the problem's"),
     ({"epochs": 0}, ConfigurationError, "epochs as a whole number >= 1"),
-    ({"batch_size": None}, ConfigurationError, "batch_size is missing"),
     ({"batch_size": 0}, ConfigurationError, "batch_size"),
     ({"accumulate": 0}, ConfigurationError, "accumulate"),
     ({"validation": {"every": 2}}, ConfigurationError, "validation"),

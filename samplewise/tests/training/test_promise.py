@@ -303,11 +303,11 @@ def test_first_the_share_is_aimed_at_then_what_the_proof_takes() -> None:
     ("schedule", "highest"),
     [(sw.Constant(2.0), SPAN * 2.0), (sw.Geometric(2.0, maximum=7.0), 7.0), (sw.Geometric(2.0), SPAN * 2.0)],
 )
-def test_tau_stays_below_the_schedules_maximum_or_a_thousand_times_its_first(
+def test_tau_stays_below_the_schedules_maximum_or_a_large_multiple_of_its_first(
     schedule: sw.Schedule, highest: float
 ) -> None:
     method = penalty(schedule=schedule)
-    for _ in range(20):
+    for _ in range(30):
         steered(method, audited(share_of(0.0)))
     assert method.taus["first"] == pytest.approx(highest)
 
@@ -609,10 +609,10 @@ def test_training_goes_on_from_the_last_model_not_from_the_one_that_was_chosen(t
 
 def test_it_is_said_why_a_promise_is_not_kept() -> None:
     method = penalty()
-    assert "more samples" in why_not(method, audited(share_of(0.9)), 0.8)
-    assert "twice the epochs" in why_not(method, audited(share_of(0.7)), 0.8)
+    assert "more samples" in why_not(method, sw.Promise(0.8), audited(share_of(0.9)), 0.8)
+    assert "twice the epochs" in why_not(method, sw.Promise(0.8), audited(share_of(0.7)), 0.8)
     method.steer_({"first": SPAN * 2.0}, {"first": 0.0})
-    assert "out of reach" in why_not(method, audited(share_of(0.7)), 0.8)
+    assert "out of reach" in why_not(method, sw.Promise(0.8), audited(share_of(0.7)), 0.8)
     _, solution = run(epochs=2, promise=sw.Promise(0.8, TUNE, PROVE))
     assert promised(solution).reason in str(solution)
 

@@ -116,7 +116,7 @@ class Training:
         """
         spec, tune = self.spec, self.spec.splits[self.spec.select_on]
         tuned = self._audit_of(tune, math.inf)
-        why = why_not(spec.method, tuned, highest_aim(promise, tuned, spec.proving))
+        why = why_not(spec.method, promise, tuned, highest_aim(promise, tuned, spec.proving))
         proving = source_of(promise.held_out[1])
 
         def proof(tested: int) -> Audit:

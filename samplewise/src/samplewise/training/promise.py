@@ -23,7 +23,7 @@ from samplewise.samples import Data, Feed, Source
 GAIN = 20.0  # over the number of audits: how much of what is short tau makes up for in one, as a logarithm
 FASTER, SLOWER, FASTEST = 1.3, 0.5, 2.0  # the gain while the same side is missed, once the other one is, and at most
 RISE, FALL = 1.0, 1.5  # by how much the logarithm of tau moves at most in an audit
-SPAN = 1000.0  # how far from its first value tau may go, unless the schedule says
+SPAN = 10_000.0  # how far from its first value tau may go, unless the schedule says
 BAND = 0.1  # training samples under pressure beyond those that may violate, as a fraction: fewer are a poor estimate
 SETTLED = 0.6  # the part of a run after which the model that just has the share is kept
 CAREFUL = 0.8  # and after which the last ones have so much more than it that the proof will most likely succeed
@@ -199,7 +199,7 @@ def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Pr
     at_least = {
         group: promise.share if kept and found.n_comparisons > 1 else 1 - upper for group, upper in uppers.items()
     }
-    if not kept:
+    if not kept and promise.groups is None and promise.sources is None:  # for which it could not be said
         # A sample may miss any of the bounds: each takes its part of those that may. Of many there may be too few.
         with contextlib.suppress(ConfigurationError):
             achievable = replace(found, n_comparisons=1).suggest(1 - (1 - promise.share) / max(1, len(found)))
@@ -280,13 +280,13 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, aim: 
     method.coefficients.steer_(taus, margins, gains)
 
 
-def why_not(method: Method, tune: Audit, aim: float) -> str:
+def why_not(method: Method, promise: Promise, tune: Audit, aim: float) -> str:
     """Why a promise may not be kept, after a run, and what would help."""
-    if tune.satisfied >= aim:
-        return (
-            f"tune_on showed {percentage(tune.satisfied, digits=2)}, enough for a proof in most cases: more samples in "
-            "both sets make it likelier."
-        )
+    seen = counts(replace(promise, sources=None), tune).values()
+    least = min(1 - each.violated / max(1, each.samples) for each in seen)
+    if least >= aim:
+        shown = percentage(least, digits=2)
+        return f"tune_on showed {shown}, enough for a proof in most cases: more samples in both sets would help."
     rules = zip(method.taus.items(), method.coefficients.rules(), strict=True)
     if all(tau >= rule.highest(SPAN) for (_, tau), rule in rules):
         return "tau was at its largest: these bounds may be out of reach for this model."
