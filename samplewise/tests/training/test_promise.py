@@ -30,7 +30,7 @@ from samplewise.training.promise import (
     RISE,
     SLOWER,
     SPAN,
-    aim_at,
+    aims,
     has_share,
     outcome,
     steer_,
@@ -242,10 +242,16 @@ def share_of(satisfied: float, samples: int = 100) -> Tensor:
 
 
 def steered(
-    method: sw.Method, tune: sw.Audit, *, train: sw.Audit | None = None, aim: float = 0.9, audits: int = 40
+    method: sw.Method,
+    tune: sw.Audit,
+    *,
+    train: sw.Audit | None = None,
+    aim: float = 0.9,
+    due: float | None = None,
+    audits: int = 40,
 ) -> float:
     before = method.taus["first"]
-    steer_(method, sw.Promise(aim), tune, train or tune, aim=aim, audits=audits)
+    steer_(method, sw.Promise(aim), tune, train or tune, due=due or aim, aim=aim, audits=audits)
     return method.taus["first"] / before
 
 
@@ -296,7 +302,15 @@ def test_tau_stays_within_its_span(shares: list[float], tau0: float) -> None:
 
 def test_first_the_share_is_aimed_at_then_what_the_proof_takes() -> None:
     promise = sw.Promise(0.9, TUNE, PROVE)
-    assert [round(aim_at(promise, 0.94, at), 3) for at in (0.1, 0.6, 0.7, 0.8, 1.0)] == [0.9, 0.9, 0.92, 0.94, 0.94]
+    found = [aims(promise, 0.94, at) for at in (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 1.0)]
+    assert [round(aim, 3) for _, aim in found] == [0.9, 0.9, 0.9, 0.9, 0.92, 0.94, 0.94]
+    assert [round(due, 3) for due, _ in found] == [0.439, 0.787, 0.9, 0.9, 0.92, 0.94, 0.94]
+
+
+def test_between_what_is_due_and_what_is_aimed_at_tau_stays() -> None:
+    assert steered(penalty(), audited(share_of(0.8)), due=0.7) == pytest.approx(1.0)
+    assert steered(penalty(), audited(share_of(0.6)), due=0.7) == pytest.approx(math.exp(GAIN / 40 * ratio(40, 30)))
+    assert steered(penalty(), audited(share_of(0.95)), due=0.7) == pytest.approx(math.exp(GAIN / 40 * ratio(5, 10)))
 
 
 @pytest.mark.parametrize(
@@ -319,7 +333,7 @@ def test_tau_stays_below_the_schedules_maximum_or_a_large_multiple_of_its_first(
 def test_the_margin_puts_those_that_may_violate_and_a_few_more_under_pressure(train: list[float], share: float) -> None:
     method = penalty()
     found = audited(torch.tensor(train))
-    steer_(method, sw.Promise(share), found, found, aim=share, audits=40)
+    steer_(method, sw.Promise(share), found, found, due=share, aim=share, audits=40)
     edge = np.quantile(train, max(0.0, share - BAND), method="inverted_cdf") - 1.0
     assert method.margins["first"] == pytest.approx(max(0.0, -edge), abs=1e-6)
 
@@ -338,7 +352,7 @@ def test_of_several_constraints_the_one_with_most_violators_moves_most() -> None
     method = penalty(*BOUNDS)
     tune = audited(share_of(0.84), 2 * share_of(0.92))
     assert tune.satisfied == pytest.approx(0.84)
-    steer_(method, sw.Promise(0.9), tune, tune, aim=0.9, audits=40)
+    steer_(method, sw.Promise(0.9), tune, tune, due=0.9, aim=0.9, audits=40)
     moved = {name: math.log(tau / 2.0) for name, tau in method.taus.items()}
     assert moved["first"] == pytest.approx(GAIN / 40 * ratio(16, 10))
     assert moved["second"] == pytest.approx(moved["first"] / 2), "half as many"

@@ -124,7 +124,7 @@ def test_things_in_the_wrong_place_are_named(given: tuple[Any, Any], message: st
 # By groups, and where samples are alike.
 
 
-def evaluate(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def evaluate(model: nn.Linear, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """One weight that must be above each sample's number."""
     values, kind = batch
     w = model.weight.flatten() + 0 * values
@@ -148,10 +148,10 @@ def test_a_promise_by_groups_holds_in_each(groups: str | None) -> None:
         problem := sw.Problem(evaluate, [sw.AtLeast("above", 0.0)]),
         model,
         draw(1000, 0),
-        epochs=60,
+        epochs=80,
         batch_size=100,
         optimizer=(optimizer := torch.optim.Adam(model.parameters(), lr=0.05)),
-        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60),
+        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 80),
         promise=promise,
         progress=False,
     )

@@ -41,15 +41,28 @@ def test_under_another_aim_an_epoch_ranks_as_if_it_had_been_audited_under_it() -
 
 def test_the_reason_is_recorded() -> None:
     assert candidate(1, 0.1, 1.0).better_than(None)
-    assert "reached 90.00%" in candidate(3, 0.5, 1.0).reason
-    assert "best objective on train" in candidate(3, 0.95, 1.0).to_dict()["reason"]
+    plain = [replace(candidate(3, share, 1.0), aim=None, failed=failed) for share, failed in ((0.5, 50), (0.95, 0))]
+    assert "beyond what was asked (50" in plain[0].reason
+    assert "best objective on train" in plain[1].to_dict()["reason"]
+
+
+def test_the_reason_of_a_promise_says_which_model_ships() -> None:
+    chosen = replace(candidate(40, 0.95, 1.0), since=24, tested=5)
+    assert "not proved yet" in replace(chosen, since=None).reason
+    assert replace(chosen, tested=1).reason.startswith("epoch 40: the last one")
+    for part, start in (
+        (1.0, "epoch 40: best"),
+        (0.0, "epoch 24: best"),
+        (0.25, "25% of the way from epoch 24 to epoch 40"),
+    ):
+        assert replace(chosen, part=part).reason.startswith(start)
 
 
 def test_the_objective_alone_decides_where_that_is_asked() -> None:
     good, bad = (replace(each, select="objective") for each in (candidate(1, 0.95, 2.0), candidate(2, 0.5, 1.0)))
     assert bad.better_than(good)
     assert not bad.feasible, "which it does not hide"
-    assert "best objective" in bad.reason
+    assert "best objective" in replace(bad, aim=None).reason
 
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"patience": 0}, {"select": "loss"}])

@@ -30,7 +30,7 @@ from samplewise.training.promise import (
     CANDIDATES,
     Promise,
     Promised,
-    aim_at,
+    aims,
     has_share,
     highest_aim,
     outcome,
@@ -229,9 +229,10 @@ class Training:
         assert spec.promise is not None
         assert spec.feed is not None, "since a promise takes no stream"
         trained = self._audit_of(spread(spec.feed, tune.samples), n_comparisons=math.inf)
-        aim = aim_at(spec.promise, highest_aim(spec.promise, tune, spec.proving), spec.progress_at(self.state.epoch))
+        highest = highest_aim(spec.promise, tune, spec.proving)
+        due, aim = aims(spec.promise, highest, spec.progress_at(self.state.epoch))
         audits = sum(epoch > spec.warmup_epochs for epoch in spec.audited_epochs)
-        steer_(spec.method, spec.promise, tune, trained, aim=aim, audits=audits)
+        steer_(spec.method, spec.promise, tune, trained, due=due, aim=aim, audits=audits)
 
     def _schedule(self, *numbers: float) -> None:
         scheduler, state, epochs = self.spec.lr_scheduler, self.state, self.spec.last_epoch

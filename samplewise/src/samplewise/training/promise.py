@@ -25,6 +25,7 @@ FASTER, SLOWER, FASTEST = 1.3, 0.5, 2.0  # the gain while the same side is misse
 RISE, FALL = 1.0, 1.5  # by how much the logarithm of tau moves at most in an audit
 SPAN = 10_000.0  # how far from its first value tau may go, unless the schedule says
 BAND = 0.1  # training samples under pressure beyond those that may violate, as a fraction: fewer are a poor estimate
+LEARNED = 0.5  # the part of a run after which all that is asked for is due
 SETTLED = 0.6  # the part of a run after which the model that just has the share is kept
 CAREFUL = 0.8  # and after which the last ones have so much more than it that the proof will most likely succeed
 CANDIDATES = 16  # steps from the last model back to that one
@@ -237,18 +238,24 @@ def highest_aim(promise: Promise, tune: Audit, proving: int) -> float:
     return to_aim_at(promise.share, least, max(1, proving * least // max(1, total)), confidence)
 
 
-def aim_at(promise: Promise, highest: float, progress: float) -> float:
-    """The share that ``tune_on`` is to show at this part of the run, from 0 to 1; ``highest`` in the end."""
+def aims(promise: Promise, highest: float, progress: float) -> tuple[float, float]:
+    """The share that ``tune_on`` should show by now, and the one to go for, at this part of the run, from 0 to 1.
+
+    A network that has just begun violates most bounds, and learns to meet many by itself: what is due rises to what is
+    asked for, fast at first. With all of it due at once tau would grow before the objective is learned.
+    """
     careful = min(1.0, max(0.0, (progress - SETTLED) / (CAREFUL - SETTLED)))
-    return promise.share + careful * (highest - promise.share)
+    aim = promise.share + careful * (highest - promise.share)
+    return aim * (1 - max(0.0, 1 - progress / LEARNED) ** 3), aim
 
 
-def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, aim: float, audits: int) -> None:
+def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: float, aim: float, audits: int) -> None:
     """Move tau and margin of each constraint towards the ``aim`` on unseen samples, at the least cost in objective.
 
-    tau follows the ratio of the violated samples of ``tune`` to those that may be: its logarithm moves by a part of
-    that of the ratio, more while the same side is missed again and again, less after it turned. So neither the first
-    tau matters much, nor does training have to be modelled. Of several constraints those with the most violators rise
+    tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
+    ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
+    ratio, more while the same side is missed again and again, less after it turned. So neither the first tau matters
+    much, nor does training have to be modelled. Of several constraints those with the most violators rise
     the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
     The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
@@ -256,12 +263,10 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, aim: 
     worst, their conditional value at risk (Rockafellar and Uryasev, 2000), the convex bound of a chance constraint.
     With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
     """
-    short, allowed = max(
-        (math.log((each.violated + 0.5) / (allowed + 0.5)), allowed)
-        for each in counts(replace(promise, sources=None), tune).values()
-        for allowed in [(1 - aim) * each.samples]
-    )
-    noise = 1 / math.sqrt(allowed + 0.5)
+    seen = list(counts(replace(promise, sources=None), tune).values())
+    behind, beyond = (max(_short(each, share) for each in seen) for share in (due, aim))
+    short = behind if behind > 0 else min(0.0, beyond)
+    noise = 1 / math.sqrt((1 - aim) * min(each.samples for each in seen) + 0.5)
     most = max((part.violated for part in tune.values()), default=0)
     slowest = min(1.0, GAIN / audits)
     taus, margins, gains = {}, {}, {}
@@ -278,6 +283,11 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, aim: 
         edge = _reach(train[name].excess, max(0.0, promise.share - BAND))
         margins[name] = min(max(0.0, -edge), part.constraint.reach) if math.isfinite(edge) else method.margins[name]
     method.coefficients.steer_(taus, margins, gains)
+
+
+def _short(seen: Count, aim: float) -> float:
+    """The logarithm of the violated samples over those that may be."""
+    return math.log((seen.violated + 0.5) / ((1 - aim) * seen.samples + 0.5))
 
 
 def why_not(method: Method, promise: Promise, tune: Audit, aim: float) -> str:
