@@ -74,9 +74,12 @@ def test_the_tables_of_the_watermarking_tool_are_the_committed_one() -> None:
 
 
 def test_the_printed_output_is_what_the_lines_above_it_print(capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = re.findall(r"```(?:python|text)\n(.*?)```", README, re.S)[:2]
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-    assert capsys.readouterr().out == output
+    names = {"__name__": "readme"}
+    blocks = re.findall(r"```(?:python|text)\n(.*?)```", README, re.S)
+    assert len(blocks) == 4
+    for code, output in zip(blocks[::2], blocks[1::2], strict=True):
+        exec(compile(code, "README.md", "exec"), names)
+        assert capsys.readouterr().out == output
 
 
 def test_what_is_said_of_compression_is_what_its_tables_say() -> None:

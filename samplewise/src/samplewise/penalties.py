@@ -100,8 +100,7 @@ class Logarithmic(Penalty):
     """``width * log(1 + g / width)``: linear at the bound, and the further beyond it, the less each step costs.
 
     For where not every sample can be had: the linear penalty spends most on those far beyond the bound, which hardly
-    any weight brings back. This one spends on those near it. Under a :class:`samplewise.Promise` it left more accuracy
-    at most shares of unseen samples than the linear one (docs/front.md). ``width`` is the violation at which the slope
+    any weight brings back. This one spends on those near it. ``width`` is the violation at which the slope
     is a half, in units of ``g``; about the size of the bound is a good first choice. It is not convex.
 
     Example:

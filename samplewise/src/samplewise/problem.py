@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ from samplewise.errors import (
     SampleIndexError,
     did_you_mean,
 )
-
-if TYPE_CHECKING:
-    from samplewise.methods import Method
 
 SHOWN = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
@@ -280,6 +277,13 @@ def not_finite(what: str, fault: Fault) -> NotFiniteError:
 Evaluate = Callable[[Any, Any], tuple[Tensor, Measures]]
 
 
+class OverConstraints(Protocol):
+    """What a problem must know of a method."""
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]: ...
+
+
 class Problem:
     """``min_w sum_j f_j(w)`` subject to ``g_ij(w) <= 0`` for every constraint i and sample j (problem (3)).
 
@@ -302,7 +306,11 @@ class Problem:
     """
 
     def __init__(
-        self, evaluate: Evaluate, constraints: Iterable[Constraint] | None = None, *, method: "Method | None" = None
+        self,
+        evaluate: Evaluate,
+        constraints: Iterable[Constraint] | None = None,
+        *,
+        method: OverConstraints | None = None,
     ) -> None:
         if not callable(evaluate):
             raise ConfigurationError(
