@@ -21,6 +21,7 @@ import samplewise as sw
 from samplewise.audits.binomial import must_hold
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.training.average import between
+from samplewise.training.folder import RunFolder
 from samplewise.training.promise import (
     BAND,
     FALL,
@@ -629,6 +630,33 @@ def test_it_is_said_why_a_promise_is_not_kept() -> None:
     assert "out of reach" in why_not(method, sw.Promise(0.8), audited(share_of(0.7)), 0.8)
     _, solution = run(epochs=2, promise=sw.Promise(0.8, TUNE, PROVE))
     assert promised(solution).reason in str(solution)
+
+
+@pytest.mark.parametrize("saves", [10, 11])
+def test_a_run_that_dies_while_it_is_proved_ends_as_if_it_had_not(
+    saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the checkpoint that knows what was chosen, and right after it."""
+    _, whole = run(epochs=10, checkpoint=tmp_path / "whole")
+    done, save = 0, RunFolder.save
+
+    def dying(folder: RunFolder, *given: Any) -> None:
+        nonlocal done
+        if done == 10 == saves:
+            raise KeyboardInterrupt
+        save(folder, *given)
+        done += 1
+        if done == 11 == saves:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "save", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(epochs=10, checkpoint=tmp_path / "killed")
+    monkeypatch.undo()
+    _, again = run(epochs=10, checkpoint=tmp_path / "killed")
+    assert promised(again).to_dict() == promised(whole).to_dict()
+    assert again.selected == whole.selected
+    assert same_weights(again.model, whole.model)
 
 
 def test_a_method_that_was_steered_already_goes_on_in_its_run(tmp_path: Path) -> None:

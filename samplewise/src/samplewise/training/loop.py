@@ -138,6 +138,7 @@ class Training:
         assert best is not None
         assert best.snapshot is not None
         settled, since = best.snapshot, best.selection.epoch
+        spec.method.gather_()
         weights, method = map(_copied, (self.stepper.weights_to_ship(), spec.method.state_dict()))
         steps = CANDIDATES if since < self.state.epoch else 0
         tested, part, objective = 0, 1.0, math.inf
