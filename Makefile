@@ -43,6 +43,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/stopping_rule.py --seeds 2
 	$(BIN)/python benchmarks/theorem2_bound.py
 	$(BIN)/python benchmarks/promise_kept.py
+	$(BIN)/python benchmarks/promise_penalties.py
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 	$(BIN)/python benchmarks/many_samples.py

@@ -28,6 +28,7 @@ SMALL = {
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
     "monitor": "--streams 20 --samples 2000",
     "promise_kept": "--seeds 1 --digits-seeds 2 --epochs 1 --digits-epochs 1",
+    "promise_penalties": "--seeds 1 --epochs 1",
     "step": "--repeats 2 --steps 2",
     "stopping_rule": "--epochs 1",
     "theorem2_bound": "--iterations 300 --runs 2 --figures {pictures}/figures",
