@@ -168,8 +168,8 @@ def main() -> None:
         "",
         *table(["task", "share", "penalty", "kept", "fresh", "score"], lines),
         "",
-        "Score: mean squared error of the regressions (lower is better), accuracy of the digits (higher is better), both "
-        "on fresh samples; fresh: the share of these that meet the bound.",
+        "Score: mean squared error of the regressions (lower is better), accuracy of the digits (higher is better), "
+        "both on fresh samples; fresh: the share of these that meet the bound.",
     ]
     keep(__file__, chosen, {"runs": rows}, page)
 
