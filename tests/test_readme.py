@@ -93,3 +93,22 @@ def test_what_is_said_of_compression_is_what_its_tables_say() -> None:
         for arm in ("penalty:600", "penalty:300", "eighth:30", "fourth:30", "fixed:120"):
             first = next(row for row in rows if row["arm"] == arm and row["part"] == "test" and not row["searched"])
             assert f"{100 * first['share']:.1f} % at {first['bits']:.1f} bits" in page
+
+
+def test_what_is_said_of_promises_is_what_was_measured() -> None:
+    page = " ".join((ROOT / "docs" / "guides" / "out-of-sample.md").read_text(encoding="utf-8").split())
+    found = read("benchmarks/promise_kept.json")
+    promises = [row for row in found["regression"] if row["arm"].startswith("promise")]
+    kept, runs = (sum(row[name] for row in promises) for name in ("kept", "runs"))
+    assert f"{kept} of {runs} runs" in page
+    assert not any(row["wrong"] for row in [*promises, *found["digits"]])
+    first, second = found["digits"]
+    assert f"{first['kept']} of {first['runs']} at 90 % and {second['kept']} of {second['runs']} at 92 %" in page
+    errors = {row["arm"]: row["objective"] for row in found["regression"] if row["share"] == 0.95}
+    assert f"squared error of {errors['objective, shifted']:.3f} at 95 %" in page
+    assert f"promise has {errors['promise, first tau auto']:.3f}" in page
+    assert f"fixed weights {errors['fixed weight, best of five']:.3f}" in page
+    above = {(row["share"], row["tune"], row["way"]): f"{100 * row['above']:.1f}" for row in found["choices"]}
+    assert f"ends {above[0.9, 300, 'line']} points above it" in page
+    assert f"({above[0.9, 300, 'one model']} if only one model is tested)" in page
+    assert f"1,000 {above[0.9, 1000, 'line']} points ({above[0.9, 1000, 'one model']})" in page
