@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -166,12 +167,8 @@ def counts(promise: Promise, *audits: Audit) -> dict[float | None, Count]:
         excess = torch.stack([part.excess for part in found.values()])
         counted = (excess > -math.inf).any(0)
         if promise.sources is not None:
-            source = _labels(found, promise.sources)
             first = torch.zeros_like(counted)
-            # Of equal ones a stable sort has the first one first.
-            order = source.sort(stable=True)
-            new = torch.cat([torch.ones(1, dtype=torch.bool), order.values[1:] != order.values[:-1]])
-            first[order.indices[new]] = True
+            first[np.unique(_labels(found, promise.sources).numpy(), return_index=True)[1]] = True
             counted &= first
         violated.append((excess > 0).any(0)[counted])
         group = torch.zeros(len(counted)) if promise.groups is None else _labels(found, promise.groups)
@@ -255,8 +252,8 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
     tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
     ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
     ratio, more while the same side is missed again and again, less after it turned. So neither the first tau matters
-    much, nor does training have to be modelled. Of several constraints those with the most violators rise
-    the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
+    much, nor does training have to be modelled. Of several constraints those with the most violators rise the most; of
+    several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
     The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
     it reaches down to that quantile of the excess on ``train``. The penalty is then tau times the mean excess of the
