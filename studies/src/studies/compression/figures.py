@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BELOW = "#e0202a"
 POWERS_OF_TEN = (0.5, 0.1, 0.01, 0.001)
 """Fractions below the floor that are marked on an axis."""
+EDGE = POWERS_OF_TEN[-1] / 3
+"""Fraction at the end of the axis: smaller ones, zero among them, are drawn there."""
 
 
 class Shown(NamedTuple):
@@ -120,25 +122,29 @@ def draw_front(
             axes.plot(below, bits, marker, markersize=size, color=colour, label=title)
         axes.set_xscale("log")
         axes.invert_xaxis()
-        axes.set_xticks(POWERS_OF_TEN, [f"{1 - below:.1%}".replace(".0%", "%") for below in POWERS_OF_TEN])
+        ticks = {below: f"{1 - below:.1%}".replace(".0%", "%") for below in POWERS_OF_TEN}
+        if any(_below(share) == EDGE for points in curves.values() for share, _ in points):
+            ticks[EDGE] = f"\N{GREATER-THAN OR EQUAL TO} {1 - EDGE:.2%}"
+        axes.set_xticks(list(ticks), list(ticks.values()))
         axes.minorticks_off()
-        axes.set_xlabel("unseen blocks above the floor")
+        axes.set_xlabel("unseen samples above the floor")
         axes.set_ylabel("bits a block")
         legend_below(figure, axes.get_legend_handles_labels()[0], columns=2)
         save(figure, folder, name)
 
 
 def _below(share: float) -> float:
-    return max(1 - share, POWERS_OF_TEN[-1] / 3)
+    return max(1 - share, EDGE)
 
 
 def _along(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     """Fractions below the floor and bits along the line of an arm: mixtures of its runs between them."""
     lowest, highest = (reach(share for share, _ in points) for reach in (min, max))
-    steps = np.geomspace(_below(lowest), _below(highest), 60)
-    bits = [bits_at(points, min(1 - below, highest)) for below in steps]
-    found = [(below, each) for below, each in zip(steps, bits, strict=True) if each is not None]
-    return [below for below, _ in found], [each for _, each in found]
+    steps = np.geomspace(_below(lowest), _below(highest), 60).tolist()
+    line = [(below, bits_at(points, min(1 - below, highest))) for below in steps]
+    line.append((steps[-1], bits_at(points, highest)))  # straight up at the edge, where all beyond it is drawn
+    found = [(below, bits) for below, bits in line if bits is not None]
+    return [below for below, _ in found], [bits for _, bits in found]
 
 
 def draw_prices(picture: Grey, shown: Shown, multipliers: Mapping[str, Tensor], folder: Path, name: str) -> None:
