@@ -61,8 +61,9 @@ endif
 front: .venv/installed-bench
 	$(BIN)/python benchmarks/front.py --mnist $(MNIST) --fashion $(FASHION) --data $(XRAYS)/images
 
-# Hours of one core; what is in the folders already is not trained again. The knobs span 90 to 99.9 % on each data set.
-# make compression MNIST=mnist XRAYS=ChestX-ray8/px128
+# Hours of one core; what is in the folders already is not trained again. The knobs span 90 to 99.9 % of the blocks of each
+# data set.
+# make compression MNIST=mnist XRAYS=ChestX-ray8/px128 TILES=ChestX-ray8/px256
 COMPRESS := $(BIN)/studies compression --seeds 3
 compression: .venv/installed-bench
 	$(COMPRESS) --data $(XRAYS) --out results/compression/xrays $(foreach kind,penalty fixed fourth eighth cube square \
@@ -73,6 +74,11 @@ compression: .venv/installed-bench
 	$(COMPRESS) --data $(MNIST) --floor 20 --out results/compression/mnist $(foreach arm,penalty:75 penalty:150 \
 		penalty:300 penalty:600 penalty:1200 fixed:20 fixed:35 fixed:60 fixed:100 fixed:170 fourth:4 fourth:8 fourth:15 \
 		fourth:30 fourth:60 eighth:2 eighth:5 eighth:12 eighth:30 eighth:75,--arm $(arm))
+	$(COMPRESS) --data $(XRAYS) --whole --out results/compression/whole $(foreach kind,penalty fixed fourth eighth,\
+		--arm $(kind):all)
+	$(BIN)/studies compression --convolutional --data $(TILES) --floor 35 --steps 1500 $(foreach arm,fixed:80 fourth:25 \
+		penalty:150 fixed:30 fourth:8 penalty:60 fixed:200 fourth:75 penalty:400,--arm $(arm)) \
+		--out results/compression/convolutional
 
 .venv/installed-%: samplewise/pyproject.toml floormark/pyproject.toml studies/pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
