@@ -232,6 +232,7 @@ def test_what_is_said_of_promises_is_what_was_measured() -> None:
     assert f"squared error of {errors['objective, shifted']:.3f} at 95 %" in page
     assert f"promise has {errors['promise, first tau auto']:.3f}" in page
     assert f"fixed weights {errors['fixed weight, best of five']:.3f}" in page
+    assert f"{errors['promise, first tau 30.0']:.3f} with 30" in page
     above = {(row["share"], row["tune"], row["way"]): f"{100 * row['above']:.1f}" for row in found["choices"]}
     assert f"ends {above[0.9, 300, 'line']} points above it" in page
     assert f"({above[0.9, 300, 'one model']} if only one model is tested)" in page

@@ -251,13 +251,14 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
 
     tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
     ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
-    ratio, more while the same side is missed again and again, less after it turned. So neither the first tau matters
-    much, nor does training have to be modelled. Of several constraints those with the most violators rise the most; of
-    several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
+    ratio, more while the same side is missed again and again, less after it turned. So first taus that are far apart
+    lead to the same share, without a model of the training. Of several constraints those with the most violators rise
+    the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
     The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
-    it reaches down to that quantile of the excess on ``train``. The penalty is then tau times the mean excess of the
-    worst, their conditional value at risk (Rockafellar and Uryasev, 2000), the convex bound of a chance constraint.
+    it reaches down to that quantile of the excess on ``train``. Where that is inside of the bound, a linear penalty
+    is, but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev,
+    2000).
     With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
     """
     seen = list(counts(replace(promise, sources=None), tune).values())
