@@ -34,6 +34,8 @@ certificates = st.builds(
     ImageCertificate,
     digests,
     digests,
+    digests,
+    digests,
     st.text(max_size=200),
     st.floats(25, 100),
     st.integers(8, 500),
@@ -48,6 +50,8 @@ def example(**changes: Any) -> ImageCertificate:
     found = ImageCertificate(
         original_sha256="a" * 64,
         result_sha256="b" * 64,
+        original_pixels_sha256="c" * 64,
+        result_pixels_sha256="d" * 64,
         model="swift-200",
         floor=40.0,
         bits=200,

@@ -1,6 +1,10 @@
 import ast
 import io
+import shutil
+import subprocess
 import zlib
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,11 @@ CHANGED = {
     "SOPInstanceUID",
     "ImageType",
     "DerivationDescription",
+    "DerivationCodeSequence",
+    "ContributingEquipmentSequence",
     "SourceImageSequence",
+    "SeriesInstanceUID",
+    "SeriesDescription",
     "InstanceCreationDate",
     "InstanceCreationTime",
     "PixelData",
@@ -108,6 +116,50 @@ def test_the_result_is_a_derived_instance_that_names_its_source(tmp_path: Path) 
         after.SOPInstanceUID,
     ]
     assert again.DerivationDescription.count("watermark") == 2
+    assert len(again.ContributingEquipmentSequence) == len(again.DerivationCodeSequence) == 2
+    (tool,) = after.ContributingEquipmentSequence
+    assert tool.PurposeOfReferenceCodeSequence[0].CodeValue == "109103"
+    assert (tool.Manufacturer, tool.SoftwareVersions) == ("floormark", version("floormark"))
+
+
+def test_a_series_becomes_one_new_series_unless_it_is_kept(tmp_path: Path) -> None:
+    before = opened(real("CT_small.dcm"))
+    picture = read(real("CT_small.dcm"))
+    for name in ("a.dcm", "b.dcm"):
+        picture.write(tmp_path / name, picture.pixels)
+    first, second = opened(tmp_path / "a.dcm"), opened(tmp_path / "b.dcm")
+    assert first.SeriesInstanceUID == second.SeriesInstanceUID != before.SeriesInstanceUID
+    assert first.SeriesInstanceUID.is_valid
+    assert first.StudyInstanceUID == before.StudyInstanceUID
+    assert first.SeriesDescription.endswith("watermarked")
+    replace(picture, keep_series=True).write(tmp_path / "kept.dcm", picture.pixels)
+    kept = opened(tmp_path / "kept.dcm")
+    assert kept.SeriesInstanceUID == before.SeriesInstanceUID
+    assert "SeriesDescription" not in kept or kept.SeriesDescription == before.SeriesDescription
+
+
+def test_a_long_description_of_a_series_still_fits(tmp_path: Path) -> None:
+    dataset = opened(real("CT_small.dcm"))
+    dataset.SeriesDescription = "x" * 64
+    dataset.save_as(tmp_path / "long.dcm")
+    picture = read(tmp_path / "long.dcm")
+    picture.write(tmp_path / "marked.dcm", picture.pixels)
+    described = opened(tmp_path / "marked.dcm").SeriesDescription
+    assert len(described) == 64
+    assert described.endswith(" watermarked")
+
+
+@pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="install dicom3tools to have derived files validated")
+@pytest.mark.parametrize("name", ["CT_small.dcm", "MR_small.dcm", "SC_rgb_small_odd.dcm"])
+def test_the_validator_finds_nothing_new(name: str, tmp_path: Path) -> None:
+    picture = read(real(name))
+    picture.write(tmp_path / name, picture.pixels)
+
+    def complaints(path: Path) -> set[str]:
+        told = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, check=False).stderr
+        return {line for line in told.splitlines() if line.startswith(("Error", "Warning"))}
+
+    assert complaints(tmp_path / name) <= complaints(Path(real(name)))
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -448,7 +448,7 @@ def test_dicom_end_to_end(photometric: str, signed: bool, tmp_path: Path) -> Non
 
 def test_real_dicom_is_marked_and_never_written_as_something_else(tmp_path: Path) -> None:
     source = Path(str(get_testdata_file("CT_small.dcm", download=False)))  # 128 x 128, 16 bits signed
-    with pytest.raises(RefusedError, match=r"CT_small.dcm: .* the highest floor that works is \d+(\.5)? dB$"):
+    with pytest.raises(RefusedError, match=r"CT_small.dcm: .* no floor from 38 dB on would work"):
         marking(MARKER, Payload.of(b"x"), 50.0).mark_file(source, tmp_path / "1.2.840")  # of its window, of 400 HU
     marking(MARKER, Payload.of(b"x"), 30.0).mark_file(source, tmp_path / "1.2.840")
     found = verify_files(MARKER, source, tmp_path / "1.2.840")

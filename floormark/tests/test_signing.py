@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -78,6 +79,29 @@ def test_a_signature_is_checked_with_the_key_and_without(pair: tuple[Path, Path]
     )
     assert (found.signed_by, found.trusted) == (MINE.public.fingerprint, False)
     assert json.loads(json.dumps(found.to_dict()))["certificate"]["signature"]["algorithm"] == "ed25519"
+
+
+def test_a_signature_survives_lossless_encoding_anew(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    with Image.open(pair[1]) as image:
+        image.save(tmp_path / "anew.tiff", compression="tiff_lzw")
+    beside = certificate_path(pair[1])
+    found = verify_files(MARKER, pair[0], tmp_path / "anew.tiff", public_key=MINE.public, certificate=beside)
+    assert (found.problems, found.re_encoded) == ((), ("result",))
+    values = json.loads(beside.read_text())
+    (tmp_path / "unsigned.json").write_text(json.dumps(values | {"signature": None}))
+    found = verify_files(MARKER, pair[0], tmp_path / "anew.tiff", certificate=tmp_path / "unsigned.json")
+    assert found.re_encoded == ()
+    assert any("result_sha256" in problem for problem in found.problems)
+
+
+def test_a_pixel_that_differs_is_no_encoding_anew(pair: tuple[Path, Path]) -> None:
+    with Image.open(pair[1]) as image:
+        pixels = np.array(image)
+    pixels[3, 5] ^= 1
+    Image.fromarray(pixels).save(pair[1])
+    found = verify_files(MARKER, *pair, public_key=MINE.public)
+    assert found.re_encoded == ()
+    assert any("result_pixels_sha256" in problem for problem in found.problems)
 
 
 def leaves(values: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -1,7 +1,6 @@
 """The watermarking tool in Python: a message into one image at a PSNR floor, and back out of it."""
 
 import dataclasses
-import hashlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from floormark.certificate import ImageCertificate
 from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.fidelity import fidelity
 from floormark.network import SHIPPED_FILE, Lattice, load_network, network_name
-from floormark.options import EmbedOptions, OptionsByName
+from floormark.options import ADVISED_FLOOR, EmbedOptions, OptionsByName
 from floormark.payload import Extracted, Key, Payload
 from floormark.prepared import PreparedImage
 from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
@@ -26,7 +25,7 @@ FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
 MAX_OBLONG = 16
 """Most ratio of their sides: of narrower images the network is given more pixels, and the search takes too long."""
 MUCH_PROTECTED = 0.25  # part of an image; where more is protected, that is named as a reason
-NO_FLOOR_WORKS = "no floor would work"
+NO_FLOOR_WORKS = f"no floor from {ADVISED_FLOOR:g} dB on would work, and a lower one may show"
 TAKEN_FOR_ANOTHER = (
     "the mark hides what tells this image from others, so that its message would be taken for another image's"
 )
@@ -106,7 +105,7 @@ class Watermarker:
         asked = EmbedOptions(**options)
         original = PreparedImage.of(image)
         marked = self.mark(original, message, asked)
-        hashes = _digest(original.pixels), _digest(marked.pixels)
+        hashes = original.image.pixels_sha256, original.image.with_pixels(marked.pixels).pixels_sha256  # in no file
         certificate = self.certify(original, marked.pixels, asked, bit_errors=marked.bit_errors, hashes=hashes)
         return Embedded(marked.pixels, certificate)
 
@@ -181,9 +180,12 @@ class Watermarker:
         bit_errors: int,
         hashes: tuple[str, str],
     ) -> ImageCertificate:
-        """What holds for ``original`` and the pixels it has become; ``hashes`` are of the two."""
+        """What holds for ``original`` and the pixels it has become; ``hashes`` are of the two files."""
+        image = original.image
         return ImageCertificate(
             *hashes,
+            original_pixels_sha256=image.pixels_sha256,
+            result_pixels_sha256=image.with_pixels(marked).pixels_sha256,
             model=self.model,
             floor=options.psnr,
             bits=self.network.bits,
@@ -205,8 +207,3 @@ def _difficulty(tiles: float, mask: NDArray[np.bool_] | None, *, hopeless: bool)
         reasons.append(f"{100 * protected:.0f}% of it is protected")
     flat = "the image is too flat, too black or white, or nothing but noise"
     return " and ".join(reasons) or (flat if hopeless else "the floor is too high")
-
-
-def _digest(pixels: NDArray[Any]) -> str:
-    """The SHA-256 of stored integers that are in no file: in the order of rows, low byte first."""
-    return hashlib.sha256(np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<")).tobytes()).hexdigest()

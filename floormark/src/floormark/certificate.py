@@ -14,13 +14,14 @@ from floormark.disk import decoding, open_regular, read_json, write_json
 from floormark.errors import DataError, did_you_mean, prefix_path
 from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 
-CERTIFICATE_FORMAT = "floormark-certificate-3"
+CERTIFICATE_FORMAT = "floormark-certificate-4"
 ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
 MAX_COUNT, MAX_TEXT = 1 << 32, 200  # what no number and no text of a certificate exceeds
 SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error repeats
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
+HASHES = ("original_sha256", "result_sha256", "original_pixels_sha256", "result_pixels_sha256")
 Kind = TypeVar("Kind", "Fidelity", "Signature", "ImageCertificate")
 
 
@@ -112,7 +113,11 @@ class ImageCertificate:
     """The facts about one marked image, for the archive. No name of a file or of a patient is among them."""
 
     original_sha256: str
+    """Of the files, or of the pixels of images that are in none."""
     result_sha256: str
+    original_pixels_sha256: str
+    """Of pixels and geometry (``StoredImage.pixels_sha256``), which lossless re-encoding keeps."""
+    result_pixels_sha256: str
     model: str
     """Which network marked it."""
     floor: float
@@ -127,8 +132,8 @@ class ImageCertificate:
     signature: Signature | None = None
 
     def __post_init__(self) -> None:
-        if not SHA256.fullmatch(self.original_sha256) or not SHA256.fullmatch(self.result_sha256):
-            raise DataError("expected a SHA-256 of 64 hexadecimal digits for the original and the result")
+        if not all(SHA256.fullmatch(getattr(self, name)) for name in HASHES):
+            raise DataError(f"expected a SHA-256 of 64 hexadecimal digits as each of {', '.join(HASHES)}")
         if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
             raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
         if not 0 <= self.bit_errors <= self.bits:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB: below, a file is visibly another picture; above, not a pixel of it may change."""
+ADVISED_FLOOR = 38.0
+"""dB: no lower floor is ever advised, since the mark may be seen; who asks for one gets it."""
 REGION_GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask, not zero where to protect"
 RECTANGLE = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 

@@ -13,7 +13,7 @@ from PIL import Image
 from floormark.display_range import patch_sizes, patch_squares
 from floormark.filters import minimum_3x3
 from floormark.imageio import StoredImage, bands
-from floormark.options import LOWEST_FLOOR
+from floormark.options import ADVISED_FLOOR
 from floormark.patches import PATCH_SIDE
 from floormark.prepared import PreparedImage
 
@@ -31,20 +31,22 @@ KEPT_VALUES = 1 << 22
 
 
 def highest_floor(works: Callable[[float], bool], below: float, *, step: float = FLOOR_STEP) -> float | None:
-    """The highest floor below ``below`` that works, to the step; None if none does.
+    """The highest floor from ``ADVISED_FLOOR`` to ``below`` that works, to the step; None if none does.
 
     From above, as the lowest floors may not work: so strong a mark can be clipped, or move the range of the values.
     """
-    fails = math.ceil((below - LOWEST_FLOOR) / step)  # in steps above the lowest
+    fails = math.ceil((below - ADVISED_FLOOR) / step)  # in steps above the lowest
+    if fails <= 0:
+        return None
     found = max(0, fails - FLOOR_STRIDE)
-    while not works(LOWEST_FLOOR + step * found):
+    while not works(ADVISED_FLOOR + step * found):
         if found == 0:
             return None
         found, fails = max(0, found - FLOOR_STRIDE), found
     while fails - found > 1:
         middle = (found + fails) // 2
-        found, fails = (middle, fails) if works(LOWEST_FLOOR + step * middle) else (found, middle)
-    return LOWEST_FLOOR + step * found
+        found, fails = (middle, fails) if works(ADVISED_FLOOR + step * middle) else (found, middle)
+    return ADVISED_FLOOR + step * found
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from floormark.api import Watermarker
-from floormark.certificate import PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
+from floormark.certificate import HASHES, PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
 from floormark.errors import DataError, finite_number, prefix_path
 from floormark.fidelity import fidelity
 from floormark.imageio import ImageFile, read, shown_alike
@@ -29,6 +29,8 @@ class Verification:
 
     original_sha256: str
     result_sha256: str
+    original_pixels_sha256: str
+    result_pixels_sha256: str
     model: str
     floor: float | None
     """In dB, the higher of that asked for and that certified; None if there is neither."""
@@ -43,6 +45,9 @@ class Verification:
     """Whether that is the key that was asked for: anybody can sign with a key of one's own."""
     unmeasured: tuple[str, ...] = ()
     """What the certificate says of a mask that was not given, in words."""
+    re_encoded: tuple[str, ...] = ()
+    """Which of original and result is another file than the certified one, with the same pixels. All else in it may
+    differ, such as the name of the patient."""
     problems: tuple[str, ...] = ()
     """What is wrong, in words; empty if nothing is."""
 
@@ -64,12 +69,15 @@ def verify_files(
     floor: float | None = None,
     protect: Region | None = None,
     public_key: PublicKey | None = None,
+    certificate: Path | None = None,
 ) -> Verification:
     """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it.
 
     A missing certificate is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate, in
     what is shown and in every patch. In ``protect``, or the rectangle that the certificate names, no pixel may have
-    changed. The certificate must be signed by ``public_key``, if given.
+    changed. The certificate must be signed by ``public_key``, if given. A file that was encoded anew without loss is
+    taken for the certified one if the certificate has a valid signature. Such a file may have a name of its own:
+    ``certificate`` is the file to compare with, in the place of the one beside ``marked``.
 
     Raises:
         DataError: a file cannot be read, or the two are not the same kind of image.
@@ -77,7 +85,7 @@ def verify_files(
     before, after = read(original), read(marked)
     if _kind(before) != _kind(after):
         raise DataError(f"{marked}: expected an image as {original}, {_kind(before)}, got {_kind(after)}")
-    beside = certificate_path(marked)
+    beside = certificate_path(marked) if certificate is None else certificate
     told, entries = read_entries(beside) if os.path.lexists(beside) else (None, {})
     signer = None if told is None else signed_by(entries, told.signature)
     floors = [] if told is None else [told.floor]
@@ -92,6 +100,8 @@ def verify_files(
     found = Verification(
         original_sha256=before.sha256,
         result_sha256=after.sha256,
+        original_pixels_sha256=before.pixels_sha256,
+        result_pixels_sha256=after.pixels_sha256,
         model=marker.model,
         floor=max(floors, default=None),
         bits=marker.network.bits,
@@ -101,6 +111,7 @@ def verify_files(
         signed_by=None if signer is None else signer.fingerprint,
         trusted=signer is not None and signer == public_key,
     )
+    found = replace(found, re_encoded=_re_encoded(found))
     problems = _problems(found)
     if not shown_alike(before, after):
         problems.append("shown otherwise than the original: its window, polarity, padding or transparency is another")
@@ -143,7 +154,9 @@ def _disagreements(found: Verification) -> list[str]:
     told = found.certificate
     if told is None:
         return []
-    said = {name: getattr(told, name) for name in ("original_sha256", "result_sha256", "model", "bits", "bit_errors")}
+    said = {name: getattr(told, name) for name in (*HASHES, "model", "bits", "bit_errors")}
+    for which in found.re_encoded:
+        del said[f"{which}_sha256"]
     said |= asdict(told.fidelity)
     measured = {**vars(found), **asdict(found.fidelity), "bit_errors": found.extracted.corrected_errors}
     if not found.extracted:
@@ -156,6 +169,25 @@ def _disagreements(found: Verification) -> list[str]:
         for name, value in said.items()
         if not _agree(value, measured[name], TOLERANCES.get(name, 0))
     ]
+
+
+def _re_encoded(found: Verification) -> tuple[str, ...]:
+    """Which files differ from the certified ones in nothing but their encoding, by a certificate that is signed.
+
+    Of an unsigned one the hash of the file may be wrong as well.
+    """
+    told = found.certificate
+    if told is None or found.signed_by is None:
+        return ()
+
+    def differs(name: str) -> bool:
+        return bool(getattr(told, name) != getattr(found, name))
+
+    return tuple(
+        which
+        for which in ("original", "result")
+        if differs(f"{which}_sha256") and not differs(f"{which}_pixels_sha256")
+    )
 
 
 def _unsigned(found: Verification, expected: PublicKey | None) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from floormark import cli
+from floormark.certificate import CERTIFICATE_FORMAT
 from floormark.signing import Signer, write_keys
 from natural_images import natural_image
 
@@ -95,8 +96,8 @@ HOSTILE: dict[str, tuple[Callable[[str], str | bytes], int]] = {
     "zeros": (lambda text: bytes(1000), 2),
     "not text": (lambda text: b"\xff\xfe\xfa" + text.encode(), 2),
     "in UTF-16": (lambda text: text.encode("utf-16"), 0),
-    "of another version": (lambda text: text.replace("certificate-3", "certificate-1"), 2),
-    "of a later version": (lambda text: text.replace("certificate-3", "certificate-99"), 2),
+    "of another version": (lambda text: text.replace(CERTIFICATE_FORMAT, "floormark-certificate-1"), 2),
+    "of a later version": (lambda text: text.replace(CERTIFICATE_FORMAT, "floormark-certificate-99"), 2),
     "a list": (lambda text: f"[{text}]", 2),
     "a number": (lambda text: "1", 2),
     "nested deeply": (lambda text: '{"format":' * 50_000 + "1" + "}" * 50_000, 2),

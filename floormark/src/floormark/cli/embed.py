@@ -48,6 +48,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("--workers", type=positive, help="processes for a folder; one for each core if not given")
     add("--resume", action="store_true", help="go on with a folder, with the same options")
     add("--force", action="store_true", help="replace an image that is there")
+    add("--keep-series", action="store_true", help="leave DICOM images in the series of their originals")
     add("--lossy", action="store_true", help="allow OUT as JPEG; otherwise JPEG becomes PNG")
 
 
@@ -70,6 +71,7 @@ def embed(given: Namespace) -> int:
         marker=load_marker(given),
         force=given.force,
         lossy=given.lossy,
+        keep_series=given.keep_series,
     )
     if source.is_dir():
         if given.force:

@@ -76,6 +76,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
     parser.add_argument("--psnr", type=float, help="floor in dB to check beside that of the certificate of MARKED")
     parser.add_argument("--protect", help="region that must be unchanged: x,y,w,h, or the file of a mask")
     parser.add_argument("--public-key", type=Path, help="the key that the certificate must be signed with")
+    parser.add_argument("--certificate", type=Path, help="the certificate; that beside MARKED if not given")
     add_marker_options(parser)
 
 
@@ -96,12 +97,15 @@ def verify(given: Namespace) -> int:
         original=given.original,
         marked=given.marked,
         floor=given.psnr,
+        certificate=given.certificate,
     )
     facts = _facts(found, given.psnr)
     emit(found.to_dict(), "\n".join(f"{name:<16}{value}" for name, value in facts.items()), as_json=given.json)
     if not given.json:
         if found.unmeasured:
             note("the certificate names a mask that was not measured here; to check it, give the same --protect")
+        for which in found.re_encoded:
+            note(f"the {which} is not the certified file: its pixels are the same, all else in it may differ")
         for problem in found.problems:
             note(f"problem: {problem}")
     return FAILED if found.problems else SUCCEEDED

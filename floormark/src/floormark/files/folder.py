@@ -125,6 +125,7 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
         "model": marker.marker.model,
         "message_and_key": marker.message_and_key,
         "lossy": marker.lossy,
+        "keep_series": marker.keep_series,
         "signed_by": None if marker.signer is None else marker.signer.public.fingerprint,
         **marker.options.settings(),
     }

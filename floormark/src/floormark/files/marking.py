@@ -53,6 +53,8 @@ class FileMarker:
     """Replace files that are there."""
     lossy: bool = False
     """Allow files that change the pixels (JPEG)."""
+    keep_series: bool = False
+    """Leave DICOM images in the series of their originals, instead of one series for each of theirs."""
     signer: Signer | None = None
     """Signs the certificates."""
 
@@ -83,7 +85,7 @@ class FileMarker:
             RefusedError: the message cannot be read back at the floor, or would be taken for another image's.
             DataError, ConfigurationError, OutputError: as :func:`read` and :meth:`ImageFile.writing`.
         """
-        image = read(source)
+        image = dataclasses.replace(read(source), keep_series=self.keep_series)
         self._check_names(source, target)
         exact = target_format(image, target, lossy=self.lossy).exact
         if not exact and self.options.protect is not None:

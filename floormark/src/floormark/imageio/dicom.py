@@ -3,10 +3,12 @@
 import datetime
 import io
 import math
+import uuid
 import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,31 +36,53 @@ UNITS = frozenset({"HU", "HU_MOD", "OD", "MGML", "PCT", "ED", "EDW", "Z_EFF"})
 HEAD_PARTS = frozenset({"HEAD", "BRAIN", "SKULL", "HEADNECK"})
 BRAIN_WINDOW, SOFT_TISSUE_WINDOW = (40.0, 80.0), (40.0, 400.0)
 """Centre and width in HU that are assumed for a CT image without a window: the narrow presets of viewers."""
+MARKED_SERIES, MAX_SERIES_DESCRIPTION = " watermarked", 64  # characters that the attribute's type takes
 MAX_ENTRIES = 1 << 16
 SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
 
 
-def _derive(dataset: FileDataset, *, lossy: bool) -> None:
-    """Make the dataset a derived instance with a UID of its own that names its source (PS3.3, C.7.6.1 and C.12.1)."""
-    purpose = Dataset()
-    purpose.CodeValue, purpose.CodingSchemeDesignator = "121322", "DCM"
-    purpose.CodeMeaning = "Source image for image processing operation"
+def _code(value: str, meaning: str) -> list[Dataset]:
+    """The content of a code sequence: one code of the standard's own (PS3.16, annex D)."""
+    code = Dataset()
+    code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = value, "DCM", meaning
+    return [code]
+
+
+def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
+    """Make the dataset a derived instance with a UID of its own that names its source and this tool.
+
+    PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series).
+    """
+    now = datetime.datetime.now()
     source = Dataset()
     source.ReferencedSOPClassUID = dataset.SOPClassUID
     source.ReferencedSOPInstanceUID = dataset.SOPInstanceUID
-    source.PurposeOfReferenceCodeSequence = [purpose]
+    source.PurposeOfReferenceCodeSequence = _code("121322", "Source image for image processing operation")
     dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
 
     kind = dataset.get("ImageType") or []
     kind = [kind] if isinstance(kind, str) else list(kind)
     dataset.ImageType = ["DERIVED", *(kind[1:] or ["SECONDARY"])]
+    added = _code("113042", "Pixel by pixel addition")
+    dataset.DerivationCodeSequence = [*(dataset.get("DerivationCodeSequence") or ()), *added]
+    tool = Dataset()
+    tool.PurposeOfReferenceCodeSequence = _code("109103", "Modifying Equipment")
+    tool.Manufacturer = tool.ManufacturerModelName = "floormark"
+    tool.SoftwareVersions, tool.ContributionDescription = version("floormark"), DESCRIPTION
+    tool.ContributionDateTime = now.strftime("%Y%m%d%H%M%S")
+    dataset.ContributingEquipmentSequence = [*(dataset.get("ContributingEquipmentSequence") or ()), tool]
     before = dataset.get("DerivationDescription")
     dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
     if lossy:
         dataset.LossyImageCompression = "01"
     for tag in SIGNATURES:  # of other pixels
         dataset.pop(tag, None)
-    now = datetime.datetime.now()
+    series = dataset.get("SeriesInstanceUID")
+    if series and not keep_series:
+        # By the source's UID alone: all processes, and a run that is resumed, find the same one.
+        dataset.SeriesInstanceUID = uid.UID(f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'floormark {series}').int}")
+        described = str(dataset.get("SeriesDescription") or "")[: MAX_SERIES_DESCRIPTION - len(MARKED_SERIES)]
+        dataset.SeriesDescription = (described + MARKED_SERIES).strip()
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid(prefix=None)
 
@@ -72,7 +96,7 @@ def encode(image: ImageFile, pixels: Pixels) -> bytes:
         if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
             list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
             correct_ambiguous_vr(dataset, True)
-        _derive(dataset, lossy=image.lossy)
+        _derive(dataset, lossy=image.lossy, keep_series=image.keep_series)
         for tag in OFFSET_TABLES:
             dataset.pop(tag, None)
         if pixels.ndim == 3:

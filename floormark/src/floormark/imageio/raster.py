@@ -127,7 +127,10 @@ def _plain(image: Image.Image) -> tuple[Image.Image, list[str]]:
         return image, []
     if mode not in ("P", "PA", "1", "L", "RGB"):
         colour = " with a transparent colour" if transparent else ""
-        raise DataError(f"expected grey or RGB of 8 bits, or grey of 16, got {mode}{colour}: convert it")
+        raise DataError(
+            f"expected grey or RGB of 8 bits, or grey of 16, got {mode}{colour}: "
+            "convert it, as with ImageMagick's -colorspace sRGB -depth 8"
+        )
     wanted = {"1": "L", "L": "LA", "PA": "RGBA"}.get(mode, "RGBA" if transparent else "RGB")
     what = {"P": "palette", "PA": "palette", "1": "one bit a pixel"}.get(mode, "transparent colour")
     return image.convert(wanted), [f"{what} turned into {wanted}, 8 bits"]

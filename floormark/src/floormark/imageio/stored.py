@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
@@ -105,6 +106,17 @@ class StoredImage:
         """The smallest value a pixel can take; the largest is ``lowest + peak``."""
         return -(1 << (self.bits - 1)) if self.pixels.dtype.kind == "i" else 0
 
+    @property
+    def pixels_sha256(self) -> str:
+        """The SHA-256 of the stored values with their shape, bits and sign: the same in every lossless encoding.
+
+        Values are hashed in the order of rows, low byte first.
+        """
+        stored = np.ascontiguousarray(self.pixels, self.pixels.dtype.newbyteorder("<"))
+        found = hashlib.sha256(f"{stored.shape} {self.bits} {'signed' if self.lowest else 'unsigned'};".encode())
+        found.update(stored.data)
+        return found.hexdigest()
+
     def padding(self, pixels: Pixels) -> NDArray[np.bool_]:
         """Where ``pixels`` hold no image but padding, same shape."""
         if self.padding_range is None:
@@ -169,6 +181,8 @@ class ImageFile(StoredImage):
     """Whether low values are shown bright, as in MONOCHROME1."""
     sha256: str = field(default="", kw_only=True)
     """Of the file as it was read."""
+    keep_series: bool = field(default=False, kw_only=True)
+    """Whether a DICOM file that is written from this one stays in its series."""
 
     @contextmanager
     def writing(
