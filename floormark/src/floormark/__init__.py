@@ -1,6 +1,6 @@
 """Watermarks in medical images, with a quality floor under every image.
 
-The names below are imported when they are first used, so that a command that needs no network does without PyTorch.
+The names below are imported when they are first used, so that each command imports what it needs and no more.
 """
 
 from importlib import import_module

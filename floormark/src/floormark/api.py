@@ -1,6 +1,7 @@
 """The watermarking tool in Python: a message into one image at a PSNR floor, and back out of it."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from floormark.certificate import ImageCertificate
 from floormark.errors import ConfigurationError, DataError, RefusedError
 from floormark.fidelity import fidelity
-from floormark.network import SHIPPED_FILE, Lattice, load_network, network_name
+from floormark.network import SHIPPED_FILE, Lattice, load_network
 from floormark.options import ADVISED_FLOOR, EmbedOptions, OptionsByName
 from floormark.payload import Extracted, Key, Payload
 from floormark.prepared import PreparedImage
 from floormark.strength import FLOOR_STEP, fit_to_floor, highest_floor
+from floormark.threads import one_thread
 from floormark.tiling import TiledScheme
 
 MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
@@ -71,8 +73,8 @@ class Watermarker:
     def __init__(self, network: Lattice, *, key: Key | None = None) -> None:
         if not isinstance(network, Lattice):
             raise ConfigurationError(f"expected a network of the kind lattice, got {type(network).__name__}")
-        self.network = network.eval()
-        self.model = network_name(network)
+        self.network = network
+        self.model = network.name
         self.scheme = TiledScheme(network, key)
         self.codec = self.scheme.codec
 
@@ -86,7 +88,7 @@ class Watermarker:
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
-        return cls(load_network(file, {"lattice": Lattice}), key=key)
+        return cls(load_network(file), key=key)
 
     def embed(self, image: Any, message: Message, **options: Unpack[OptionsByName]) -> Embedded:
         """Hide a message in an image.
@@ -112,16 +114,24 @@ class Watermarker:
     def extract(self, image: Any) -> Extracted:
         """Read the message of an image, if it has one; ``image`` as for :meth:`embed`.
 
-        An image that nobody moved is decoded at once; any other is registered first.
+        An image that nobody moved is decoded at once; any other is registered first. Of several marked images in one
+        picture the first that is found is read.
         """
+        return next(self._each(image), Extracted())
+
+    def extract_all(self, image: Any) -> list[Extracted]:
+        """Read the messages of all marked images that a picture shows, each with its place."""
+        return list(self._each(image))
+
+    def _each(self, image: Any) -> Iterator[Extracted]:
         prepared = PreparedImage.of(image)
         if self.scheme.tiles(prepared) < 1:
-            return Extracted()
-        found = self.scheme.decode_aligned(prepared).found or self.scheme.decode_registered(prepared)
-        if found is None:
-            return Extracted()
-        return dataclasses.replace(found, chance=min(1.0, self.scheme.trials * found.chance))
+            return
+        aligned = self.scheme.decode_aligned(prepared).found
+        for found in self.scheme.decode_registered(prepared) if aligned is None else [aligned]:
+            yield dataclasses.replace(found, chance=min(1.0, self.scheme.trials * found.chance))
 
+    @one_thread
     def mark(self, original: PreparedImage, message: Message, options: EmbedOptions) -> Marked:
         """The image's pixels with the message in them, or :class:`RefusedError`."""
         payload = Payload.of(message)

@@ -4,15 +4,14 @@ Usual processing leaves it as it is.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from floormark.filters import Picture, gaussian
+from floormark.filters import Picture, gaussian, median
 from floormark.network import TILE
 from floormark.payload import Key, derived
-from floormark.prepared import NetworkInput
+from floormark.prepared import NetworkInput, TileLayout
 
 PAIRS = 40  # bits of the content code: for each pair, which of its points is brighter than what is around it
 CODE_SIDE = 256
@@ -39,12 +38,13 @@ class ContentBinding:
         draws = np.frombuffer(derived(key, "content", 8 * PAIRS), "<u2").reshape(PAIRS, 4)
         first = draws[:, :2] % (CODE_SIDE - 16) + 8
         second = first + draws[:, 2:].astype(np.int64) % (2 * PAIR_REACH + 1) - PAIR_REACH
-        self.points = np.stack([first, np.clip(second, 4, CODE_SIDE - 5)])
-        """Rows and columns, ``(2, 40, 2)``."""
+        points = np.stack([first, np.clip(second, 4, CODE_SIDE - 5)])
+        self.points = np.floor(TileLayout.of(key).places(points)).astype(np.int64)
+        """Rows and columns of the network's pixels, ``(2, 40, 2)``."""
 
-    def code(self, grey: Picture) -> tuple[int, ...]:
+    def code(self, given: NetworkInput) -> tuple[int, ...]:
         """The content code of an image, from what the network is given of it; it is embedded with the message."""
-        values = self._values(_relief(grey), np.ones(grey.shape, np.bool_), np.zeros(2, np.int64))
+        values = self._values(_relief(given.grey), given.inside, given.origin)
         return tuple((values > 0).astype(int).tolist())
 
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
@@ -86,14 +86,8 @@ class ContentBinding:
         rows, columns = np.where(there[:, None], at, 0).transpose(2, 0, 1)
         there &= inside[rows, columns].all(0)
         difference = np.where(there, relief[rows[0], columns[0]] - relief[rows[1], columns[1]], 0.0)
-        most = _median(np.abs(difference[there])) if there.any() else 0.0
+        most = median(np.abs(difference[there])) if there.any() else 0.0
         return np.clip(difference, -most, most)
-
-
-def _median(values: NDArray[np.floating[Any]]) -> float:
-    """The median; NumPy's own imports masked arrays, which takes longer than all else here."""
-    ordered = np.sort(values)
-    return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
 
 
 def _relief(grey: Picture) -> Picture:

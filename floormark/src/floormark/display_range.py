@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from floormark.filters import block_sizes, block_sums
 from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH_SIDE, above_image, calmness
 
@@ -77,9 +77,8 @@ def relative_floors(image: StoredImage, shown: tuple[float, float]) -> NDArray[n
         pixels = image.pixels[rows]
         grey = pixels.astype(np.float64) if pixels.ndim == 2 else pixels.sum(2, dtype=np.float64)
         np.clip(grey, channels * lowest, channels * (lowest + span), out=grey)
-        calm.append(calmness(torch.from_numpy(grey)[None, None], channels * span))
-    found: NDArray[np.float64] = above_image(torch.cat(calm, dim=2))[0, 0].numpy()
-    return found
+        calm.append(calmness(grey, channels * span))
+    return above_image(np.concatenate(calm))
 
 
 def patch_squares(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.int64]:
@@ -90,15 +89,9 @@ def patch_squares(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.int64
     squares *= squares
     if squares.ndim == 3:
         squares = squares.sum(2, dtype=kind)
-    # Whole rows of patches at once: sums along an axis are several times quicker than np.add.reduceat.
-    whole = len(squares) // PATCH_SIDE * PATCH_SIDE
-    down = squares[:whole].reshape(-1, PATCH_SIDE, squares.shape[1]).sum(1, dtype=kind)
-    if whole < len(squares):
-        down = np.concatenate([down, squares[whole:].sum(0, keepdims=True, dtype=kind)])
-    return np.add.reduceat(down, np.arange(0, squares.shape[1], PATCH_SIDE), axis=1).astype(np.int64)
+    return block_sums(squares, PATCH_SIDE).astype(np.int64)
 
 
 def patch_sizes(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """How many values each patch of an image has, ``(rows, columns)``: fewer at the edges."""
-    height, width = (np.minimum(PATCH_SIDE, length - np.arange(0, length, PATCH_SIDE)) for length in shape[:2])
-    return np.outer(height, width) * (shape[2] if len(shape) == 3 else 1)
+    return block_sizes(shape, PATCH_SIDE) * (shape[2] if len(shape) == 3 else 1)

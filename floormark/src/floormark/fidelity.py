@@ -4,9 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from floormark.certificate import Fidelity as Fidelity  # what is measured here
 from floormark.display_range import patch_sizes, patch_squares
@@ -83,7 +81,7 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     size, peak = SSIM_WINDOW, original.peak
     if min(marked.shape[:2]) < size:
         return None
-    window = torch.exp(-((torch.arange(size, dtype=torch.float64) - size // 2) / SSIM_SIGMA).square() / 2)
+    window = np.exp(-(((np.arange(size) - size // 2) / SSIM_SIGMA) ** 2) / 2)
     window /= window.sum()
     # The borders are mirrored, in bands: of a large image a second copy of each would be much.
     reach = size // 2
@@ -93,25 +91,34 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     for rows in bands(
         np.broadcast_to(images[0][:1], (len(down), *images[0].shape[1:])), SSIM_BAND_VALUES, overlap=size - 1
     ):
-        first, second = (torch.from_numpy(image[down[rows]].astype(np.float64)) for image in images)
-        both, difference = (first + second).sub_(2.0 * original.lowest), first - second
-        moments = _filtered(torch.stack([both, difference, both * both, difference * difference]), window, 1)
-        left, right = moments[:, :, 1 : reach + 1].flip(2), moments[:, :, -reach - 1 : -1].flip(2)
-        mean, error, square, error_square = _filtered(torch.cat([left, moments, right], 2), window, 2)
+        first, second = (image[down[rows]].astype(np.float64) for image in images)
+        both, difference = first + second - 2.0 * original.lowest, first - second
+        moments = _filtered(np.stack([both, difference, both * both, difference * difference]), window, 1)
+        left, right = moments[:, :, reach:0:-1], moments[:, :, -2 : -reach - 2 : -1]
+        mean, error, square, error_square = _filtered(np.concatenate([left, moments, right], 2), window, 2)
         # The constants as everybody takes them, for values up to the peak; twice, as all is of a sum.
         low, high = 2 * (0.01 * peak) ** 2, 2 * (0.03 * peak) ** 2
-        mean, error = mean.square_(), error.square_()
-        square, error_square = square.sub_(mean), error_square.sub_(error)
-        alike = (mean - error + low).div_(mean + error + low)
-        alike.mul_((square - error_square + high).div_(square + error_square + high))
+        mean *= mean
+        error *= error
+        square -= mean
+        error_square -= error
+        alike = (mean - error + low) / (mean + error + low)
+        alike *= (square - error_square + high) / (square + error_square + high)
         total += float(alike.mean()) * len(mean)
     return total / len(marked)
 
 
-def _filtered(values: Tensor, window: Tensor, dimension: int) -> Tensor:
-    """Values weighted by a window along one dimension, where it lies inside."""
-    length = values.shape[dimension] - len(window) + 1
-    found = values.narrow(dimension, 0, length) * window[0]
-    for place in range(1, len(window)):
-        found.add_(values.narrow(dimension, place, length), alpha=float(window[place]))
+def _filtered(values: NDArray[np.float64], window: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """Values weighted by a symmetric window along one axis, where it lies inside."""
+    length = values.shape[axis] - len(window) + 1
+
+    def shifted(place: int) -> NDArray[np.float64]:
+        return values[(slice(None),) * axis + (slice(place, place + length),)]
+
+    middle = len(window) // 2
+    found = shifted(middle) * window[middle]
+    for place in range(middle):
+        term = shifted(place) + shifted(len(window) - 1 - place)
+        term *= window[place]
+        found += term
     return found

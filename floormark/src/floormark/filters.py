@@ -1,14 +1,13 @@
-"""Smoothing filters over grey pictures, as ``scipy.ndimage`` has them to the last bit.
+"""Filters over grey pictures: smoothing, as ``scipy.ndimage`` has it to the last bit, resizing, means of blocks.
 
 Importing SciPy would take longer than reading a message does; it is left to the search for images that were moved.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn import functional
+from PIL import Image
 
 Picture = NDArray[np.float32]  # grey, ``(H, W)``
 Edges = Literal["symmetric", "wrap"]  # what lies beyond the edges of a picture: its mirror image, or the picture again
@@ -49,8 +48,91 @@ def uniform(picture: Picture, size: int) -> Picture:
 
 def minimum_3x3(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The least of each value and its eight neighbours."""
-    least: NDArray[np.float64] = -functional.max_pool2d(torch.from_numpy(-values)[None, None], 3, 1, 1)[0, 0].numpy()
+    padded = np.pad(values, 1, constant_values=np.inf)
+    columns = np.minimum(np.minimum(padded[:, :-2], padded[:, 1:-1]), padded[:, 2:])
+    least: NDArray[np.float64] = np.minimum(np.minimum(columns[:-2], columns[1:-1]), columns[2:])
     return least
+
+
+def median(values: NDArray[np.floating[Any]]) -> float:
+    """The median; NumPy's own imports masked arrays, which takes longer than all else here."""
+    ordered = np.sort(values)
+    return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
+
+
+def resized(
+    picture: Picture,
+    shape: tuple[int, int],
+    *,
+    box: tuple[float, float, float, float] | None = None,
+    how: Image.Resampling = Image.Resampling.BILINEAR,
+) -> Picture:
+    """A picture at another size; what gets smaller is averaged.
+
+    Of all of it, or of a ``box`` of left, top, right and bottom in pixels.
+    """
+    return np.asarray(Image.fromarray(picture).resize(shape[::-1], how, box=box))
+
+
+def block_sums(values: NDArray[Any], side: int) -> NDArray[Any]:
+    """The sum of each square of ``side`` pixels, ``(H, W)`` to ``(rows, columns)``; those at the edges may be smaller."""
+    # Whole rows of squares at once: sums along an axis are several times quicker than np.add.reduceat.
+    whole = len(values) // side * side
+    down = values[:whole].reshape(-1, side, values.shape[1]).sum(1, dtype=values.dtype)
+    if whole < len(values):
+        down = np.concatenate([down, values[whole:].sum(0, keepdims=True, dtype=values.dtype)])
+    found: NDArray[Any] = np.add.reduceat(down, np.arange(0, values.shape[1], side), axis=1)
+    return found
+
+
+def block_sizes(shape: tuple[int, ...], side: int) -> NDArray[np.int64]:
+    """How many pixels each square of :func:`block_sums` has."""
+    height, width = (np.minimum(side, length - np.arange(0, length, side)) for length in shape[:2])
+    return np.outer(height, width)
+
+
+def block_means(values: NDArray[np.float64], side: int) -> NDArray[np.float64]:
+    """The mean of each square of :func:`block_sums`."""
+    found: NDArray[np.float64] = block_sums(values, side) / block_sizes(values.shape, side)
+    return found
+
+
+def shrunk(picture: Picture, factor: int) -> Picture:
+    """The mean of each whole square of ``factor`` pixels, which what is left over at the right and below is not."""
+    down, across = (length // factor for length in picture.shape)
+    whole = picture[: down * factor, : across * factor]
+    means: Picture = whole.reshape(down, factor, across, factor).mean((1, 3), dtype=np.float32)
+    return means
+
+
+def local_range(picture: Picture, side: int, *, lowest: float | None = None) -> Picture:
+    """By how much values differ at most in the square of ``side`` pixels around each; ``lowest`` is known, if given."""
+
+    def extreme(values: Picture, of: Any) -> Picture:
+        for _ in range(2):
+            padded = np.pad(values.T, [(0, 0), (side // 2, side // 2)], mode="edge")
+            length = values.shape[0]
+            values = padded[:, :length].copy()
+            for place in range(1, side):
+                of(values, padded[:, place : place + length], out=values)
+        return values
+
+    least = np.float32(lowest) if lowest is not None else extreme(picture, np.minimum)
+    difference: Picture = extreme(picture, np.maximum) - least
+    return difference
+
+
+def filled(picture: Picture, missing: NDArray[np.bool_]) -> Picture:
+    """A picture with smooth values where some are missing: from coarser and coarser means of those that are there."""
+    if not missing.any():
+        return picture
+    if missing.all() or min(picture.shape) < 2:
+        there = picture[~missing]
+        return np.where(missing, np.float32(there.mean() if there.size else 0.0), picture)
+    counts = block_sums((~missing).astype(np.float32), 2)
+    sums = block_sums(np.where(missing, np.float32(0.0), picture), 2)
+    coarse = filled((sums / np.maximum(counts, 1.0)).astype(np.float32), counts == 0)
+    return np.where(missing, resized(coarse, (picture.shape[0], picture.shape[1])), picture)
 
 
 def _padded(picture: Picture, width: tuple[int, int], mode: Edges) -> NDArray[np.float64]:

@@ -1,23 +1,27 @@
-"""Networks that hide a message in an image and read it back: the base class, the shipped kind, the file of weights."""
+"""The network that draws a message into a picture and reads it back, in NumPy, and the file of its weights.
+
+It is small enough for that: a program that marks and reads images need not bring a framework for training along. The
+``studies`` package trains it; what both compute agrees to the last digits of 32 bits.
+"""
 
 import functools
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, Self
 
 import numpy as np
-import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn import functional
+from safetensors.numpy import save_file
 
 from floormark.disk import atomic, cannot_write, check_regular, decoding
 from floormark.errors import ConfigurationError
+from floormark.filters import Picture, resized
 from floormark.patches import above_image, calmness
 
 NETWORK_FORMAT = "floormark-network-1"
@@ -33,281 +37,315 @@ PILOT_AMPLITUDE = 0.5  # of the pilot, relative to the message: a fifth of the e
 PILOT_BAND = 5.0, 22.0
 """Lowest and highest frequency of a pilot, in waves per tile: lungs are full of lower ones, JPEG takes higher ones."""
 UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
+UNSHUFFLED = 4  # side in pixels of the squares that become the channels of the first layers
+NORM_EPSILON = 1e-5  # that group norm adds to a variance
+BAND_VALUES = 1 << 21  # values that a convolution gathers at once: of a large picture all would fill the memory
 
-
-Channel = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From the encoder's output and the covers to the images as they are written and as they are received."""
-Kind = TypeVar("Kind", bound="Network")
-
-
-class Network(nn.Module, ABC):
-    """An encoder and a decoder trained together, for messages of ``bits`` bits in images ``(channels, size, size)``.
-
-    ``width`` is the number of channels of its layers. Files know a subclass by its name in small letters.
-    """
-
-    cell: ClassVar[int] = 1
-    """The sides of the images it takes are multiples of this."""
-
-    def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
-        super().__init__()
-        self.bits, self.size, self.channels, self.width = bits, size, channels, width
-
-    @property
-    def arguments(self) -> dict[str, int]:
-        """The arguments of the constructor that build the same network."""
-        return {"bits": self.bits, "size": self.size, "channels": self.channels, "width": self.width}
-
-    def forward(self, images: Tensor, messages: Tensor, channel: Channel) -> tuple[Tensor, Tensor]:
-        """The images that ship with messages in them, and what is read of those that a channel delivers.
-
-        Training calls this, not the parts: wrappers for several devices see only calls of the whole model.
-        """
-        shipped, arrived = channel(self.embed(images, messages), images)
-        return shipped, self.extract(arrived)
-
-    @abstractmethod
-    def embed(self, images: Tensor, messages: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` in [0, 1] with messages ``(B, L)`` of zeros and ones; neither clamped nor rounded."""
-
-    @abstractmethod
-    def extract(self, images: Tensor) -> Tensor:
-        """What the network reads from images, ``(B, C, H, W)`` to ``(B, L)``; a value above zero reads as 1."""
-
-    @abstractmethod
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        """The loss of what was read against the message, ``(B, L)`` twice to ``(B,)``."""
-
-
-def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
-    """A 3x3 convolution, group norm, ReLU."""
-    convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
-    return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
+Array = NDArray[np.float32]
+Weights = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """Messages as they will be drawn into images, before the emphasis of their bits is chosen."""
+    """A message as it will be drawn into a picture, before the emphasis of its bits is chosen."""
 
-    signs: Tensor  # of the bit of each slot, (B, 4, h, w)
-    amounts: Tensor  # how strongly each slot is drawn, (B, 4, h, w)
-    pilot: Tensor  # (B, 1, H, W)
-    gain: Tensor  # how much a pixel may change, (B, 1, H, W)
+    signs: Array  # of the bit of each slot, (4, h, w)
+    amounts: Array  # how strongly each slot is drawn, (4, h, w)
+    pilot: Array  # (H, W)
+    gain: Array  # how much a pixel may change, (H, W)
 
 
-class Lattice(Network):
-    """A tile of 64 x 64 pixels that carries the whole message, laid side by side all over the image.
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """A tile of 64 x 64 pixels that carries the whole message, laid side by side all over the picture.
 
-    The residual is ``gain(image) * (message pattern + pilot)``. The gain is what the floors of the patches allow, times
-    a learned one. The message pattern is a sum of learned basis patterns, linear in the bits, each of which has its
-    slots in the tile; the network decides how strongly each slot of each tile is drawn, always with the sign of its
-    bit. So the mark stays periodic: its period and angle show in the autocorrelation of an image that was cropped,
-    resized and rotated, and the known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for
-    every slot, and those of a bit are added over all tiles.
+    The residual is ``gain(picture) * (message pattern + pilot)``. The gain is what the floors of the patches allow,
+    times a learned one. The message pattern is a sum of learned basis patterns, linear in the bits, each of which has
+    its slots in the tile; the network decides how strongly each slot of each tile is drawn, always with the sign of its
+    bit. So the mark stays periodic: its periods show in the autocorrelation of an image that was cropped, resized and
+    rotated, and the known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for every slot, and
+    those of a bit are added over all tiles.
 
-    One residual serves all channels of an image, so nothing is lost where a file is stored in grey.
-
-    Args:
-        bits: length of a message, at most 256.
-        size: height and width of the images, a multiple of 64. Others, also oblong ones, can be given later.
-        channels: of an image.
-        width: channels of the first convolutions, a multiple of 8.
+    Pictures are grey, ``(H, W)`` in [0, 1], with sides that are multiples of 8.
     """
 
-    cell = CELL
+    weights: Weights
+    """By the names that training gives them."""
+    bits: int
+    """Length of a message, at most 256."""
+    width: int
+    """Channels of the first convolutions, a multiple of 8."""
+    arguments: Mapping[str, int]
+    """With which training builds the same network."""
 
-    def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
-        super().__init__(bits, size=size, channels=channels, width=width)
-        if size < TILE or size % TILE:
-            raise ConfigurationError(f"expected a size that is a multiple of {TILE} pixels, got {size}")
-        if width < GROUPS or width % GROUPS:
-            raise ConfigurationError(f"expected a width that is a multiple of {GROUPS} channels, got {width}")
-        if not 1 <= bits <= SLOTS * CELLS_ACROSS**2:
-            raise ConfigurationError(f"a tile holds 1 to {SLOTS * CELLS_ACROSS**2} bits, got {bits}: use fewer bits")
-        self.fine = block(16, width)
-        self.coarse = block(width, 2 * width, stride=2)
-        self.gain = nn.Conv2d(2 * width, 1, 3, padding=1)
-        self.mix = nn.Sequential(block(2 * width + SLOTS, 2 * width), nn.Conv2d(2 * width, SLOTS, 1))
-        with torch.device("cpu"):  # where a network is only laid out, arithmetic would import half of torch
-            # The basis patterns; the name of the parameter is a part of what names the network.
-            window = torch.hann_window(BASIS_SIDE + 2, periodic=False)[1:-1]
-            self.strokes = nn.Parameter(torch.randn(SLOTS, 1, BASIS_SIDE, BASIS_SIDE) * torch.outer(window, window))
-        self.decoder = nn.Sequential(
-            block(16, width),
-            block(width, width),
-            block(width, 2 * width, stride=2),
-            block(2 * width, 2 * width),
-            nn.Conv2d(2 * width, SLOTS, 1),
-        )
+    @classmethod
+    def of(cls, arguments: Mapping[str, int], weights: Weights) -> Self:
+        """The network of a file, or a ``ValueError`` that says what does not fit."""
+        expected = {"bits", "size", "channels", "width"}
+        if set(arguments) != expected or any(type(value) is not int for value in arguments.values()):
+            raise ValueError(f"expected whole numbers as {', '.join(sorted(expected))}, got {dict(arguments)}")
+        bits, width = arguments["bits"], arguments["width"]
+        check_lattice(bits=bits, size=arguments["size"], width=width)
+        if arguments["channels"] not in (1, 3):
+            raise ValueError(f"expected images of 1 or 3 channels, got {arguments['channels']}")
+        shapes = {name: value.shape for name, value in weights.items()}
+        if shapes != (wanted := _shapes(width)):
+            wrong = sorted(set(shapes.items()) ^ set(wanted.items()))[0][0]
+            raise ValueError(f"expected {wrong} of shape {wanted.get(wrong)}, got {shapes.get(wrong)}")
+        for name, value in weights.items():
+            if value.dtype != np.float32:
+                raise ValueError(f"expected {name} of type float32, got {value.dtype}")
+        return cls(dict(weights), bits, width, dict(arguments))
 
-    def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
-        """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
-        if pilots is None:
-            pilots = random_pilots(len(images), images.device) if self.training else pilot_tiles([b""])
-        return images + self.draw(self.encode(images, messages, pilots))
+    @property
+    def name(self) -> str:
+        """Of this network in certificates."""
+        return network_name("lattice", self.arguments, self.weights)
 
-    def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
-        """Messages ``(B, L)`` for images ``(B, C, H, W)``: all of a residual but the emphasis of its bits."""
-        height, width = images.shape[2:]
-        grey = images.mean(1, keepdim=True)
-        signs = self._laid_out(2.0 * messages - 1.0, height // CELL, width // CELL).to(images.dtype)
-        features = self.coarse(self.fine(functional.pixel_unshuffle(grey - 0.5, 4)))
-        amounts = 2.0 * torch.sigmoid(self.mix(torch.cat([features, signs], dim=1)))
-        allowed = 10.0 ** (-above_image(calmness(grey)) / 20.0)
-        gain = images.new_ones(1)
-        for part in (functional.softplus(self.gain(features)), allowed):
-            gain = gain * functional.interpolate(part, size=(height, width), mode="bilinear", align_corners=False)
-        return Encoding(signs, amounts, _repeated(pilots.to(images)[:, None], height, width), gain)
+    def encode(self, picture: Picture, bits: NDArray[np.uint8], pilot: Array) -> Encoding:
+        """A message ``(L,)`` of zeros and ones for a picture: all of a residual but the emphasis of its bits."""
+        height, width = picture.shape
+        signs = self.signs(bits, (height // CELL, width // CELL))
+        features = self._block("coarse", self._block("fine", _unshuffled(picture)), stride=2)
+        amounts = 2.0 * _sigmoid(self._convolved("mix.1", self._block("mix.0", np.concatenate([features, signs]))))
+        learned = np.logaddexp(np.float32(0.0), self._convolved("gain", features)[0])  # softplus
+        allowed = (10.0 ** (-above_image(calmness(picture)) / 20.0)).astype(np.float32)
+        gain = math.prod((resized(part, (height, width)) for part in (learned, allowed)), start=np.float32(1.0))
+        return Encoding(signs, amounts, _repeated(pilot, height, width), gain)
 
-    def draw(self, encoding: Encoding, emphasis: Tensor | None = None) -> Tensor:
-        """The residual ``(B, 1, H, W)``; bits are drawn ``emphasis (B, L)`` times as strongly, if given."""
+    def draw(self, encoding: Encoding, emphasis: Array | None = None) -> Array:
+        """The residual ``(H, W)``; bits are drawn ``emphasis (L,)`` times as strongly, if given."""
         amounts = encoding.amounts
         if emphasis is not None:
-            amounts = amounts * self._laid_out(emphasis, *amounts.shape[2:])
+            amounts = amounts * self._laid_out(emphasis, *amounts.shape[1:])
         drawn = self._drawn(encoding.signs * amounts)
-        return UNIT_CHANGE * encoding.gain * (drawn + PILOT_AMPLITUDE * encoding.pilot)
+        residual: Array = UNIT_CHANGE * encoding.gain * (drawn + PILOT_AMPLITUDE * encoding.pilot)
+        return residual
 
-    def _laid_out(self, values: Tensor, down: int, across: int) -> Tensor:
-        """The value of each bit at each of its slots, ``(B, L)`` to ``(B, 4, down, across)``."""
-        tiles = values[:, _owners(self.bits).to(values.device)].view(-1, SLOTS, CELLS_ACROSS, CELLS_ACROSS)
-        return _repeated(tiles, down, across)
+    def _laid_out(self, values: Array, down: int, across: int) -> Array:
+        """The value of each bit at each of its slots, ``(L,)`` to ``(4, down, across)``."""
+        return _repeated(values[slot_owners(self.bits)].reshape(SLOTS, CELLS_ACROSS, CELLS_ACROSS), down, across)
 
-    def _drawn(self, amounts: Tensor) -> Tensor:
-        """The sum of basis patterns, each by its amount, ``(B, 4, h, w)`` to ``(B, 1, 8 h, 8 w)``.
+    @functools.cached_property
+    def _basis(self) -> Array:
+        """The basis patterns ``(4, 16, 16)``, such that drawing all with 1 or -1 has a mean square of 1."""
+        strokes = self.weights["strokes"][:, 0]
+        basis: Array = strokes * (CELL * SLOTS**-0.5 / np.linalg.norm(strokes, axis=(1, 2), keepdims=True))
+        return basis.astype(np.float32)
 
-        It has a mean square of 1 where all amounts are 1 or -1.
-        """
-        size = self.strokes.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-        basis = self.strokes * (CELL * SLOTS**-0.5 / size)
-        return functional.conv_transpose2d(amounts, basis, stride=CELL, padding=(BASIS_SIDE - CELL) // 2)
+    def _drawn(self, amounts: Array) -> Array:
+        """The sum of basis patterns, each by its amount, ``(4, h, w)`` to ``(8 h, 8 w)``."""
+        _, down, across = amounts.shape
+        drawn = np.tensordot(amounts, self._basis, (0, 0)).reshape(down, across, 2, CELL, 2, CELL)
+        cells = np.zeros((down + 1, across + 1, CELL, CELL), np.float32)  # a pattern reaches half a cell further
+        for i, j in np.ndindex(2, 2):
+            cells[i : down + i, j : across + j] += drawn[:, :, i, :, j]
+        reach = (BASIS_SIDE - CELL) // 2
+        whole = cells.swapaxes(1, 2).reshape(CELL * (down + 1), CELL * (across + 1))
+        return whole[reach : reach + CELL * down, reach : reach + CELL * across]
 
-    def basis_tiles(self) -> Tensor:
+    def basis_tiles(self) -> Array:
         """What each slot of the first cell adds to a tile, ``(4, 64, 64)``; for other cells it is shifted."""
-        slots = torch.zeros(SLOTS, SLOTS, CELLS_ACROSS, CELLS_ACROSS).to(self.strokes)
-        slots[range(SLOTS), range(SLOTS), 0, 0] = 1.0
-        with torch.no_grad():  # a basis pattern reaches into the next cell, and no further
-            drawn = self._drawn(functional.pad(slots, (1, 1, 1, 1), mode="circular"))
-        return drawn[:, 0, CELL:-CELL, CELL:-CELL]
+        tiles = np.zeros((SLOTS, TILE, TILE), np.float32)
+        tiles[:, :BASIS_SIDE, :BASIS_SIDE] = self._basis
+        reach = (BASIS_SIDE - CELL) // 2
+        return np.roll(tiles, (-reach, -reach), (1, 2))
 
-    def extract(self, images: Tensor, weights: Tensor | None = None) -> Tensor:
-        """What is read of images ``(B, C, H, W)``, whose first tile begins at their corner.
+    def extract(self, picture: Picture, weights: Array | None = None) -> Array:
+        """What is read of a picture whose first tile begins at its corner, ``(L,)``: above zero reads as 1.
 
-        Cells count by ``weights (B, 1, H / 8, W / 8)``; all alike if not given.
+        Cells count by ``weights (H / 8, W / 8)``; all alike if not given.
         """
-        evidence = self.decoder(functional.pixel_unshuffle(images.mean(1, keepdim=True) - 0.5, 4))
-        if weights is not None:
-            evidence = evidence * weights
-        down, across = evidence.shape[2:]
-        whole = functional.pad(evidence, (0, -across % CELLS_ACROSS, 0, -down % CELLS_ACROSS))
-        folded = whole.unflatten(3, (-1, CELLS_ACROSS)).unflatten(2, (-1, CELLS_ACROSS)).sum((2, 4)).flatten(1)
-        owners = _owners(self.bits).to(images.device).expand(len(images), -1)
-        read: Tensor = folded.new_zeros(len(images), self.bits).scatter_add(1, owners, folded)
-        return read
+        return self.read(self.evidence(picture, weights))
 
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
+    def read(self, evidence: Array) -> Array:
+        """What cells say of each bit, ``(4, h, w)`` to ``(L,)``; the first cell begins a tile."""
+        return np.bincount(slot_owners(self.bits), _folded(evidence).ravel(), self.bits).astype(np.float32)
+
+    def signs(self, bits: NDArray[np.uint8], cells: tuple[int, ...]) -> Array:
+        """1 or -1 for each slot of so many rows and columns of cells, by its bit, ``(L,)`` to ``(4, h, w)``."""
+        return self._laid_out(2.0 * bits.astype(np.float32) - 1.0, *cells)
+
+    def evidence(self, picture: Picture, weights: Array | None = None) -> Array:
+        """The log-likelihood ratio of each slot of each cell, ``(4, h, w)``."""
+        values = _unshuffled(picture)
+        for number, stride in enumerate((1, 1, 2, 1)):
+            values = self._block(f"decoder.{number}", values, stride=stride)
+        found = self._convolved("decoder.4", values)
+        return found if weights is None else found * weights
+
+    def _convolved(self, name: str, values: Array, *, stride: int = 1) -> Array:
+        return _convolved(values, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride)
+
+    def _block(self, name: str, values: Array, *, stride: int = 1) -> Array:
+        """A 3x3 convolution, group norm, ReLU."""
+        values = self._convolved(f"{name}.0", values, stride=stride)
+        groups = values.reshape(GROUPS, -1)
+        groups -= groups.mean(1, keepdims=True)
+        groups /= np.sqrt(np.square(groups).mean(1, keepdims=True) + NORM_EPSILON)
+        values *= self.weights[f"{name}.1.weight"][:, None, None]
+        values += self.weights[f"{name}.1.bias"][:, None, None]
+        return np.maximum(values, 0.0, out=values)
 
 
-def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
-    """Tiles ``(B, C, h, w)`` side by side until they fill ``height`` x ``width``."""
-    down, across = -(-height // tiles.shape[2]), -(-width // tiles.shape[3])
-    return tiles.repeat(1, 1, down, across)[:, :, :height, :width]
+def check_lattice(*, bits: int, size: int, width: int) -> None:
+    """Refuse what no network of this kind has."""
+    if size < TILE or size % TILE:
+        raise ConfigurationError(f"expected a size that is a multiple of {TILE} pixels, got {size}")
+    if width < GROUPS or width % GROUPS:
+        raise ConfigurationError(f"expected a width that is a multiple of {GROUPS} channels, got {width}")
+    if not 1 <= bits <= SLOTS * CELLS_ACROSS**2:
+        raise ConfigurationError(f"a tile holds 1 to {SLOTS * CELLS_ACROSS**2} bits, got {bits}: use fewer bits")
+
+
+def _shapes(width: int) -> dict[str, tuple[int, ...]]:
+    """Of all weights of a network."""
+    first, double = UNSHUFFLED**2, 2 * width
+    blocks = {"fine": (width, first), "coarse": (double, width), "mix.0": (double, double + SLOTS)}
+    inner = [(width, first), (width, width), (double, width), (double, double)]
+    blocks |= {f"decoder.{number}": layer for number, layer in enumerate(inner)}
+    found: dict[str, tuple[int, ...]] = {"strokes": (SLOTS, 1, BASIS_SIDE, BASIS_SIDE)}
+    for name, (outputs, inputs) in blocks.items():
+        found |= {f"{name}.0.weight": (outputs, inputs, 3, 3)}
+        found |= {f"{name}.{part}": (outputs,) for part in ("0.bias", "1.weight", "1.bias")}
+    last = {"gain": (1, double, 3, 3), "mix.1": (SLOTS, double, 1, 1), "decoder.4": (SLOTS, double, 1, 1)}
+    for name, layer in last.items():
+        found |= {f"{name}.weight": layer, f"{name}.bias": layer[:1]}
+    return found
+
+
+def _unshuffled(picture: Picture) -> Array:
+    """Squares of 4 x 4 pixels as channels, ``(H, W)`` to ``(16, H / 4, W / 4)``, around zero."""
+    down, across = (length // UNSHUFFLED for length in picture.shape)
+    squares = (picture - np.float32(0.5)).reshape(down, UNSHUFFLED, across, UNSHUFFLED)
+    return squares.transpose(1, 3, 0, 2).reshape(-1, down, across)
+
+
+def _convolved(values: Array, weight: Array, bias: Array, stride: int) -> Array:
+    """A convolution that keeps height and width, divided by the stride, ``(C, H, W)`` to ``(O, H', W')``."""
+    side = weight.shape[2]
+    padded = np.pad(values, [(0, 0), (side // 2, side // 2), (side // 2, side // 2)])
+    windows = sliding_window_view(padded, (side, side), (1, 2))[:, ::stride, ::stride].transpose(0, 3, 4, 1, 2)
+    kernel, (down, across) = weight.reshape(len(weight), -1), windows.shape[3:]
+    found = np.empty((len(weight), down, across), np.float32)
+    step = max(1, BAND_VALUES // (kernel.shape[1] * across))
+    for top in range(0, down, step):
+        gathered = windows[:, :, :, top : top + step].reshape(kernel.shape[1], -1)
+        found[:, top : top + step] = (kernel @ gathered).reshape(len(weight), -1, across)
+    found += bias[:, None, None]
+    return found
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
+
+
+def _folded(evidence: Array) -> Array:
+    """The sum over tiles of what cells say, ``(4, h, w)`` to ``(4, 8, 8)``; the first cell begins a tile."""
+    down, across = evidence.shape[1:]
+    whole = np.pad(evidence, [(0, 0), (0, -down % CELLS_ACROSS), (0, -across % CELLS_ACROSS)])
+    found: Array = whole.reshape(SLOTS, -1, CELLS_ACROSS, whole.shape[2] // CELLS_ACROSS, CELLS_ACROSS).sum((1, 3))
+    return found
+
+
+def _repeated(tiles: Array, height: int, width: int) -> Array:
+    """Tiles ``(..., h, w)`` side by side until they fill ``height`` x ``width``."""
+    rows, columns = np.arange(height) % tiles.shape[-2], np.arange(width) % tiles.shape[-1]
+    return tiles[..., rows[:, None], columns]
 
 
 @functools.lru_cache(maxsize=64)
-def _owners(bits: int) -> Tensor:
+def slot_owners(bits: int) -> NDArray[np.intp]:
     """The bit that each of a tile's 256 slots carries: by a hash, so that every later version reads the same."""
     slots = SLOTS * CELLS_ACROSS**2
     draws = np.frombuffer(hashlib.shake_256(f"samplewise lattice {bits}".encode()).digest(8 * slots), "<u8")
-    return torch.from_numpy(np.argsort(draws, kind="stable")) % bits
+    return np.argsort(draws, kind="stable") % bits
 
 
-def _banded(noise: Tensor) -> Tensor:
-    """Noise ``(B, 64, 64)`` in the band of frequencies of a pilot, of mean square 1."""
-    along = torch.fft.fftfreq(TILE, 1 / TILE)
-    radius = torch.hypot(along[:, None], along)
+def banded(noise: NDArray[np.floating[Any]]) -> Array:
+    """Noise ``(n, 64, 64)`` in the band of frequencies of a pilot, of mean square 1."""
+    along = np.fft.fftfreq(TILE, 1 / TILE)
+    radius = np.hypot(along[:, None], along)
     lowest, highest = PILOT_BAND
-    kept = torch.fft.ifft2(torch.fft.fft2(noise) * ((radius >= lowest) & (radius <= highest))).real
-    banded: Tensor = kept / kept.square().mean((1, 2), keepdim=True).sqrt()
-    return banded
+    kept = np.fft.ifft2(np.fft.fft2(noise) * ((radius >= lowest) & (radius <= highest))).real
+    return (kept / np.sqrt(np.square(kept).mean((1, 2), keepdims=True))).astype(np.float32)
 
 
-def random_pilots(count: int, device: torch.device | None = None) -> Tensor:
-    """Pilots for training, ``(count, 64, 64)``."""
-    return _banded(torch.randn(count, TILE, TILE)).to(device)
-
-
-def pilot_tiles(seeds: Sequence[bytes]) -> Tensor:
+def pilot_tiles(seeds: Sequence[bytes]) -> Array:
     """The pilot that belongs to each seed, ``(seeds, 64, 64)``: in every version the same."""
     streams = (hashlib.shake_256(b"samplewise pilot " + seed).digest(TILE**2 * 2) for seed in seeds)
     draws = np.frombuffer(b"".join(streams), "<u2").reshape(-1, TILE, TILE)
-    return _banded(torch.from_numpy(draws / 65535.0 - 0.5).float())
+    return banded(draws / 65535.0 - 0.5)
 
 
-def network_name(network: Network) -> str:
+def network_name(kind: str, arguments: Mapping[str, int], weights: Weights) -> str:
     """The name of a network in certificates: its kind, and a part of the hash of all its weights."""
-    digest = hashlib.sha256(json.dumps(network.arguments, sort_keys=True).encode())
-    return f"{_kind(network)}-{_hashed(digest, network.state_dict())[:12]}"
+    digest = hashlib.sha256(json.dumps(dict(arguments), sort_keys=True).encode())
+    return f"{kind}-{_hashed(digest, weights)[:12]}"
 
 
-def _kind(network: Network) -> str:
-    return type(network).__name__.lower()
-
-
-def _hashed(digest: Any, weights: Mapping[str, Tensor]) -> str:
+def _hashed(digest: Any, weights: Weights) -> str:
     """The hexadecimal digest of what ``digest`` has taken in and of the names, types, shapes and values of weights."""
     for key, value in sorted(weights.items()):
-        digest.update(f"{key}:{value.dtype}:{tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(f"{key}:torch.{value.dtype}:{tuple(value.shape)}".encode())
+        digest.update(np.ascontiguousarray(value).data)
     return str(digest.hexdigest())
 
 
-def _digest(header: Mapping[str, str], weights: Mapping[str, Tensor]) -> str:
+def weights_digest(header: Mapping[str, str], weights: Weights) -> str:
     """Of the header of a file and all its weights."""
     return _hashed(hashlib.blake2b(json.dumps(dict(header), sort_keys=True).encode(), digest_size=16), weights)
 
 
-def save_network(path: Path, network: Network) -> None:
+def save_weights(path: Path, kind: str, arguments: Mapping[str, int], weights: Weights) -> None:
     """Write a network to a safetensors file, whole or not at all.
 
     The header holds the format, the kind and the arguments of the network as JSON, and a digest of these and of all
     weights.
     """
-    weights = {key: value.detach().cpu().contiguous().clone() for key, value in network.state_dict().items()}
-    header = {"format": NETWORK_FORMAT, "kind": _kind(network), "arguments": json.dumps(network.arguments)}
+    header = {"format": NETWORK_FORMAT, "kind": kind, "arguments": json.dumps(dict(arguments))}
+    whole = {name: np.ascontiguousarray(value) for name, value in weights.items()}
     try:
         with atomic(Path(path)) as temporary:
-            save_file(weights, temporary, metadata={**header, "digest": _digest(header, weights)})
+            save_file(whole, temporary, metadata={**header, "digest": weights_digest(header, whole)})
     except SafetensorError as error:
         raise cannot_write(Path(path), OSError(0, str(error))) from error
 
 
-def load_network(path: Path, kinds: Mapping[str, type[Kind]]) -> Kind:
-    """Build the network that :func:`save_network` wrote, in eval mode.
+@dataclass(frozen=True)
+class SavedNetwork:
+    """What the file of a network holds."""
+
+    kind: str
+    arguments: Mapping[str, int]
+    weights: Weights
+
+
+def read_weights(path: Path, kinds: Collection[str]) -> SavedNetwork:
+    """Read what :func:`save_weights` wrote.
 
     Raises:
-        DataError: the file is torn, foreign or damaged, or of a kind that is not among ``kinds``, classes by name.
+        DataError: the file is torn, foreign or damaged, or of a kind that is not among ``kinds``.
     """
     with decoding(path, "a network"):
         check_regular(path)
         try:
-            with safe_open(path, framework="pt") as file:
+            with safe_open(path, framework="numpy") as file:
                 header = file.metadata() or {}
                 weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dictionary
         except SafetensorError as error:
             raise ValueError(str(error)) from error
         if (written := header.get("format")) != NETWORK_FORMAT:
             raise ValueError(f"expected the format {NETWORK_FORMAT}, got {written!r}")
-        if header.pop("digest", None) != _digest(header, weights):
+        if header.pop("digest", None) != weights_digest(header, weights):
             raise ValueError("it is damaged, as its contents do not match its checksum")
         if (kind := header["kind"]) not in kinds:
             raise ValueError(f"expected the kind {' or '.join(kinds)}, got {kind!r}")
-        with torch.device("meta"):  # the weights of the file are all that takes memory, whatever it asks for
-            network = kinds[kind](**json.loads(header["arguments"]))
-        if network.channels not in (1, 3):
-            raise ValueError(f"expected images of 1 or 3 channels, got {network.channels}")
-        for key, value in network.state_dict().items():
-            if weights[key].dtype != value.dtype:
-                raise ValueError(f"expected {key} of type {value.dtype}, got {weights[key].dtype}")
-        network.load_state_dict(weights, assign=True)
-    return network.eval()
+        return SavedNetwork(kind, json.loads(header["arguments"]), weights)
+
+
+def load_network(path: Path) -> Lattice:
+    """The network of a file of the kind lattice; errors are those of :func:`read_weights`."""
+    saved = read_weights(path, ("lattice",))
+    with decoding(path, "a network"):
+        return Lattice.of(saved.arguments, saved.weights)

@@ -1,10 +1,12 @@
 """A floor for every patch of an image: where a patch is calm a mark is seen sooner, so there it must be weaker."""
 
 import math
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
+from numpy.typing import NDArray
+
+from floormark.filters import block_means
 
 PATCH_SIDE = 32  # pixels
 SQUARE_SIDE = 8  # pixels of the squares of a patch whose standard deviations say how calm it is
@@ -16,47 +18,26 @@ MIN_SPREAD = 1e-4  # standard deviation, of values in [0, 1], at and below which
 MAX_TYPICAL = -10.0 * math.log10(MIN_SPREAD) - MAX_CALMER
 """dB of calmness, a standard deviation of 1.6 of 255 levels. No typical patch counts as calmer, so that a flat patch
 always has the highest floor, also among others that are flat."""
-MAX_PSNR = 120.0  # dB that stand for "unchanged"
 
 
-def patch_means(values: Tensor) -> Tensor:
-    """The mean of each patch, ``(B, 1, H, W)`` to ``(B, 1, rows, columns)``; patches at the edges may be smaller."""
-    return functional.avg_pool2d(values, PATCH_SIDE, ceil_mode=True, count_include_pad=False)
-
-
-def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
-    """How calm each patch is, in dB, ``(B, 1, H, W)`` to ``(B, 1, rows, columns)``; ``span`` is the range of values.
+def calmness(picture: NDArray[np.floating[Any]], span: float = 1.0) -> NDArray[np.float64]:
+    """How calm each patch is, in dB, ``(H, W)`` to ``(rows, columns)``; ``span`` is the range of values.
 
     It is the geometric mean of the standard deviations of the squares of 8 x 8 pixels in a patch, so that one edge does
-    not make a calm patch a lively one. Measure floors in float64: the variance of a bright, calm area is the difference
-    of two nearly equal numbers, and exact for whole ones.
+    not make a calm patch a lively one. Patches at the edges may be smaller. In float64: the variance of a bright, calm
+    area is the difference of two nearly equal numbers, and exact for whole ones.
     """
-    mean = functional.avg_pool2d(covers, SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
-    square = functional.avg_pool2d(covers.square(), SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
-    spread = (square - mean.square()).clamp_min((MIN_SPREAD * span) ** 2).sqrt() / span
-    logarithms = -10.0 * spread.log10()
-    return functional.avg_pool2d(logarithms, PATCH_SIDE // SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
+    values = picture.astype(np.float64, copy=False)
+    variance = block_means(values * values, SQUARE_SIDE) - np.square(block_means(values, SQUARE_SIDE))
+    spread = np.sqrt(np.maximum(variance, (MIN_SPREAD * span) ** 2)) / span
+    return block_means(-10.0 * np.log10(spread), PATCH_SIDE // SQUARE_SIDE)
 
 
-def above_image(calm: Tensor) -> Tensor:
-    """How many dB the floors of patches lie above that of their image, from :func:`calmness`, ``(B, 1, r, c)`` both.
+def above_image(calm: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many dB the floors of patches lie above that of their image, from :func:`calmness`, same shape.
 
     A patch as calm as the mean patch of its image has a floor 3 dB below the image's. The floor rises with calmness by
     at most 18 dB, and falls by at most 6. The mean counts as no calmer than a deviation of 1.6 of 255 levels.
     """
-    mean = -10.0 * (10.0 ** (-calm / 10.0)).mean((1, 2, 3), keepdim=True).log10()
-    return (calm - mean.clamp_max(MAX_TYPICAL)).clamp(-MAX_LIVELIER, MAX_CALMER) - TYPICAL_BELOW
-
-
-def patch_psnr(marked: Tensor, covers: Tensor) -> Tensor:
-    """The PSNR of each patch, images in [0, 1] as for :func:`calmness`."""
-    squares = patch_means((marked - covers).square())
-    return -10.0 * squares.clamp_min(10.0 ** (-MAX_PSNR / 10.0)).log10()
-
-
-def patch_room(marked: Tensor, covers: Tensor, floor: float) -> Tensor:
-    """How many dB each patch is above its own floor, ``(B, C, H, W)`` twice to ``(B, patches)``."""
-    grey, cover = marked.mean(1, keepdim=True), covers.mean(1, keepdim=True)
-    with torch.no_grad():
-        floors = floor + above_image(calmness(cover.double())).to(cover)
-    return (patch_psnr(grey, cover) - floors).flatten(1)
+    mean = -10.0 * math.log10(float((10.0 ** (-calm / 10.0)).mean()))
+    return np.clip(calm - min(mean, MAX_TYPICAL), -MAX_LIVELIER, MAX_CALMER) - TYPICAL_BELOW

@@ -1,20 +1,20 @@
 """One image prepared for marking and reading: what is measured of it is measured once."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from floormark.display_range import relative_floors, shown_grey, shown_range
 from floormark.errors import DataError
-from floormark.filters import Picture
+from floormark.filters import Picture, filled, local_range, shrunk
 from floormark.imageio import StoredImage, bands
 from floormark.network import CELL
+from floormark.payload import Key, derived
+from floormark.periods import Window
 from floormark.registration import Alignment, resample
 
 NETWORK_SIDE = 256
@@ -24,6 +24,44 @@ PICTURE_SIDE = 1024
 MAX_NETWORK_PIXELS = 1 << 22
 """Pixels that the network is given at most. Only images many times as long as they are wide have more."""
 LEVELS = np.float32(255)  # steps of grey between black and white
+LEAST_STRETCH, MOST_STRETCH = 0.03, 0.12
+"""By how much, as a logarithm, the layout of a key is larger or smaller than that without one, in height and in width
+each: enough that tiles of two layouts disagree within an image, and little enough that as many fit."""
+COVERED_SIDE, COVERED_RANGE = 7, 3.0
+"""Side in the network's pixels, and grey levels that differ in it at most, of what something flat may lie over."""
+MIN_UNCOVERED = 0.3  # part of a cell from which on it counts
+
+
+@dataclass(frozen=True)
+class TileLayout:
+    """How the tiles of a key lie in an image that nobody moved: another mark, by another key, disturbs but few of them.
+
+    Without a key they begin at its corner, and the network's pixels are square.
+    """
+
+    stretch: tuple[float, float] = (1.0, 1.0)
+    """Height and width of the network's pixels, relative to those without a key."""
+    shift: tuple[float, float] = (0.0, 0.0)
+    """Rows and columns by which tiles begin before the corner, in the network's pixels: less than a cell."""
+
+    @classmethod
+    def of(cls, key: Key | None) -> Self:
+        if key is None:
+            return cls()
+        draws = np.frombuffer(derived(key, "layout", 12), "<u2") / 65536.0
+        sizes = LEAST_STRETCH + (MOST_STRETCH - LEAST_STRETCH) * draws[:2]
+        stretch = np.exp(np.where(draws[2:4] < 0.5, -sizes, sizes)).tolist()
+        shift = (CELL * draws[4:]).tolist()
+        return cls((stretch[0], stretch[1]), (shift[0], shift[1]))
+
+    def alignment(self, scale: float) -> Alignment:
+        """Where the network's pixels lie in a picture that has ``scale`` pixels for one of those without a key."""
+        matrix = scale * np.diag(self.stretch)
+        return Alignment(matrix, -matrix @ np.array(self.shift))
+
+    def places(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The network's pixels at which points lie, ``(..., 2)``, that are given in pixels without a key."""
+        return points / np.array(self.stretch) + np.array(self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +70,34 @@ class NetworkInput:
 
     grey: Picture  # from 0 to 255
     inside: NDArray[np.bool_]  # which pixels lie in the image, same shape
-    origin: NDArray[np.int64]  # the row and the column of the first pixel; zeros unless the image was registered
+    alignment: Alignment  # where they lie
+    origin: NDArray[np.int64]  # the row and the column of the first pixel, in whole cells or tiles
+    missing: NDArray[np.bool_] | None = None  # pixels that something flat lay over, such as a text box
 
-    def tensor(self) -> Tensor:
-        """In [0, 1], shape ``(1, 1, h, w)``."""
-        return torch.from_numpy(self.grey / LEVELS)[None, None]
+    @cached_property
+    def picture(self) -> Picture:
+        """As the network takes it, in [0, 1]."""
+        return self.grey / LEVELS
 
-    def weights(self) -> Tensor:
-        """1 for cells that lie in the image, else 0, shape ``(1, 1, h / 8, w / 8)``."""
+    @cached_property
+    def weights(self) -> NDArray[np.float32]:
+        """1 for cells that lie in the image, else 0, shape ``(h / 8, w / 8)``."""
         down, across = self.grey.shape[0] // CELL, self.grey.shape[1] // CELL
-        cells = self.inside.reshape(down, CELL, across, CELL).all((1, 3)).astype(np.float32)
-        return torch.from_numpy(cells)[None, None]
+        cells = self.inside.reshape(down, CELL, across, CELL).all((1, 3))
+        if self.missing is not None:
+            cells &= self.missing.reshape(down, CELL, across, CELL).mean((1, 3)) <= 1.0 - MIN_UNCOVERED
+        return cells.astype(np.float32)
+
+    def uncovered(self) -> "NetworkInput | None":
+        """The same with what is flat, such as text boxes and stripes, filled in; None if nothing or all is flat.
+
+        Its edges would hide the mark around it.
+        """
+        flat = local_range(self.grey, COVERED_SIDE) <= COVERED_RANGE
+        missing = local_range(flat.astype(np.float32), COVERED_SIDE + 2, lowest=0.0) > 0  # its edges as well
+        if not missing.any() or missing.all():
+            return None
+        return replace(self, grey=filled(self.grey, missing), missing=missing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +109,7 @@ class PreparedImage:
     """
 
     image: StoredImage
+    _inputs: dict[TileLayout, NetworkInput] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, image: Any) -> Self:
@@ -83,7 +139,7 @@ class PreparedImage:
 
     @property
     def scale(self) -> float:
-        """Pixels of the image for one of the network's, where nobody moved it."""
+        """Pixels of the image for one of the network's, without a key, where nobody moved it."""
         return max(1.0, float(min(self.pixels.shape[:2])) / NETWORK_SIDE)
 
     @property
@@ -104,26 +160,28 @@ class PreparedImage:
             raise DataError(f"expected an image less oblong than {width} x {height}: cut it into pieces")
         parts = []
         for rows in bands(self.pixels, unit=self.factor):
-            grey = torch.from_numpy(shown_grey(self.pixels[rows], self.shown))[None, None]
-            parts.append(functional.avg_pool2d(grey, self.factor) if self.factor > 1 else grey)
-        picture: Picture = torch.cat([part for part in parts if part.shape[2]], dim=2)[0, 0].numpy()
-        return picture * LEVELS
+            grey = shown_grey(self.pixels[rows], self.shown)
+            parts.append(shrunk(grey, self.factor) if self.factor > 1 else grey)
+        return np.concatenate(parts) * LEVELS
 
-    @property
-    def unmoved(self) -> Alignment:
-        """Where the network's pixels lie if nobody moved the image."""
-        return Alignment(self.scale / self.factor * np.eye(2), np.zeros(2))
-
-    @cached_property
-    def network_input(self) -> NetworkInput:
+    def network_input(self, layout: TileLayout) -> NetworkInput:
         """What the network is given if nobody moved the image."""
-        return self.resample(self.unmoved, CELL)
+        if layout not in self._inputs:
+            self._inputs[layout] = self.resample(layout.alignment(self.scale / self.factor), CELL)
+        return self._inputs[layout]
 
-    def resample(self, alignment: Alignment, unit: int) -> NetworkInput:
-        """What the network is given at an alignment, in whole units of pixels."""
-        origin, shape = alignment.covering(self.picture.shape, unit)
-        grey, inside = resample(self.picture, alignment, origin, shape)
-        return NetworkInput(np.clip(LEVELS - grey if alignment.inverted else grey, 0, LEVELS), inside, origin)
+    def resample(self, alignment: Alignment, unit: int, window: Window | None = None) -> NetworkInput:
+        """What the network is given at an alignment, in whole units of pixels; of a window of the picture, if given."""
+        picture = self.picture if window is None else window.of(self.picture)
+        seen = alignment if window is None else alignment.seen_from(window.top, window.left)
+        origin, shape = seen.covering(picture.shape, unit)
+        grey, inside = resample(picture, seen, origin, shape)
+        grey = np.clip(LEVELS - grey if alignment.inverted else grey, 0, LEVELS)
+        return NetworkInput(grey, inside, alignment, origin)
+
+    def too_large(self, alignment: Alignment, window: Window) -> bool:
+        """Whether a window of the picture has too many of the network's pixels, as a very oblong one at an angle."""
+        return math.prod(alignment.covering(window.of(self.picture).shape, CELL)[1]) > MAX_NETWORK_PIXELS
 
 
 def _stored(image: Any) -> StoredImage:

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from floormark.errors import ProcessLostError
+from floormark.threads import limit_threads
 
 LOST = "a process was ended from outside, perhaps for want of memory"
 QUEUED = 4  # items in the hands of each process, so that none waits and none piles up
@@ -71,12 +72,12 @@ class Workers(Generic[Kept]):
 def side_by_side(
     count: int, keep: Callable[[], Kept], *, threads: int | None = None, end_at_once: bool = False
 ) -> Iterator[Workers[Kept]]:
-    """Start processes: fresh ones, not forks, since a fork may hang in the locks of PyTorch's threads.
+    """Start processes: fresh ones, not forks, since a fork may hang in the locks of other threads.
 
     Args:
         count: how many.
         keep: gives what each process keeps; called once in each, so it must be picklable.
-        threads: of each process; PyTorch's choice if not given.
+        threads: that libraries of linear algebra use in each process; as they like if not given.
         end_at_once: whether an error ends work in the middle, or only what has not begun.
     """
     context = multiprocessing.get_context("spawn")
@@ -122,13 +123,11 @@ _kept: Any = None  # of this process
 
 def _begin(keep: Callable[[], object], threads: int | None) -> None:
     global _kept
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted too, and decides what that means
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if threads is not None:
-        torch.set_num_threads(threads)
     _kept = keep()
+    if threads is not None:
+        limit_threads(threads)
 
 
 def _end_with_parent() -> None:

@@ -1,41 +1,28 @@
-"""Where a mark lies in an image that was cropped, resized, rotated, mirrored or inverted, without the original.
+"""Where the tiles of a mark lie in a picture whose periods are known, and what the network is given of it there.
 
-The mark repeats: the autocorrelation of the image shows its period and angle. Then its tiles are laid on top of each
-other, and the pilot tells where they begin and how they are oriented. Coordinates are rows and columns in pixels; a
-pixel's centre lies half a pixel inside of it. SciPy is imported where it is needed: reading an image that nobody moved
-does without it.
+The tiles are laid on top of each other, and the pilot tells where they begin and how they are oriented; then each is
+compared with all others, which gives the exact affine map, and where the picture was bent since, the shift of each tile.
+Coordinates are rows and columns in pixels; a pixel's centre lies half a pixel inside of it. SciPy is imported where it is
+needed: reading an image that nobody moved does without it.
 """
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from torch.nn import functional
+from PIL import Image
 
-from floormark.filters import Picture, gaussian, uniform
+from floormark.filters import Picture, gaussian, resized, shrunk
 from floormark.network import CELL, CELLS_ACROSS, TILE, Lattice, pilot_tiles
+from floormark.periods import Matrix, climbed, whitened
 
 Tiles = NDArray[np.float32]  # of 64 x 64 pixels, most often each as one row of 4,096
-Matrix = NDArray[np.float64]
 
-WHITENED_RANGE = 2.5  # standard deviations beyond which whitened values are clipped: they are edges of the picture
-FLAT_VARIANCE = 0.1  # variance, in grey levels, below which whitening amplifies nothing
 SHARP_SCALE = 1.15
 """Pixels of the image for one of the network's, up to which no smoothing is needed before resampling."""
-SEARCHED_SIDE = 384  # pixels of the shorter side at which periods are searched for; larger images are reduced first
-PERIOD_SIGMA = 1.5  # pixels: what is smoother than that belongs to the picture and not to the mark
-PERIOD_RANGE = 0.1, 0.62  # shortest and longest period, relative to the shorter side
-PERIOD_STEP, ANGLE_STEP = 0.008, np.deg2rad(0.5)
-SAME_STEPS = 5  # steps within which two candidates are one
-FIRST_MULTIPLES = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -1), (1, -2))
-"""Multiples of the two periods that make up a candidate's score."""
-LAST_MULTIPLE = 3  # the highest multiple by which a period is refined
-CANDIDATES = 2  # periods that are tried: where there is one, it is nearly always the first
-MIN_PERIOD_SCORE = 4.2
-"""Standard deviations. Chance reaches more in most images: the pilot decides, this saves searching for it."""
 TILE_SIGMA = 1.2  # the network's pixels: what is smoother than that belongs to the picture and not to the mark
 ORIENTATIONS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight orientations: rotations by 90 degrees, after mirroring or not."""
@@ -43,7 +30,29 @@ ORIENTATION_TRIALS = 3  # orientations and beginnings of a cell for which a pilo
 MAX_SHIFT = 4  # the network's pixels by which single tiles may be off at first
 STEPS_PER_PIXEL = 8  # in which shifts are told apart: by linear interpolation between pixels, all would be whole ones
 REFINEMENTS = 2
+BLOCK = TILE // 2  # side of the blocks whose shifts are told apart where a picture was bent
+BENDINGS = 3  # how often the shifts of blocks are corrected
+MAX_BEND = 5  # the network's pixels by which a block is shifted at most in one correction
+STIFFNESS = 0.8  # blocks over which what is known of shifts is smoothed
 REGISTERED_TILES = 64  # tiles that are used for registration
+
+
+@dataclass(frozen=True, eq=False)
+class Bend:
+    """How far a picture was bent, block by block: the network's pixel ``p`` is found at ``p + shift``."""
+
+    origin: NDArray[np.int64]  # the network's pixel at which the first block begins, whole blocks
+    shifts: NDArray[np.float32]  # in the middle of each block, shape (2, rows, columns)
+
+    def over(self, origin: NDArray[np.int64], shape: tuple[int, int]) -> NDArray[np.float32]:
+        """The shift of each of the network's pixels from ``origin`` on, in whole blocks, ``(2, *shape)``."""
+        first = (origin - self.origin) // BLOCK
+        rows, columns = (
+            np.clip(np.arange(length // BLOCK) + begin, 0, most - 1)
+            for length, begin, most in zip(shape, first, self.shifts.shape[1:], strict=True)
+        )
+        there = self.shifts[:, rows[:, None], columns]
+        return np.stack([resized(each, shape) for each in there])
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +64,11 @@ class Alignment:
     inverted: bool = False  # whether black has become white
     pilot: int = 0  # which of the pilots was found there
     score: float = 0.0  # by how many standard deviations
+    bend: Bend | None = None  # where the picture was bent as well
+
+    def seen_from(self, top: int, left: int) -> "Alignment":
+        """The same in a part of the picture that begins there."""
+        return replace(self, start=self.start - np.array([top, left]))
 
     @property
     def scale(self) -> float:
@@ -76,120 +90,31 @@ def resample(
 ) -> tuple[Picture, NDArray[np.bool_]]:
     """The picture at the network's pixels, from its pixel ``origin`` on, and which of these lie inside."""
     factor = max(1, int(alignment.scale + 0.05))
-    small = np.ascontiguousarray(picture)
-    if factor > 1:
-        small = functional.avg_pool2d(torch.from_numpy(small)[None, None], factor)[0, 0].numpy()
+    small = shrunk(picture, factor) if factor > 1 else picture
     if (rest := alignment.scale / factor) > SHARP_SCALE:  # what is finer than the network's pixels would alias
         small = gaussian(small, 0.4 * np.sqrt(rest * rest - 1.0))
-    rows, columns = (np.arange(length) + 0.5 + first for length, first in zip(shape, origin, strict=True))
-    at = alignment.matrix[:, 0, None, None] * rows[:, None] + alignment.matrix[:, 1, None, None] * columns
-    at = (at + alignment.start[:, None, None]) / factor
+    at = np.indices(shape) + 0.5 + origin[:, None, None]
+    if alignment.bend is not None:
+        at += alignment.bend.over(origin, shape)
+    at = (np.tensordot(alignment.matrix, at, 1) + alignment.start[:, None, None]) / factor
     height, width = small.shape
     inside: NDArray[np.bool_] = (at[0] > 0) & (at[0] < height) & (at[1] > 0) & (at[1] < width)
-    where = np.stack([2.0 * at[1] / width - 1.0, 2.0 * at[0] / height - 1.0], axis=-1).astype(np.float32)
-    resampled = functional.grid_sample(
-        torch.from_numpy(small)[None, None],
-        torch.from_numpy(where)[None],
-        mode="bicubic",
-        padding_mode="border",
-        align_corners=False,
-    )
-    return resampled[0, 0].numpy(), inside
+    if alignment.bend is not None:
+        from scipy import ndimage
 
-
-def whitened(picture: Picture, sigma: float) -> Picture:
-    """A picture of grey levels, high-pass filtered and scaled to local variance 1: there a mark stands out most."""
-    rough = picture - gaussian(picture, sigma, truncate=3.0)
-    variance = uniform(rough * rough, int(8 * sigma))
-    white: Picture = np.clip(rough / np.sqrt(variance + FLAT_VARIANCE), -WHITENED_RANGE, WHITENED_RANGE)
-    return white
-
-
-def periods(picture: Picture) -> list[tuple[float, Matrix]]:
-    """Pairs of periods, as columns, with which a picture may repeat, and their scores; the likeliest first."""
-    from scipy import ndimage
-
-    factor = max(1.0, min(picture.shape) / SEARCHED_SIDE)
-    small = picture
-    if factor > 1.0:
-        size = [round(length / factor) for length in picture.shape]
-        shrunk = functional.interpolate(torch.from_numpy(picture)[None, None], size, mode="bilinear", antialias=True)
-        small = shrunk[0, 0].numpy()
-    likeness = _autocorrelation(whitened(small, PERIOD_SIGMA))
-    reach = len(likeness) // 2
-    shortest, longest = (part * min(small.shape) for part in PERIOD_RANGE)
-    lengths = np.exp(np.arange(np.log(shortest), np.log(longest), PERIOD_STEP))
-    angles = np.arange(0.0, np.pi / 2, ANGLE_STEP)
-    rows, columns = np.outer(lengths, np.cos(angles)), np.outer(lengths, np.sin(angles))
-    score, counted = np.zeros_like(rows), np.zeros_like(rows)
-    for i, j in FIRST_MULTIPLES:
-        at = np.stack([i * rows - j * columns, i * columns + j * rows])
-        inside = (np.abs(at) < reach - 2).all(0)
-        score += np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0)
-        counted += inside
-    score /= np.sqrt(np.maximum(counted, 1.0))
-    found = []
-    for _ in range(CANDIDATES):
-        length, angle = np.unravel_index(int(score.argmax()), score.shape)
-        if (height := float(score[length, angle])) < MIN_PERIOD_SCORE:
-            break
-        row, column = rows[length, angle], columns[length, angle]
-        found.append((height, factor * _refined_periods(likeness, np.array([[row, -column], [column, row]]))))
-        distance = np.abs(np.arange(len(angles)) - angle)
-        near = np.minimum(distance, len(angles) - distance) <= SAME_STEPS  # a rotation by 90 degrees is the same
-        score[max(0, length - SAME_STEPS) : length + SAME_STEPS + 1, near] = 0.0
-    return found
-
-
-def _autocorrelation(white: Picture) -> Picture:
-    """The autocorrelation of a picture in standard deviations, a square with the shift of zero in its middle."""
-    from scipy import fft, ndimage
-
-    shape = [fft.next_fast_len(int(1.8 * length), real=True) for length in white.shape]
-    power = np.abs(fft.rfft2(white, shape)) ** 2
-    # What repeats is narrow in frequency; what a picture has most of is broad. The last term is for flat pictures.
-    power /= ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean() + 1e-20
-    shifted = fft.fftshift(fft.irfft2(power, shape))
-    middle = [length // 2 for length in shifted.shape]
-    reach = min(*middle, int(0.9 * max(white.shape))) - 1
-    likeness = shifted[middle[0] - reach : middle[0] + reach + 1, middle[1] - reach : middle[1] + reach + 1]
-    likeness = likeness - ndimage.uniform_filter(likeness, 15)
-    likeness = likeness / np.sqrt(ndimage.uniform_filter(likeness * likeness, 41) + 1e-20)
-    smooth = ndimage.gaussian_filter(likeness, 0.8)
-    found: Picture = smooth / (smooth.std() + 1e-20)
-    return found
-
-
-def _refined_periods(likeness: Picture, matrix: Matrix) -> Matrix:
-    """The periods nearby at which the autocorrelation, summed over their multiples, is highest."""
-    from scipy import ndimage
-
-    reach, last = len(likeness) // 2, LAST_MULTIPLE
-    points = np.array([(i, j) for i in range(last + 1) for j in range(-last, last + 1) if i or j > 0], np.float64)
-
-    def height(candidates: Matrix) -> Matrix:
-        at = np.einsum("nij,pj->inp", candidates, points)
-        inside = (np.abs(at) < reach - 2).all(0)
-        found: Matrix = np.where(inside, ndimage.map_coordinates(likeness, reach + at, order=1), 0.0).sum(1)
-        return found
-
-    length = float(np.linalg.norm(matrix[:, 0]))
-    single = np.eye(4).reshape(-1, 2, 2)
-    whole = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]]], np.float64) @ matrix / length  # resized, and rotated
-    return _climbed(height, matrix, np.concatenate([single, whole]), step=0.012 * length, least=0.02)
-
-
-def _climbed(
-    height: Callable[[Matrix], Matrix], found: Matrix, directions: Matrix, *, step: float, least: float
-) -> Matrix:
-    """The matrix of greatest height near ``found``, by a pattern search: steps are halved down to ``least``."""
-    while step > least:
-        trials = np.concatenate([found[None], found + step * directions, found - step * directions])
-        best = int(height(trials).argmax())
-        found = trials[best]
-        if best == 0:
-            step /= 2
-    return found
+        return ndimage.map_coordinates(small, at - 0.5, order=3, mode="nearest"), inside
+    # Beyond its edges the picture goes on as it ends: Pillow would see black there.
+    beyond = [
+        (max(0, math.ceil(-axis.min())) + 2, max(0, math.ceil(axis.max() - length)) + 2)
+        for axis, length in zip(at, small.shape, strict=True)
+    ]
+    padded = Image.fromarray(np.pad(small, beyond, mode="edge"))
+    # Pillow wants the column and the row that each one of the result, from its middle, comes from.
+    matrix = alignment.matrix / factor
+    start = matrix @ origin + alignment.start / factor + [beyond[0][0], beyond[1][0]]
+    map_back = (matrix[1, 1], matrix[1, 0], start[1], matrix[0, 1], matrix[0, 0], start[0])
+    sampled = padded.transform(shape[::-1], Image.Transform.AFFINE, map_back, Image.Resampling.BICUBIC)
+    return np.asarray(sampled), inside
 
 
 class Pilots:
@@ -201,33 +126,31 @@ class Pilots:
     @cached_property
     def _first_cell(self) -> Tiles:
         """The basis patterns of the first cell, whitened, ``(4, 64, 64)``."""
-        return _whitened_tiles(self.network.basis_tiles().numpy()).reshape(-1, TILE, TILE)
+        return _whitened_tiles(self.network.basis_tiles()).reshape(-1, TILE, TILE)
 
     @cached_property
     def _basis(self) -> Tiles:
         """The space of all messages, an orthonormal basis, ``(256, 4096)``."""
         # Whitened in the first cell: what is the same a cell further stays so.
         tiles = np.concatenate([_rolled(tile, -CELL, CELLS_ACROSS) for tile in self._first_cell])
-        basis: Tiles = torch.linalg.qr(torch.from_numpy(tiles).T)[0].T.contiguous().numpy()
-        return basis
+        return np.ascontiguousarray(np.linalg.qr(tiles.T)[0].T)
 
     @cached_property
     def _pilots(self) -> Tiles:
         """The component of the pilots that is orthogonal to all messages, ``(pilots, 4096)``."""
-        return self._orthogonal(_whitened_tiles(pilot_tiles(self.seeds).numpy()))
+        return self._orthogonal(_whitened_tiles(pilot_tiles(self.seeds)))
 
     @cached_property
     def _cell(self) -> NDArray[np.complex64]:
         """The basis patterns of the first cell, orthonormal, as conjugate spectra ``(4, 64, 33)``."""
         from scipy import fft
 
-        first = torch.from_numpy(self._first_cell.reshape(-1, TILE * TILE))
-        basis = torch.linalg.qr(first.T)[0].T.reshape(-1, TILE, TILE).numpy()
+        basis = np.linalg.qr(self._first_cell.reshape(-1, TILE * TILE).T)[0].T.reshape(-1, TILE, TILE)
         return np.conj(fft.rfft2(basis))
 
     def _projected(self, tiles: Tiles) -> Tiles:
         """Tiles projected onto the space of all messages."""
-        return _product(_product(tiles, self._basis.T), self._basis)
+        return (tiles @ self._basis.T) @ self._basis
 
     def _orthogonal(self, tiles: Tiles) -> Tiles:
         """The component of tiles that is orthogonal to all messages, scaled to length 1."""
@@ -235,12 +158,14 @@ class Pilots:
         found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
         return found
 
-    def likely(self, aligned: Picture, least: float) -> list[int]:
+    def likely(self, grey: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64], least: float) -> list[int]:
         """The pilots that fit an image that nobody moved by ``least`` standard deviations, the likeliest first.
 
-        ``aligned`` is what the network is given of the image, in grey levels.
+        ``grey`` are the levels at the network's pixels, from ``origin`` on.
         """
-        likeness = self._likeness(_tiles(whitened(aligned, TILE_SIGMA)).sum(0), 1)[0]
+        white = np.where(inside, whitened(grey, TILE_SIGMA), np.float32(0.0))
+        begin = [(first % TILE, -(first + length) % TILE) for first, length in zip(origin, grey.shape, strict=True)]
+        likeness = self._likeness(_tiles(np.pad(white, begin)).sum(0), 1)[0]
         order = np.argsort(-likeness)
         found: list[int] = order[likeness[order] > least].tolist()
         return found
@@ -278,7 +203,7 @@ class Pilots:
     def _likeness(self, tile: Picture, cells: int) -> Tiles:
         """How well each pilot fits a tile begun at each cell, in standard deviations, ``(cells * cells, pilots)``."""
         rest = self._orthogonal(tile.reshape(1, -1)).reshape(TILE, TILE)  # a message stays one, a cell further
-        likeness = _product(_rolled(rest, CELL, cells), self._pilots.T)
+        likeness = _rolled(rest, CELL, cells) @ self._pilots.T
         found: Tiles = likeness / (likeness.std() + 1e-12)
         return found
 
@@ -297,6 +222,59 @@ class Pilots:
             moved = alignment.matrix @ start + alignment.start
             alignment = replace(alignment, matrix=alignment.matrix @ matrix, start=moved)
         return alignment
+
+    def bent(self, picture: Picture, alignment: Alignment) -> Alignment:
+        """The alignment with the shift of each block at which it agrees best with all tiles in message and pilot."""
+        from scipy import fft, ndimage
+
+        origin, shape = _middle(*alignment.covering(picture.shape, TILE))
+        shifts = np.zeros((2, shape[0] // BLOCK, shape[1] // BLOCK), np.float32)
+        fade = np.hanning(TILE + 2)[1:-1].astype(np.float32)
+        pilot = self._pilots[alignment.pilot]
+        for _ in range(BENDINGS):
+            alignment = replace(alignment, bend=Bend(origin, shifts))
+            resampled, inside = resample(picture, alignment, origin, shape)
+            white = np.where(inside, whitened(resampled, TILE_SIGMA), np.float32(0.0))
+            folded = _tiles(white).sum(0, keepdims=True)
+            expected = (self._projected(folded) + (folded @ pilot)[:, None] * pilot).reshape(TILE, TILE)
+            # Around the middle of each block a window as large as a tile; the tiles begin half a block further.
+            windows = sliding_window_view(np.pad(white, BLOCK // 2), (TILE, TILE))[::BLOCK, ::BLOCK]
+            down, across = windows.shape[:2]
+            wanted = np.stack(
+                [
+                    np.roll(expected, (BLOCK // 2 - BLOCK * i, BLOCK // 2 - BLOCK * j), (0, 1))
+                    for i, j in np.ndindex(2, 2)
+                ]
+            )
+            which = 2 * (np.arange(down) % 2)[:, None] + np.arange(across) % 2
+            spectra = fft.rfft2(windows * np.outer(fade, fade)) * fft.rfft2(wanted).conj()[which]
+            surfaces = np.roll(fft.irfft2(spectra, (TILE, TILE)), (MAX_BEND, MAX_BEND), (2, 3))
+            near = surfaces[:, :, : 2 * MAX_BEND + 1, : 2 * MAX_BEND + 1]
+            smooth = ndimage.gaussian_filter(near, (STIFFNESS, STIFFNESS, 0.7, 0.7), mode="nearest")
+            shifts = shifts + _peaks(smooth)
+        return replace(alignment, bend=Bend(origin, shifts))
+
+
+def _peaks(surfaces: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Where each surface ``(rows, columns, n, n)`` is highest, from its middle, ``(2, rows, columns)``."""
+    side = surfaces.shape[2]
+    flat = surfaces.reshape(*surfaces.shape[:2], -1).argmax(2)
+    found = []
+    for axis, place in enumerate(np.divmod(flat, side)):
+        # A parabola through the highest value and its two neighbours tells fractions of a pixel.
+        middle = np.clip(place, 1, side - 2)
+        other = flat % side if axis == 0 else flat // side
+        rows, columns = np.indices(middle.shape)
+
+        def value(at: NDArray[np.intp], axis: int = axis, other: NDArray[np.intp] = other) -> NDArray[np.float32]:
+            pair = (at, other) if axis == 0 else (other, at)
+            return surfaces[rows, columns, pair[0], pair[1]]
+
+        before, here, after = value(middle - 1), value(middle), value(middle + 1)
+        curve = before - 2 * here + after
+        part = np.where(curve < -1e-9, 0.5 * (before - after) / np.where(curve < -1e-9, curve, -1.0), 0.0)
+        found.append(middle + np.clip(part, -0.5, 0.5) - side // 2)
+    return np.stack(found).astype(np.float32)
 
 
 def _tiles_at(picture: Picture, alignment: Alignment) -> tuple[Tiles, Matrix]:
@@ -317,12 +295,6 @@ def _middle(origin: NDArray[np.int64], shape: tuple[int, int]) -> tuple[NDArray[
         else:
             origin, across = origin + np.array([0, TILE * (across % 2)]), across - 1
     return origin, (TILE * down, TILE * across)
-
-
-def _product(first: Tiles, second: Tiles) -> Tiles:
-    """The product of two matrices, by PyTorch: it keeps to the threads that a process was given."""
-    found: Tiles = torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy()
-    return found
 
 
 def _whitened_tiles(tiles: Tiles) -> Tiles:
@@ -357,9 +329,10 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
 
     centre = middles.mean(0)
     offsets = (middles - centre) / TILE
-    smooth = torch.from_numpy(ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7)))[:, None]
-    size = (STEPS_PER_PIXEL * 2 * MAX_SHIFT + 1,) * 2
-    fine = functional.interpolate(smooth, size, mode="bicubic", align_corners=True)[:, 0].numpy()
+    smooth = ndimage.gaussian_filter(surfaces, (0.0, 0.7, 0.7))
+    side = smooth.shape[1]
+    finer = (STEPS_PER_PIXEL * (side - 1) + 1) / side
+    fine = ndimage.zoom(smooth, (1.0, finer, finer), order=3)
     tile = np.arange(len(fine))[:, None]
 
     def height(candidates: Matrix) -> Matrix:
@@ -372,6 +345,6 @@ def _fit(surfaces: Tiles, middles: Matrix) -> tuple[Matrix, Matrix]:
 
     single = np.eye(6).reshape(-1, 2, 3)
     whole = np.array([[[1, 0, 0], [0, 1, 0]], [[0, -1, 0], [1, 0, 0]]], np.float64)  # resized, and rotated
-    found = _climbed(height, np.zeros((2, 3)), np.concatenate([single, whole]), step=1.0, least=0.03)
+    found = climbed(height, np.zeros((2, 3)), np.concatenate([single, whole]), step=1.0, least=0.03)
     linear = found[:, :2] / TILE
     return np.eye(2) + linear, found[:, 2] - linear @ centre

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from floormark.display_range import patch_sizes, patch_squares
-from floormark.filters import minimum_3x3
+from floormark.filters import Picture, minimum_3x3, resized
 from floormark.imageio import StoredImage, bands
 from floormark.options import ADVISED_FLOOR
 from floormark.patches import PATCH_SIDE
@@ -53,17 +53,24 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
 class Residual:
     """What a network adds to an image to hide bits in it."""
 
-    values: NDArray[np.float32]  # to be added, to all colours alike, in stored values, at the network's pixels (h, w)
-    scale: float  # pixels of the image for one of the network's
+    values: Picture  # to be added, to all colours alike, in stored values, at the network's pixels (h, w)
+    scale: tuple[float, float]  # pixels of the image for one of the network's, down and across
+    start: tuple[float, float]  # where the image begins, in the network's pixels from the first of the values
+
+    def rows(self, rows: slice, width: int) -> Picture:
+        """Rows of the residual at the size of the image, by cubic interpolation."""
+        (top, left), (bottom, right) = (
+            np.clip(np.divide(corner, self.scale) + self.start, 0.0, self.values.shape).tolist()
+            for corner in ((rows.start, 0), (rows.stop, width))
+        )
+        shape, how = (rows.stop - rows.start, width), Image.Resampling.BICUBIC
+        return resized(self.values, shape, box=(left, top, right, bottom), how=how)
 
 
-def enlarged(
-    values: NDArray[np.float32], scale: float, rows: slice, width: int, *, smooth: bool = True
-) -> NDArray[Any]:
-    """Rows of ``values`` at ``scale`` times its size, by cubic interpolation, or by linear if not ``smooth``."""
-    box = (0.0, rows.start / scale, width / scale, rows.stop / scale)
-    how = Image.Resampling.BICUBIC if smooth else Image.Resampling.BILINEAR
-    return np.asarray(Image.fromarray(values).resize((width, rows.stop - rows.start), how, box=box))
+def _interpolated(strengths: NDArray[np.float64], rows: slice, width: int) -> Picture:
+    """The strengths of patches at rows of pixels, interpolated between the middles of patches."""
+    box = (0.0, rows.start / PATCH_SIDE, width / PATCH_SIDE, rows.stop / PATCH_SIDE)
+    return resized(strengths.astype(np.float32), (rows.stop - rows.start, width), box=box)
 
 
 def fit_to_floor(
@@ -137,8 +144,7 @@ class _Addition:
 
     def _full_size(self, rows: slice) -> NDArray[np.float32]:
         """Rows of the residual at full size, zero where nothing may change."""
-        values, scale, width = self.residual.values, self.residual.scale, self.image.pixels.shape[1]
-        found = enlarged(values, scale, rows, width) if scale > 1 else values[rows, :width]
+        found = self.residual.rows(rows, self.image.pixels.shape[1])
         return found if self.protect is None else np.where(self.protect[rows], np.float32(0.0), found)
 
     def squares(self, strengths: NDArray[np.float64], into: NDArray[Any] | None = None) -> NDArray[np.int64]:
@@ -146,9 +152,7 @@ class _Addition:
         found = []
         for number, rows in enumerate(self._bands):
             residual = self._full_size(rows) if self._kept is None else self._kept[number]
-            change = residual * enlarged(
-                strengths.astype(np.float32), PATCH_SIDE, rows, residual.shape[1], smooth=False
-            )
+            change = residual * _interpolated(strengths, rows, residual.shape[1])
             if self.max_difference is not None:
                 np.clip(change, -self.max_difference, self.max_difference, out=change)
             band = self.image.with_pixels(self.image.pixels[rows])

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from floormark.content_binding import PAIRS, ContentBinding
 from floormark.errors import DataError
+from floormark.filters import Picture, median
 from floormark.network import TILE, Encoding, Lattice, pilot_tiles
+from floormark.parts import Box, compare_parts
 from floormark.payload import Codec, Extracted, Key, Payload, derived
-from floormark.prepared import MAX_NETWORK_PIXELS, NetworkInput, PreparedImage
-from floormark.registration import CANDIDATES, Alignment, Pilots, periods
+from floormark.periods import Window, find_periods
+from floormark.prepared import NETWORK_SIDE, NetworkInput, PreparedImage, TileLayout
+from floormark.registration import Alignment, Pilots
 from floormark.strength import Residual
 
 PILOTS = 256  # of a key, of which an image has one; order and mask of the bits differ with it
@@ -23,6 +24,9 @@ MIN_REGISTERED_SCORE = 4.5
 """Standard deviations of a pilot. Chance reaches 4.4 and more at times: the checksum decides, this saves trials."""
 ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, the likeliest first
 MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
+CANDIDATES = 4  # periods that are tried, of the whole picture, and of windows of each size
+SEARCHES = 3  # of the whole picture, and of windows of two sizes
+MOST_OF_IT = 0.6  # part of a picture that a marked image covers, from which on nothing else is searched for
 EMPHASIS_ROUNDS = 4  # how often the emphasis of the bits is corrected, so that none is much harder to read than others
 MAX_EMPHASISED_PIXELS = 1 << 20
 """Of the network; in a larger image, which has more than 256 tiles, no bit is hard to read."""
@@ -51,13 +55,15 @@ class EncodedMessage:
 class TiledScheme:
     """Tiles that registration finds again, with a message that is bound to the content of the image."""
 
-    trials = ALIGNED_PILOTS + 1 + CANDIDATES
-    """How often reading one image tries to decode bits, at most: by each likely pilot where nobody moved the image,
-    then at the size of a whole image, then at each period that is found."""
+    trials = 2 * (ALIGNED_PILOTS + 2 * (2 + SEARCHES * CANDIDATES))
+    """How often reading one image tries to decode bits, at most: by each likely pilot where nobody moved the image, then
+    at the sizes of a whole image and at the periods that are found, as they are and bent; each with and without what lies
+    over it."""
 
     def __init__(self, network: Lattice, key: Key | None) -> None:
         self.network, self.key = network, key
         self.codec = Codec(network.bits, key, content_bits=PAIRS)
+        self.layout = TileLayout.of(key)
         self.content = ContentBinding(key)
         self.seeds = [derived(key, f"pilot {number}", 16) for number in range(PILOTS)]
         self.pilots = Pilots(network, self.seeds)
@@ -74,86 +80,121 @@ class TiledScheme:
 
     def encode(self, image: PreparedImage, payload: Payload, *, replaced: Decoded | None = None) -> EncodedMessage:
         """Encode a payload for an image; ``replaced`` is what was read of it, if the payload is to replace that."""
-        grey = image.network_input.grey
-        content_code = self.content.code(grey)
+        given = image.network_input(self.layout)
         # Which pilot an image has is a matter of its content and the key; a message that replaces another keeps its.
-        digest = hashlib.blake2b(np.rint(grey).astype(np.uint8).tobytes(), key=derived(self.key, "salt", 32)).digest()
+        shown = np.rint(given.grey).astype(np.uint8).tobytes()
+        digest = hashlib.blake2b(shown, key=derived(self.key, "salt", 32)).digest()
         salt = str(digest[0]) if replaced is None else replaced.salt
-        bits = self.codec.encode(payload, content_code, salt)
-        images, pilots = image.network_input.tensor(), pilot_tiles([self.seeds[int(salt)]])
-        with torch.inference_mode():
-            encoding = self.network.encode(images, _messages(bits), pilots)
-            before = None
-            if replaced is not None and replaced.found is not None and replaced.found.payload is not None:
-                old = self.codec.encode(replaced.found.payload, replaced.found.content_code, salt)
-                before = self.network.encode(images, _messages(old), pilots)
+        bits = self.codec.encode(payload, self.content.code(given), salt)
+        (pilot,) = pilot_tiles([self.seeds[int(salt)]])
+        encoding, before = self.network.encode(given.picture, bits, pilot), None
+        if replaced is not None and replaced.found is not None and replaced.found.payload is not None:
+            old = self.codec.encode(replaced.found.payload, replaced.found.content_code, salt)
+            before = self.network.encode(given.picture, old, pilot)
         return EncodedMessage(bits, encoding, before)
 
     def residual(self, image: PreparedImage, message: EncodedMessage, floor: float) -> Residual:
         """What to add to an image so that it carries a message at a floor."""
-        with torch.inference_mode():
-            if message.replaced is None:
-                drawn = self._emphasised(image.network_input.tensor(), message, 10.0 ** (-floor / 20.0))
-            else:
-                drawn = self.network.draw(message.encoding) - self.network.draw(message.replaced)
-        return Residual(drawn[0, 0].numpy() * np.float32(image.shown[1]), image.scale)
+        given = image.network_input(self.layout)
+        if message.replaced is None:
+            drawn = self._emphasised(given.picture, message, 10.0 ** (-floor / 20.0))
+        else:
+            drawn = self.network.draw(message.encoding) - self.network.draw(message.replaced)
+        down, across = (image.scale * np.array(self.layout.stretch)).tolist()
+        top, left = (np.array(self.layout.shift) - given.origin).tolist()
+        return Residual(drawn * np.float32(image.shown[1]), (down, across), (top, left))
 
-    def _emphasised(self, images: Tensor, message: EncodedMessage, size: float) -> Tensor:
+    def _emphasised(self, picture: Picture, message: EncodedMessage, size: float) -> Picture:
         """A residual of that root mean square; bits that are hard to read in this image are drawn more strongly."""
-        messages = _messages(message.bits)
-        emphasis = torch.ones_like(messages)
-        for _ in range(EMPHASIS_ROUNDS if images.numel() <= MAX_EMPHASISED_PIXELS else 0):
+        emphasis = np.ones(len(message.bits), np.float32)
+        for _ in range(EMPHASIS_ROUNDS if picture.size <= MAX_EMPHASISED_PIXELS else 0):
             drawn = self.network.draw(message.encoding, emphasis)
-            scaled = drawn * (size / drawn.square().mean().sqrt().clamp_min(1e-9))
-            margins = self.network.extract((images + scaled).clamp(0.0, 1.0)) * (2.0 * messages - 1.0)
-            typical = margins.median()
+            scaled = drawn * np.float32(size / max(_rms(drawn), 1e-9))
+            margins = self.network.extract(np.clip(picture + scaled, 0.0, 1.0)) * (2.0 * message.bits - 1.0)
+            typical = median(margins)
             if typical <= 0 or margins.min() > EVEN_MARGIN * typical:
                 return drawn
-            wanted = (typical / margins.clamp_min(0.2 * typical)).sqrt().clamp(*EMPHASIS_RANGE)
-            emphasis = emphasis * wanted
-            emphasis = emphasis / emphasis.square().mean().sqrt()
+            emphasis *= np.clip(np.sqrt(typical / np.maximum(margins, 0.2 * typical)), *EMPHASIS_RANGE)
+            emphasis /= _rms(emphasis)
         return self.network.draw(message.encoding, emphasis)
 
     def decode_aligned(self, image: PreparedImage) -> Decoded:
         """Decode an image as it lies, not moved since it was marked."""
-        pilots = self.pilots.likely(image.network_input.grey, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
-        return self._decode(image.network_input, pilots, registered=False) if pilots else Decoded()
+        given = image.network_input(self.layout)
+        pilots = self.pilots.likely(given.grey, given.inside, given.origin, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
+        return self._decode(image, given, pilots, registered=False) if pilots else Decoded()
 
-    def decode_registered(self, image: PreparedImage) -> Extracted | None:
-        """Decode an image that was moved, at each alignment that registration finds."""
-        for alignment in self._alignments(image):
-            decoded = self._decode(image.resample(alignment, TILE), [alignment.pilot], registered=True)
-            if decoded.found is not None:
-                return decoded.found
-        return None
+    def decode_registered(self, image: PreparedImage) -> Iterator[Extracted]:
+        """Decode marked images that were moved since, or are parts of another, at each place that registration finds."""
+        picture = image.picture
+        taken: list[Window] = []  # where something was found
+        for matrix, window in self._places(image):
+            if any(window.common(each).area > 0.5 * min(window.area, each.area) for each in taken):
+                continue
+            for alignment in self._alignments(image, matrix, window):
+                given = image.resample(alignment, TILE, window)
+                decoded = self._decode(image, given, [alignment.pilot], registered=True)
+                if decoded.found is not None and decoded.found.box is not None:
+                    yield decoded.found
+                    left, top, width, height = (round(edge / image.factor) for edge in decoded.found.box)
+                    taken.append(Window(top, left, top + height, left + width))
+                    break
+            if sum(each.area for each in taken) >= MOST_OF_IT * picture.size:
+                return
 
-    def _alignments(self, image: PreparedImage) -> Iterator[Alignment]:
-        """Where the tiles may lie: at the size of a whole image, then as its periods say."""
+    def _places(self, image: PreparedImage) -> Iterator[tuple[NDArray[np.float64], Window]]:
+        """Sizes and angles that the network's pixels may have, and where: those of a whole image, then by periods."""
+        picture = image.picture
+        whole, stretch = Window(0, 0, *picture.shape), np.diag(self.layout.stretch)
+        scales = {image.scale / image.factor, min(picture.shape) / NETWORK_SIDE}  # a small one may have been large
+        yield from ((scale * stretch, whole) for scale in sorted(scales, reverse=True))
+        for found in find_periods(picture):
+            yield from ((each.matrix / TILE, each.window) for each in found[:CANDIDATES])
 
-        def sizes() -> Iterator[NDArray[np.float64]]:
-            yield image.unmoved.matrix
-            yield from (matrix / TILE for _, matrix in periods(image.picture))
+    def _alignments(self, image: PreparedImage, matrix: NDArray[np.float64], window: Window) -> Iterator[Alignment]:
+        """Where tiles of that size and angle begin in a window, if a pilot tells; as they are, then bent."""
+        alignment = Alignment(matrix, np.zeros(2))
+        if image.too_large(alignment, window):
+            return
+        picture = window.of(image.picture)
+        alignment = self.pilots.oriented(picture, alignment)
+        if alignment.score > MIN_REGISTERED_SCORE:
+            alignment = self.pilots.refined(picture, alignment)
+            yield alignment.seen_from(-window.top, -window.left)
+            yield self.pilots.bent(picture, alignment).seen_from(-window.top, -window.left)
 
-        for matrix in sizes():
-            alignment = Alignment(matrix, np.zeros(2))
-            if math.prod(alignment.covering(image.picture.shape, TILE)[1]) > MAX_NETWORK_PIXELS:
-                continue  # a very oblong image is not searched at an angle
-            alignment = self.pilots.oriented(image.picture, alignment)
-            if alignment.score > MIN_REGISTERED_SCORE:
-                yield self.pilots.refined(image.picture, alignment)
+    def _decode(self, image: PreparedImage, given: NetworkInput, pilots: list[int], *, registered: bool) -> Decoded:
+        """Decode what the network is given, by the first pilot that fits; then with what lies over it filled in."""
+        first = None
+        for attempt in (given, given.uncovered):
+            seen = attempt() if callable(attempt) else attempt
+            if seen is None:
+                continue
+            evidence = self.network.evidence(seen.picture, seen.weights)
+            logits = self.network.read(evidence)
+            first = logits if first is None else first
+            for pilot in pilots:
+                found = self.codec.decode(logits, str(pilot))
+                if found is not None and found.payload is not None:
+                    bits = self.codec.encode(found.payload, found.content_code, str(pilot))
+                    parts = compare_parts(evidence, self.network.signs(bits, evidence.shape[1:]), seen)
+                    belongs = self.content.belongs(found.content_code, seen, registered=registered)
+                    belongs = False if parts.foreign.any() else belongs
+                    box = _extent(image, seen, parts.present) if registered else (0, 0, *image.pixels.shape[1::-1])
+                    return Decoded(logits, replace(found, belongs=belongs, box=box, parts=parts.rows), str(pilot))
+        return Decoded(first)
 
-    def _decode(self, given: NetworkInput, pilots: list[int], *, registered: bool) -> Decoded:
-        """Decode what the network is given, by the first pilot that fits."""
-        with torch.inference_mode():
-            logits = self.network.extract(given.tensor(), given.weights())[0].numpy()
-        for pilot in pilots:
-            found = self.codec.decode(logits, str(pilot))
-            if found is not None:
-                belongs = self.content.belongs(found.content_code, given, registered=registered)
-                return Decoded(logits, replace(found, belongs=belongs), str(pilot))
-        return Decoded(logits)
+
+def _extent(image: PreparedImage, given: NetworkInput, present: NDArray[np.bool_]) -> Box:
+    """The rectangle of the image that holds the parts of the network's pixels that are present."""
+    side = given.grey.shape[0] // present.shape[0]
+    rows, columns = np.nonzero(present)
+    corners = np.array([(r, c) for r in (rows.min(), rows.max() + 1) for c in (columns.min(), columns.max() + 1)])
+    at = given.alignment.matrix @ (side * corners + given.origin).T + given.alignment.start[:, None]
+    height, width = image.picture.shape
+    (top, left), (bottom, right) = (np.clip(edge, 0, (height, width)) * image.factor for edge in (at.min(1), at.max(1)))
+    return round(left), round(top), round(right - left), round(bottom - top)
 
 
-def _messages(bits: NDArray[np.uint8]) -> Tensor:
-    """Bits as a network takes them, ``(1, L)``."""
-    return torch.from_numpy(bits)[None].float()
+def _rms(values: NDArray[np.float32]) -> float:
+    return math.sqrt(float(np.square(values).mean()))

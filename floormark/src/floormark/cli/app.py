@@ -17,7 +17,7 @@ from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 BAD_INPUT, INTERRUPTED = 2, 130
-ENV_PACKAGES = ("torch", "numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
+ENV_PACKAGES = ("numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
 """Packages whose versions ``floormark env`` prints."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floormark.cli.keys import PASSPHRASE, add_marker_options, load_marker, open_signer, positive
-from floormark.cli.output import FAILED, SUCCEEDED, begin, decibels, emit, largest_change, note, progress
+from floormark.cli.output import FAILED, SUCCEEDED, decibels, emit, largest_change, note, progress
 from floormark.errors import ConfigurationError, printable
 from floormark.options import EmbedOptions
 
@@ -60,7 +60,6 @@ def embed(given: Namespace) -> int:
     marked already, are refused (exit code 1).
     """
     source, target = given.source, given.target
-    begin(f"embed: loading the network for {source}")
     from floormark.files.folder import marked_name
     from floormark.files.marking import FileMarker
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import time
@@ -40,18 +39,6 @@ def emit(result: Any, text: str, closing: str = "", *, as_json: bool) -> None:
     print("\n".join(map(printable, text.split("\n"))))
     if closing:
         note(closing)
-
-
-def begin(what: str) -> None:
-    """Load PyTorch, which takes a second or more, and say meanwhile what a command is about to do."""
-    if "torch" in sys.modules:
-        return
-    note(what)
-    gc.disable()  # of the million objects that are made none is garbage, and looking for it takes a tenth of the time
-    import torch  # noqa: F401
-
-    gc.freeze()
-    gc.enable()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floormark.cli.keys import add_marker_options, load_marker, positive
-from floormark.cli.output import FAILED, SUCCEEDED, begin, decibels, emit, emit_json, largest_change, note
+from floormark.cli.output import FAILED, SUCCEEDED, decibels, emit, emit_json, largest_change, note
 from floormark.errors import DataError, printable
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def extract(given: Namespace) -> int:
     The exit code is 1 without a message, and for one that was copied from another image.
     """
     source: Path = given.source
-    begin(f"extract: loading the network for {source}")
     from floormark.files.folder import extract_file, extract_files, image_files
 
     marker = load_marker(given)
@@ -85,7 +84,6 @@ def verify(given: Namespace) -> int:
 
     The exit code is 1 if there is a problem, such as no certificate.
     """
-    begin(f"verify: comparing {given.marked} with {given.original}")
     from floormark.options import Region
     from floormark.signing import read_public_key
     from floormark.verify import verify_files

@@ -6,7 +6,6 @@ from itertools import zip_longest
 from operator import xor
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from floormark.errors import ConfigurationError
@@ -161,8 +160,7 @@ def nearest(codes: Sequence[BchCode], logits: NDArray[np.float64]) -> Iterator[B
         agreement = 1.0 - 2.0 * (start ^ read)  # 1 where the start agrees with what was read, -1 where not
         signs = 1.0 - 2.0 * rows
         # Entry (i, j) is the agreement after adding rows i and j; the diagonal, where they cancel, is the start's.
-        # By PyTorch, which keeps to the threads that a process was given.
-        pairs = torch.mm(torch.from_numpy(signs * (agreement * weight)), torch.from_numpy(signs.T)).numpy()
+        pairs = (signs * (agreement * weight)) @ signs.T
         singles = signs @ (agreement * weight)
         first, second = divmod(int(pairs.argmax()), len(rows))
         single = int(singles.argmax())

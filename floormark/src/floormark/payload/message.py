@@ -102,6 +102,10 @@ class Extracted:
     """Whether the message was written into this image; False if into another, None if that cannot be said."""
     content_code: tuple[int, ...] = field(default=(), repr=False)
     """What binds the message to its image, as it was read."""
+    box: tuple[int, int, int, int] | None = None
+    """Where the marked image lies: left, top, width and height in pixels."""
+    parts: tuple[str, ...] = field(default=(), repr=False)
+    """A map of the marked image: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing can be said."""
 
     def __bool__(self) -> bool:
         return self.payload is not None

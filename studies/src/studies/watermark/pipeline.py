@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.patches import patch_room
 from samplewise import AtLeast, AtMost, Constraint, Problem
 from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
@@ -20,6 +19,7 @@ from samplewise.storage import distributed
 from studies.watermark.networks import Network
 from studies.watermark.noise import parse_noise
 from studies.watermark.operators import LEVELS
+from studies.watermark.patches import patch_room
 from studies.watermark.recipe import Recipe
 
 CONSTRAINT = "psnr"

@@ -2,9 +2,10 @@
 
 from functools import partial
 
-from floormark import network as tool
-from floormark.network import Lattice, Network, network_name, save_network
+from studies.watermark.networks import base
+from studies.watermark.networks.base import Network, network_name, save_network
 from studies.watermark.networks.hidden import Discriminator, Hidden
+from studies.watermark.networks.lattice import Lattice
 from studies.watermark.networks.swift import Swift
 
 __all__ = ["NETWORKS", "Discriminator", "Hidden", "Lattice", "Network", "Swift"]
@@ -12,4 +13,4 @@ __all__ += ["load_network", "network_name", "save_network"]
 
 NETWORKS: dict[str, type[Network]] = {"lattice": Lattice, "hidden": Hidden, "swift": Swift}
 """By the name that commands and files use."""
-load_network = partial(tool.load_network, kinds=NETWORKS)
+load_network = partial(base.load_network, kinds=NETWORKS)

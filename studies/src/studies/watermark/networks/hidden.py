@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.network import Network
 from samplewise.errors import ConfigurationError
 from samplewise.measures import mse
+from studies.watermark.networks.base import Network
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:

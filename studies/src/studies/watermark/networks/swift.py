@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from floormark.network import CELL, GROUPS, Network, block
+from floormark.network import CELL, GROUPS
 from samplewise.errors import ConfigurationError
+from studies.watermark.networks.base import Network, block
 
 COPIES = 3
 """Slots that each bit should have."""

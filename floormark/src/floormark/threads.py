@@ -1,0 +1,37 @@
+"""One thread for linear algebra: matrices here are small, and threads that wait for each other cost more than they save.
+
+On a machine with other work, two threads of OpenBLAS have taken fifty times as long as one.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> ThreadpoolController:
+    """The libraries of linear algebra of this process: looking for them takes a while."""
+    import numpy  # noqa: F401 - whose library must be loaded to be found
+
+    return ThreadpoolController()
+
+
+def limit_threads(threads: int) -> None:
+    """Have libraries of linear algebra use so many threads in this process, those that are loaded by now."""
+    ThreadpoolController().limit(limits=threads)
+
+
+def one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A function during which linear algebra uses one thread."""
+
+    @wraps(function)
+    def wrapped(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*arguments, **options)
+
+    return wrapped
