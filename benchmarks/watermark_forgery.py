@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from common import Pixels, begin, grey, keep, psnr, table, unseen_xrays, xray_options
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
@@ -33,7 +32,7 @@ from floormark import RefusedError, Watermarker
 from floormark.network import pilot_tiles
 from floormark.payload import Key
 from floormark.prepared import PreparedImage
-from floormark.strength import Residual, fit_to_floor
+from floormark.strength import fit_to_floor
 from studies.watermark.noise import parse_attack
 
 FLOOR = 45.0
@@ -154,12 +153,10 @@ def with_raw_bits_of(source: Pixels, target: Pixels, key: str) -> Pixels:
     scheme = marker(key).scheme
     decoded, prepared = scheme.decode_aligned(PreparedImage.of(source)), PreparedImage.of(target)
     assert decoded.logits is not None
-    messages = torch.from_numpy(decoded.logits > 0)[None].float()
-    with torch.inference_mode():
-        pilots = pilot_tiles([scheme.seeds[int(decoded.salt)]])
-        encoding = scheme.network.encode(prepared.network_input.tensor(), messages, pilots)
-        drawn = scheme.network.draw(encoding)[0, 0].numpy()
-    residual = Residual(drawn * np.float32(prepared.shown[1]), prepared.scale)
+    given = prepared.network_input(scheme.layout)
+    (pilot,) = pilot_tiles([scheme.seeds[int(decoded.salt)]])
+    encoding = scheme.network.encode(given.picture, (decoded.logits > 0).astype(np.uint8), pilot)
+    residual = scheme.placed(prepared, scheme.network.draw(encoding))
     return np.asarray(fit_to_floor(prepared, residual, FLOOR), np.uint8)
 
 

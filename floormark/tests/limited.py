@@ -33,15 +33,15 @@ def run(command: list[str]) -> None:
 def main_loop() -> None:
     """Fork for each command."""
     import pydicom.pixels  # noqa: F401
-    import torch
     from PIL import Image
 
     import floormark.cli.app
     import floormark.files.folder
     import floormark.verify
+    from floormark.threads import limit_threads
 
     Image.init()
-    torch.set_num_threads(1)
+    limit_threads(1)
     with contextlib.redirect_stderr(io.StringIO()):
         floormark.cli.main(["extract", "nothing"])  # what is loaded at first use is so in all forks
     for line in sys.stdin:

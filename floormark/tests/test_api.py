@@ -106,13 +106,12 @@ def test_sixteen_bits_keep_the_floor_against_the_range_in_use(low: int, span: in
 def test_reading_an_image_imports_only_what_it_needs(tmp_path: Path) -> None:
     Image.fromarray(MARKER.embed(IMAGE, "quick", psnr=40).image).save(tmp_path / "a.png")
     code = (
-        "import sys, floormark.cli; assert 'torch' not in sys.modules;"
+        "import sys, floormark.cli;"
         f"assert floormark.cli.main(['extract', {str(tmp_path / 'a.png')!r}]) == 0;"
         "print([name for name in sys.argv[1:] if name in sys.modules])"
     )
     heavy = [
-        "torch._dynamo",
-        "sympy",
+        "torch",
         "scipy",
         "pydicom",
         "imagecodecs",

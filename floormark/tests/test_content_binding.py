@@ -7,12 +7,13 @@ from scipy import ndimage
 
 from floormark.content_binding import CODE_SIDE, PAIRS, ContentBinding
 from floormark.payload import Key
-from floormark.prepared import NetworkInput
+from floormark.prepared import NetworkInput, TileLayout
 from natural_images import natural_image
 
 KEY, OTHER = Key(b"an example of a key"), Key(b"another example here")
 CONTENT = ContentBinding(KEY)
 START = np.zeros(2, np.int64)
+LAID = TileLayout.of(KEY).alignment(1.0)
 Seen = NDArray[np.float32]
 
 
@@ -21,8 +22,12 @@ def seen(seed: int, *, height: int = 256, width: int = 256) -> Seen:
     return natural_image(height=3 * height // 2, width=3 * width // 2, seed=seed)[-height:, -width:].astype(np.float32)
 
 
+def given(image: Seen, origin: NDArray[np.int64] = START, *, inside: bool = True) -> NetworkInput:
+    return NetworkInput(image, np.full(image.shape, inside), LAID, origin)
+
+
 def belongs(bits: tuple[int, ...], image: Seen, *, registered: bool = False) -> bool | None:
-    return CONTENT.belongs(bits, NetworkInput(image, np.ones(image.shape, np.bool_), START), registered=registered)
+    return CONTENT.belongs(bits, given(image), registered=registered)
 
 
 def treated(image: Seen) -> dict[str, Seen]:
@@ -42,12 +47,12 @@ def treated(image: Seen) -> dict[str, Seen]:
 def test_an_image_keeps_its_message_through_what_images_go_through(treatment: str) -> None:
     for seed in range(3):
         image = seen(seed)
-        assert belongs(CONTENT.code(image), treated(image)[treatment]) is True, seed
+        assert belongs(CONTENT.code(given(image)), treated(image)[treatment]) is True, seed
 
 
 def test_no_image_takes_the_message_of_another() -> None:
     images = [seen(seed) for seed in range(8)]
-    bits = [CONTENT.code(image) for image in images]
+    bits = [CONTENT.code(given(image)) for image in images]
     said = [belongs(bits[one], images[other]) for one in range(8) for other in range(8) if one != other]
     # 3 standard deviations of chance and more, in one of 740; 2 and more, which is doubt, in one of 44.
     assert said.count(True) <= 1
@@ -56,7 +61,7 @@ def test_no_image_takes_the_message_of_another() -> None:
 
 def test_a_part_that_lies_anywhere_is_told_from_another_image() -> None:
     image, other = seen(1, height=320, width=320), seen(2, height=320, width=320)
-    bits = CONTENT.code(image)
+    bits = CONTENT.code(given(image))
     assert belongs(bits, image[64:, :], registered=True) is True
     before = np.pad(image, ((128, 0), (64, 0)), constant_values=90)
     assert belongs(bits, before, registered=True) is True
@@ -65,26 +70,24 @@ def test_a_part_that_lies_anywhere_is_told_from_another_image() -> None:
 
 def test_of_a_place_that_is_known_the_origin_tells_what_is_missing() -> None:
     image = seen(3)
-    part, bits = image[:, 64:], CONTENT.code(image)
-    inside = np.ones(part.shape, np.bool_)
-    assert CONTENT.belongs(bits, NetworkInput(part, inside, np.array([0, 64])), registered=False) is True
-    assert CONTENT.belongs(bits, NetworkInput(part, inside, START), registered=False) is not True
+    part, bits = image[:, 64:], CONTENT.code(given(image))
+    assert CONTENT.belongs(bits, given(part, np.array([0, 64])), registered=False) is True
+    assert CONTENT.belongs(bits, given(part), registered=False) is not True
 
 
 def test_nothing_is_said_where_too_little_is_left() -> None:
     image = seen(4)
-    bits = CONTENT.code(image)
+    bits = CONTENT.code(given(image))
     assert belongs(bits, image[:24, :24]) is None
     assert belongs(bits, image[:24, :24], registered=True) is None
-    outside = NetworkInput(image, np.zeros(image.shape, np.bool_), START)
-    assert CONTENT.belongs(bits, outside, registered=False) is None
+    assert CONTENT.belongs(bits, given(image, inside=False), registered=False) is None
     assert belongs(bits, np.full_like(image, 77)) is None  # nothing in it
     assert belongs(bits, np.full_like(image, 77), registered=True) is None
     # As much as a mark shows by itself, in an image that has nothing else to show.
     faint = np.random.default_rng(0).normal(200.0, 1.5, image.shape).astype(np.float32)
     assert belongs(bits, faint) is None
     assert belongs(bits, faint, registered=True) is None
-    assert belongs(CONTENT.code(faint), faint) is True
+    assert belongs(CONTENT.code(given(faint)), faint) is True
 
 
 def test_the_key_says_which_places_are_compared() -> None:
@@ -92,7 +95,7 @@ def test_the_key_says_which_places_are_compared() -> None:
     assert not np.array_equal(CONTENT.points, other.points)
     assert np.array_equal(CONTENT.points, ContentBinding(KEY).points)
     assert not np.array_equal(CONTENT.points, ContentBinding(None).points)
-    bits, theirs = CONTENT.code(image), other.code(image)
+    bits, theirs = CONTENT.code(given(image)), other.code(given(image))
     assert len(bits) == len(theirs) == PAIRS
     assert set(bits) == {0, 1}
     assert 8 < sum(a != b for a, b in zip(bits, theirs, strict=True)) < 32  # as coins fall

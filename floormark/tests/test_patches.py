@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,8 +14,8 @@ from numpy.typing import NDArray
 from floormark import display_range
 from floormark.display_range import patch_sizes, patch_squares, relative_floors, shown_range, used_range
 from floormark.imageio import StoredImage, Window, bands
-from floormark.patches import above_image, calmness, patch_psnr, patch_room
-from natural_images import natural_batch, natural_image
+from floormark.patches import above_image, calmness
+from natural_images import natural_image
 
 sides = st.integers(1, 100)
 
@@ -41,74 +40,39 @@ def above_by_hand(calm: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def test_a_constant_image_is_as_calm_as_can_be_everywhere_and_its_floors_are_the_highest() -> None:
-    calm = calmness(torch.full((1, 1, 70, 100), 0.25))
-    torch.testing.assert_close(calm, torch.full((1, 1, 3, 4), 40.0))  # a spread of 1e-4
-    torch.testing.assert_close(above_image(calm), torch.full((1, 1, 3, 4), 15.0))
+    calm = calmness(np.full((70, 100), 0.25))
+    np.testing.assert_allclose(calm, np.full((3, 4), 40.0))  # a spread of 1e-4
+    np.testing.assert_allclose(above_image(calm), np.full((3, 4), 15.0))
 
 
 def test_of_an_image_whose_one_half_is_noise_the_other_has_the_highest_floor() -> None:
-    image = torch.full((1, 1, 64, 64), 0.5)
-    image[..., 32:] += 0.1 * (-1.0) ** torch.arange(32)  # spread of 0.1: 10 dB, and 40 dB beside it
-    calm = calmness(image)[0, 0]
-    torch.testing.assert_close(calm, torch.tensor([[40.0, 10.0], [40.0, 10.0]]), atol=1e-3, rtol=0.0)
+    image = np.full((64, 64), 0.5)
+    image[:, 32:] += 0.1 * (-1.0) ** np.arange(32)  # spread of 0.1: 10 dB, and 40 dB beside it
+    calm = calmness(image)
+    np.testing.assert_allclose(calm, [[40.0, 10.0], [40.0, 10.0]], atol=1e-3)
     # The mean patch has a spread of nearly half of 0.1, which is 13 dB.
-    above = above_image(calm[None, None])[0, 0]
+    above = above_image(calm)
     livelier = 10.0 + 10.0 * math.log10((0.1 + 1e-4) / 2)
-    torch.testing.assert_close(above[:, 1], torch.full((2,), livelier - 3.0), atol=1e-3, rtol=0.0)
-    torch.testing.assert_close(above[:, 0], torch.full((2,), 18.0 - 3.0))  # 27 dB calmer, of which 18 count
+    np.testing.assert_allclose(above[:, 1], livelier - 3.0, atol=1e-3)
+    np.testing.assert_allclose(above[:, 0], 18.0 - 3.0)  # 27 dB calmer, of which 18 count
 
 
 def test_one_lively_patch_among_calm_ones_is_livelier_by_no_more_than_six() -> None:
-    image = torch.full((1, 1, 320, 32), 0.5)
-    image[:, :, :32] += 0.1 * (-1.0) ** torch.arange(32)
-    above = above_image(calmness(image))[0, 0, :, 0]
-    torch.testing.assert_close(above[0], torch.tensor(-6.0 - 3.0))
-    torch.testing.assert_close(above[1:], torch.full((9,), 15.0))
+    image = np.full((320, 32), 0.5)
+    image[:32] += 0.1 * (-1.0) ** np.arange(32)
+    above = above_image(calmness(image))[:, 0]
+    np.testing.assert_allclose(above[0], -6.0 - 3.0)
+    np.testing.assert_allclose(above[1:], 15.0)
 
 
 @settings(max_examples=30)
 @given(sides, sides, st.integers(0, 99))
-def test_calmness_floors_and_room_are_those_of_loops(height: int, width: int, seed: int) -> None:
+def test_calmness_and_floors_are_those_of_loops(height: int, width: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     cover = random.random((height, width)) * random.random((height, 1))
-    marked = cover + random.normal(0.0, 0.01, cover.shape)
-    first, second = (torch.from_numpy(each)[None, None] for each in (marked, cover))
     calm = calm_by_hand(cover)
-    np.testing.assert_allclose(calmness(second)[0, 0].numpy(), calm, atol=1e-5)
-    np.testing.assert_allclose(above_image(calmness(second))[0, 0].numpy(), above_by_hand(calm), atol=1e-5)
-    reached = np.zeros_like(calm)
-    for at, error in squares(marked - cover, 32):
-        reached[at] = -10.0 * math.log10(np.square(error).mean())
-    np.testing.assert_allclose(patch_psnr(first, second)[0, 0].numpy(), reached, atol=1e-6)
-    room = patch_room(first, second, 41.5)
-    assert room.shape == (1, calm.size)
-    np.testing.assert_allclose(room[0].numpy(), (reached - 41.5 - above_by_hand(calm)).ravel(), atol=1e-5)
-
-
-def test_rooms_are_of_each_image_alone_and_of_the_grey_of_colours() -> None:
-    covers = natural_batch(3, 3, height=64, width=96)
-    marked = covers + 0.01 * torch.randn(3, 1, 64, 96)
-    rooms = patch_room(marked, covers, 40.0)
-    assert rooms.shape == (3, 6)
-    for number in range(3):
-        one, cover = (each[number : number + 1].mean(1, keepdim=True) for each in (marked, covers))
-        torch.testing.assert_close(rooms[number], patch_room(one, cover, 40.0)[0])
-
-
-def test_rooms_in_single_precision_are_those_of_loops_where_an_image_is_bright_and_calm() -> None:
-    random = np.random.default_rng(0)
-    levels = 255 - random.integers(0, 2, (64, 64))
-    levels[:, :32] = random.integers(0, 256, (64, 32))
-    change = random.integers(-1, 2, levels.shape)
-    cover, marked = (torch.from_numpy(each / 255.0).float()[None, None] for each in (levels, levels + change))
-    above = above_by_hand(calm_by_hand(levels / 255.0))
-    rooms = [-10.0 * math.log10(np.mean(part**2)) - 40.0 - above[at] for at, part in squares(change / 255.0, 32)]
-    np.testing.assert_allclose(patch_room(marked, cover, 40.0)[0].numpy(), rooms, atol=1e-3)
-
-
-def test_a_patch_that_did_not_change_has_finite_room() -> None:
-    covers = natural_batch(1, height=64, width=64)
-    assert patch_room(covers, covers, 40.0).isfinite().all()
+    np.testing.assert_allclose(calmness(cover), calm, atol=1e-5)
+    np.testing.assert_allclose(above_image(calmness(cover)), above_by_hand(calm), atol=1e-5)
 
 
 def test_floors_are_the_same_whatever_band_an_image_is_looked_at_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -13,8 +12,10 @@ from scipy import ndimage
 
 from floormark.filters import Picture
 from floormark.network import TILE, Lattice, pilot_tiles
-from floormark.registration import Alignment, Pilots, _middle, periods, resample
+from floormark.periods import find_periods
+from floormark.registration import Alignment, Pilots, _middle, resample
 from natural_images import natural_image
+from network_files import small_network
 
 Matrix = NDArray[np.float64]
 SEEDS = [bytes([number]) for number in range(64)]
@@ -23,8 +24,7 @@ SHAPE = 300, 340
 
 @pytest.fixture(scope="module")
 def network() -> Lattice:
-    torch.manual_seed(0)
-    return Lattice(64, size=128, width=8)
+    return small_network(64)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def similarity(scale: float, degrees: float, *, mirrored: bool = False) -> Matri
 
 @functools.cache
 def message_tile(network: Lattice) -> Matrix:
-    first = network.basis_tiles().numpy()
+    first = network.basis_tiles()
     basis = np.stack([np.roll(first, (8 * row, 8 * column), (1, 2)) for row in range(8) for column in range(8)], 1)
     basis = basis.reshape(-1, 64, 64)
     return np.asarray(np.tensordot(np.random.default_rng(1).choice([-1.0, 1.0], len(basis)), basis, 1))
@@ -49,7 +49,7 @@ def message_tile(network: Lattice) -> Matrix:
 def laid(network: Lattice, place: Alignment, *, noise: float = 1.0, shape: tuple[int, int] = SHAPE) -> Picture:
     """A random message and a pilot in tiles that lie at a place, with noise that is ``noise`` times as strong."""
     random = np.random.default_rng(0)
-    tile = message_tile(network) + 0.5 * pilot_tiles([SEEDS[place.pilot]])[0].numpy()
+    tile = message_tile(network) + 0.5 * pilot_tiles([SEEDS[place.pilot]])[0]
     at = np.mgrid[: shape[0], : shape[1]] + 0.5 - place.start[:, None, None]
     there = np.einsum("ij,jhw->ihw", np.linalg.inv(place.matrix), at) - 0.5
     values = ndimage.map_coordinates(tile, there, order=3, mode="grid-wrap")
@@ -65,24 +65,69 @@ def apart(one: Alignment, other: Alignment, shape: tuple[int, int] = SHAPE) -> f
     return float(np.abs(off - TILE * np.round(off.mean(1, keepdims=True) / TILE)).max())
 
 
+def nearest(picture: Picture, matrix: Matrix) -> float:
+    """How far the periods that are found first are from those of the tiles, relative to them."""
+    found = next(find_periods(picture))
+    scores = [each.score for each in found]
+    assert scores == sorted(scores, reverse=True)
+    # The same lattice has the two periods in either order and direction.
+    same = [np.array(each) for each in ([[1, 0], [0, 1]], [[-1, 0], [0, 1]], [[1, 0], [0, -1]], [[-1, 0], [0, -1]])]
+    same += [each[:, ::-1] for each in same]
+    off = min(float(np.abs(each.matrix @ turn - TILE * matrix).max()) for each in found for turn in same)
+    return off / TILE / Alignment(matrix, np.zeros(2)).scale
+
+
 @pytest.mark.parametrize(("scale", "degrees"), [(1.0, 0.0), (0.8, 12.0), (1.37, 45.0), (1.8, 81.5)])
 def test_the_periods_of_what_repeats_are_among_those_found(network: Lattice, scale: float, degrees: float) -> None:
-    matrix = TILE * similarity(scale, degrees)
-    found = periods(laid(network, Alignment(matrix / TILE, np.array([3.0, -7.0])), noise=2.0))
-    heights = [height for height, _ in found]
-    assert heights == sorted(heights, reverse=True)
-    # Quarter turns of the two periods are the same; multiples of them are periods too.
-    turned = [
-        each @ np.linalg.matrix_power(np.array([[0, -1], [1, 0]]), turns) for _, each in found for turns in range(4)
-    ]
-    nearest = min(float(np.abs(each - matrix).max()) for each in turned)
-    assert nearest < 0.005 * TILE * scale
+    matrix = similarity(scale, degrees)
+    assert nearest(laid(network, Alignment(matrix, np.array([3.0, -7.0])), noise=2.0), matrix) < 0.005
+
+
+@pytest.mark.parametrize(
+    "change",
+    [[[1.25, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 1.25]], [[1.0, 0.1], [0.0, 1.0]], [[1.1, 0.0], [-0.1, 0.9]]],
+)
+def test_tiles_that_were_stretched_or_sheared_are_found(network: Lattice, change: list[list[float]]) -> None:
+    matrix = np.array(change) @ similarity(1.1, 3.0)
+    assert nearest(laid(network, Alignment(matrix, np.zeros(2)), noise=2.0), matrix) < 0.005
 
 
 def test_periods_scale_with_the_picture(network: Lattice) -> None:
     matrix = similarity(5.0, 20.0)
-    picture = laid(network, Alignment(matrix, np.zeros(2)), shape=(1000, 1100))
-    assert min(np.abs(each / TILE - matrix).max() for _, each in periods(picture)) < 0.005 * 5.0
+    assert nearest(laid(network, Alignment(matrix, np.zeros(2)), shape=(1000, 1100)), matrix) < 0.005
+
+
+def test_a_small_marked_image_in_a_large_picture_is_found_with_its_window(network: Lattice) -> None:
+    picture = np.full((1000, 1200), 128.0, np.float32)
+    picture[100:400, 700:1000] = laid(network, Alignment(np.eye(2), np.zeros(2)), noise=1.0, shape=(300, 300))
+    found = [each for size in find_periods(picture) for each in size]
+    near = [each for each in found if np.abs(np.abs(each.matrix) - TILE * np.eye(2)).max() < 0.5]
+    assert near
+    assert all(each.window.top <= 400 and each.window.bottom >= 100 for each in near)
+    assert all(each.window.left <= 1000 and each.window.right >= 700 for each in near)
+
+
+@pytest.mark.parametrize("size", [2.0, 4.0])
+def test_where_a_picture_was_bent_each_block_is_found(network: Lattice, pilots: Pilots, size: float) -> None:
+    shape = (384, 384)
+    true = Alignment(np.eye(2), np.zeros(2), pilot=3)
+    rows, columns = np.mgrid[: shape[0], : shape[1]] + 0.5
+    bend = size * np.stack([np.sin(columns / 60.0), np.cos(rows / 75.0)])
+    picture = ndimage.map_coordinates(
+        laid(network, true, shape=shape), np.stack([rows, columns]) - 0.5 - bend, order=3, mode="nearest"
+    )
+    guess = pilots.refined(picture, Alignment(np.eye(2), np.zeros(2), pilot=3))
+    found = pilots.bent(picture, guess)
+    assert found.bend is not None
+    # What lies at p came from p less the bend, so the network's pixel q is found at about q plus the bend at q.
+    origin, inner = np.full(2, 64), (256, 256)
+    at = np.indices(inner) + 0.5 + origin[:, None, None]
+    there = np.tensordot(found.matrix, at + found.bend.over(origin, inner), 1) + found.start[:, None, None]
+    off = there - at - bend[:, 64:320, 64:320]
+    off -= TILE * np.round(off.mean((1, 2), keepdims=True) / TILE)
+    straight = np.tensordot(guess.matrix, at, 1) + guess.start[:, None, None] - at - bend[:, 64:320, 64:320]
+    assert np.sqrt(np.square(off).mean()) < 0.7
+    assert np.sqrt(np.square(off).mean()) < 0.5 * np.sqrt(np.square(straight).mean())
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -127,15 +172,17 @@ def test_of_many_tiles_those_in_the_middle_are_looked_at(down: int, across: int)
 def test_what_is_not_marked_has_no_pilot(pilots: Pilots) -> None:
     for seed in range(3):
         picture = natural_image(height=300, width=300, seed=seed).astype(np.float32)
-        assert not pilots.likely(picture, 4.5)
+        assert not pilots.likely(picture, np.ones(picture.shape, np.bool_), np.zeros(2, np.int64), 4.5)
         assert pilots.oriented(picture, Alignment(np.eye(2), np.zeros(2))).score < 4.8
 
 
 def test_the_pilot_of_what_nobody_moved_is_found_at_once(network: Lattice, pilots: Pilots) -> None:
     for pilot in (0, 7, 15):
         seen = laid(network, Alignment(np.eye(2), np.zeros(2), pilot=pilot), noise=3.0)
-        assert pilots.likely(seen, 7.0) == [pilot]  # of 64, one can stand out by 8
-        assert sorted(pilots.likely(seen, -9.0)) == list(range(64))
+        whole, corner = np.ones(seen.shape, np.bool_), np.zeros(2, np.int64)
+        assert pilots.likely(seen, whole, corner, 7.0) == [pilot]  # of 64, one can stand out by 8
+        assert sorted(pilots.likely(seen, whole, corner, -9.0)) == list(range(64))
+        assert pilots.likely(seen[24:, 40:], whole[24:, 40:], np.array([24, 40]), 7.0) == [pilot]
 
 
 @pytest.mark.parametrize(("scale", "degrees", "mirrored"), [(1.0, 0.0, False), (1.05, 14.0, True), (0.6, 200.0, False)])

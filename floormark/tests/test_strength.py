@@ -8,20 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import ndimage
 
 from floormark.fidelity import fidelity
 from floormark.imageio import StoredImage, Window
 from floormark.options import ADVISED_FLOOR, EmbedOptions
 from floormark.prepared import PreparedImage
-from floormark.strength import Residual, enlarged, fit_to_floor, highest_floor
+from floormark.strength import Residual, fit_to_floor, highest_floor
 from natural_images import natural_image
 
 
 def fitted(
     image: StoredImage, residual: NDArray[Any], floor: float, limit: float, *, scale: float = 1.0, **options: Any
 ) -> NDArray[Any]:
-    values = Residual(residual.astype(np.float32), scale)
+    values = Residual(residual.astype(np.float32), (scale, scale), (0.0, 0.0))
     return fit_to_floor(PreparedImage(image), values, floor, limit=limit, **options)
 
 
@@ -131,10 +132,15 @@ def test_nothing_to_add_changes_nothing(size: float) -> None:
     np.testing.assert_array_equal(found, pixels)
 
 
-def test_bands_of_rows_are_enlarged_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_residual_is_enlarged_from_where_the_image_begins_in_it_in_bands_as_in_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     values = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32)
-    whole = enlarged(values, 2.5, slice(0, 100), 75)
-    parts = [enlarged(values, 2.5, slice(top, top + 32 if top < 96 else 100), 75) for top in range(0, 100, 32)]
+    residual = Residual(values, (2.5, 2.0), (0.0, 3.0))
+    whole = residual.rows(slice(0, 100), 54)
+    expected = Image.fromarray(values).resize((54, 100), Image.Resampling.BICUBIC, box=(3.0, 0.0, 30.0, 40.0))
+    np.testing.assert_allclose(whole, np.asarray(expected), atol=1e-6)
+    parts = [residual.rows(slice(top, top + 32 if top < 96 else 100), 54) for top in range(0, 100, 32)]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-4)
     image = StoredImage(natural_image(height=100, width=75), 8)
     at_once = fitted(image, 20 * values, 38.0, 8.0, scale=2.5)

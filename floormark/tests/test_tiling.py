@@ -15,7 +15,7 @@ from floormark.api import Embedded
 from floormark.errors import DataError
 from floormark.imageio import StoredImage
 from floormark.payload import Codec, Extracted
-from floormark.prepared import PreparedImage
+from floormark.prepared import PreparedImage, TileLayout
 from floormark.tiling import PILOTS, TiledScheme
 from natural_images import natural_image
 
@@ -167,7 +167,7 @@ def test_what_is_seen_of_an_image(shape: tuple[int, int], factor: int, scale: fl
     assert prepared.scale == pytest.approx(scale, abs=0.01)
     assert prepared.picture.shape == (shape[0] // factor, shape[1] // factor)
     np.testing.assert_allclose(prepared.picture, 51, rtol=1e-5)
-    given = prepared.network_input
+    given = prepared.network_input(TileLayout())
     seen, inside, origin = given.grey, given.inside, given.origin
     assert origin.tolist() == [0, 0]
     assert not any(length % 8 for length in seen.shape)

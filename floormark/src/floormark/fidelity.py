@@ -116,7 +116,7 @@ def _filtered(values: NDArray[np.float64], window: NDArray[np.float64], axis: in
         return values[(slice(None),) * axis + (slice(place, place + length),)]
 
     middle = len(window) // 2
-    found = shifted(middle) * window[middle]
+    found: NDArray[np.float64] = shifted(middle) * window[middle]
     for place in range(middle):
         term = shifted(place) + shifted(len(window) - 1 - place)
         term *= window[place]

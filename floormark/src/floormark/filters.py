@@ -75,7 +75,7 @@ def resized(
 
 
 def block_sums(values: NDArray[Any], side: int) -> NDArray[Any]:
-    """The sum of each square of ``side`` pixels, ``(H, W)`` to ``(rows, columns)``; those at the edges may be smaller."""
+    """Sums of squares of ``side`` pixels, ``(H, W)`` to ``(rows, columns)``; at the edges squares may be smaller."""
     # Whole rows of squares at once: sums along an axis are several times quicker than np.add.reduceat.
     whole = len(values) // side * side
     down = values[:whole].reshape(-1, side, values.shape[1]).sum(1, dtype=values.dtype)

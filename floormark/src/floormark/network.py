@@ -7,7 +7,6 @@ It is small enough for that: a program that marks and reads images need not brin
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +88,7 @@ class Lattice:
         if arguments["channels"] not in (1, 3):
             raise ValueError(f"expected images of 1 or 3 channels, got {arguments['channels']}")
         shapes = {name: value.shape for name, value in weights.items()}
-        if shapes != (wanted := _shapes(width)):
+        if shapes != (wanted := weight_shapes(width)):
             wrong = sorted(set(shapes.items()) ^ set(wanted.items()))[0][0]
             raise ValueError(f"expected {wrong} of shape {wanted.get(wrong)}, got {shapes.get(wrong)}")
         for name, value in weights.items():
@@ -110,7 +109,7 @@ class Lattice:
         amounts = 2.0 * _sigmoid(self._convolved("mix.1", self._block("mix.0", np.concatenate([features, signs]))))
         learned = np.logaddexp(np.float32(0.0), self._convolved("gain", features)[0])  # softplus
         allowed = (10.0 ** (-above_image(calmness(picture)) / 20.0)).astype(np.float32)
-        gain = math.prod((resized(part, (height, width)) for part in (learned, allowed)), start=np.float32(1.0))
+        gain = resized(learned, (height, width)) * resized(allowed, (height, width))
         return Encoding(signs, amounts, _repeated(pilot, height, width), gain)
 
     def draw(self, encoding: Encoding, emphasis: Array | None = None) -> Array:
@@ -175,7 +174,7 @@ class Lattice:
         return found if weights is None else found * weights
 
     def _convolved(self, name: str, values: Array, *, stride: int = 1) -> Array:
-        return _convolved(values, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride)
+        return convolved(values, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride)
 
     def _block(self, name: str, values: Array, *, stride: int = 1) -> Array:
         """A 3x3 convolution, group norm, ReLU."""
@@ -198,7 +197,7 @@ def check_lattice(*, bits: int, size: int, width: int) -> None:
         raise ConfigurationError(f"a tile holds 1 to {SLOTS * CELLS_ACROSS**2} bits, got {bits}: use fewer bits")
 
 
-def _shapes(width: int) -> dict[str, tuple[int, ...]]:
+def weight_shapes(width: int) -> dict[str, tuple[int, ...]]:
     """Of all weights of a network."""
     first, double = UNSHUFFLED**2, 2 * width
     blocks = {"fine": (width, first), "coarse": (double, width), "mix.0": (double, double + SLOTS)}
@@ -218,10 +217,11 @@ def _unshuffled(picture: Picture) -> Array:
     """Squares of 4 x 4 pixels as channels, ``(H, W)`` to ``(16, H / 4, W / 4)``, around zero."""
     down, across = (length // UNSHUFFLED for length in picture.shape)
     squares = (picture - np.float32(0.5)).reshape(down, UNSHUFFLED, across, UNSHUFFLED)
-    return squares.transpose(1, 3, 0, 2).reshape(-1, down, across)
+    channels: Array = squares.transpose(1, 3, 0, 2).reshape(-1, down, across)
+    return channels
 
 
-def _convolved(values: Array, weight: Array, bias: Array, stride: int) -> Array:
+def convolved(values: Array, weight: Array, bias: Array, stride: int) -> Array:
     """A convolution that keeps height and width, divided by the stride, ``(C, H, W)`` to ``(O, H', W')``."""
     side = weight.shape[2]
     padded = np.pad(values, [(0, 0), (side // 2, side // 2), (side // 2, side // 2)])
@@ -237,7 +237,8 @@ def _convolved(values: Array, weight: Array, bias: Array, stride: int) -> Array:
 
 
 def _sigmoid(values: Array) -> Array:
-    return np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
+    found: Array = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
+    return found
 
 
 def _folded(evidence: Array) -> Array:
@@ -259,7 +260,8 @@ def slot_owners(bits: int) -> NDArray[np.intp]:
     """The bit that each of a tile's 256 slots carries: by a hash, so that every later version reads the same."""
     slots = SLOTS * CELLS_ACROSS**2
     draws = np.frombuffer(hashlib.shake_256(f"samplewise lattice {bits}".encode()).digest(8 * slots), "<u8")
-    return np.argsort(draws, kind="stable") % bits
+    owners: NDArray[np.intp] = np.argsort(draws, kind="stable") % bits
+    return owners
 
 
 def banded(noise: NDArray[np.floating[Any]]) -> Array:
@@ -268,7 +270,8 @@ def banded(noise: NDArray[np.floating[Any]]) -> Array:
     radius = np.hypot(along[:, None], along)
     lowest, highest = PILOT_BAND
     kept = np.fft.ifft2(np.fft.fft2(noise) * ((radius >= lowest) & (radius <= highest))).real
-    return (kept / np.sqrt(np.square(kept).mean((1, 2), keepdims=True))).astype(np.float32)
+    found: Array = (kept / np.sqrt(np.square(kept).mean((1, 2), keepdims=True))).astype(np.float32)
+    return found
 
 
 def pilot_tiles(seeds: Sequence[bytes]) -> Array:

@@ -1,8 +1,8 @@
-"""Which parts of an image carry the message that was read of it: where a part is another image's, the mark is missing.
+"""Which parts of an image carry the message that was read from it: a part of another image does not.
 
-A cell of the network tells how likely each of its bits is 0 or 1, and is unsure where there is no mark. So where what the
-cells of a part say agrees with the message by no more than chance, the part was put there after marking, unless nothing
-could be hidden in it: under a text box, in black or in white.
+A cell of the network says how likely each of its bits is 0 or 1, and is unsure where there is no mark. Where the cells
+of a part agree with the message by chance only, the part was put there after marking, unless nothing could be hidden in
+it: under a text box, in black or in white.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MIN_RANGE, MAX_RANGE = 2.0, 100.0
 """Grey levels that differ in a cell where something natural is: less in what is flat, more in text."""
 DARK, BRIGHT = 10.0, 245.0  # mean grey levels of a cell between which something can be hidden
 TYPICAL = 6.0
-"""Standard deviations by which what is compared must agree with the message in the middle case; else nothing is said."""
+"""Standard deviations by which the median part must agree with the message; otherwise nothing is said of any part."""
 FOREIGN = 1.5
 """Standard deviations below which a part does not carry the message. In 240 true images, some after strong compression,
 no part had less than 1.7; parts of other images have 0, give or take 1."""
@@ -54,7 +54,7 @@ class Parts:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """A picture in characters: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing can be said."""
+        """A map in characters: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing can be said."""
         marks = np.where(self.foreign, OTHER, np.where(np.isnan(self.agreement), UNKNOWN, MATCHES))
         return tuple("".join(row) for row in marks)
 

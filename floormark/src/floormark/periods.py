@@ -2,8 +2,8 @@
 
 A mark is made of equal tiles, so the autocorrelation of a picture that has one shows a lattice of peaks. Any two of its
 shortest vectors that are not parallel are the sides of a tile, however the image was resized, rotated, sheared or
-stretched since. Vectors are rows and columns in pixels. SciPy is imported where it is needed: reading an image that nobody
-moved does without it.
+stretched since. Vectors are rows and columns in pixels. SciPy is imported where it is needed: reading an image that was
+not moved does without it.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,8 +29,8 @@ SHORTEST_PERIOD = 16  # pixels: tiles that small hold no message
 PEAKS = 32  # of an autocorrelation that may be sides of a tile
 MIN_PEAK = 3.2  # standard deviations
 ENOUGH = 7.0
-"""Standard deviations that count of any one peak: what repeats in one direction alone, as lines of text do, has few high
-ones, a mark has many."""
+"""Standard deviations that count of any one peak: what repeats in one direction alone, as lines of text do, has few
+high ones, a mark has many."""
 MAX_STRETCH = 1.8  # ratio of the sides of a tile
 MAX_COSINE = 0.5  # of the angle between them
 FIRST_MULTIPLES = np.array([(1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -1), (1, -2)])

@@ -61,7 +61,8 @@ class TileLayout:
 
     def places(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """The network's pixels at which points lie, ``(..., 2)``, that are given in pixels without a key."""
-        return points / np.array(self.stretch) + np.array(self.shift)
+        found: NDArray[np.float64] = points / np.array(self.stretch) + np.array(self.shift)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,8 @@ class NetworkInput:
     @cached_property
     def picture(self) -> Picture:
         """As the network takes it, in [0, 1]."""
-        return self.grey / LEVELS
+        scaled: Picture = np.divide(self.grey, LEVELS)
+        return scaled
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:

@@ -1,9 +1,9 @@
 """Where the tiles of a mark lie in a picture whose periods are known, and what the network is given of it there.
 
-The tiles are laid on top of each other, and the pilot tells where they begin and how they are oriented; then each is
-compared with all others, which gives the exact affine map, and where the picture was bent since, the shift of each tile.
-Coordinates are rows and columns in pixels; a pixel's centre lies half a pixel inside of it. SciPy is imported where it is
-needed: reading an image that nobody moved does without it.
+The tiles are laid on top of each other, and the pilot tells where they begin and how they are oriented. Then each tile
+is compared with all others, which gives the exact affine map and, where the picture was bent, the shift of each block.
+Coordinates are rows and columns in pixels; a pixel's centre lies half a pixel inside of it. SciPy is imported where it
+is needed: reading an image that was not moved does without it.
 """
 
 import math
@@ -146,17 +146,19 @@ class Pilots:
         from scipy import fft
 
         basis = np.linalg.qr(self._first_cell.reshape(-1, TILE * TILE).T)[0].T.reshape(-1, TILE, TILE)
-        return np.conj(fft.rfft2(basis))
+        found: NDArray[np.complex64] = np.conj(fft.rfft2(basis))
+        return found
 
     def _projected(self, tiles: Tiles) -> Tiles:
         """Tiles projected onto the space of all messages."""
-        return (tiles @ self._basis.T) @ self._basis
+        projected: Tiles = (tiles @ self._basis.T) @ self._basis
+        return projected
 
     def _orthogonal(self, tiles: Tiles) -> Tiles:
         """The component of tiles that is orthogonal to all messages, scaled to length 1."""
         rest = tiles - self._projected(tiles)
-        found: Tiles = rest / (np.linalg.norm(rest, axis=1, keepdims=True) + 1e-12)
-        return found
+        rest /= np.linalg.norm(rest, axis=1, keepdims=True) + np.float32(1e-12)
+        return rest
 
     def likely(self, grey: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64], least: float) -> list[int]:
         """The pilots that fit an image that nobody moved by ``least`` standard deviations, the likeliest first.
@@ -240,12 +242,8 @@ class Pilots:
             # Around the middle of each block a window as large as a tile; the tiles begin half a block further.
             windows = sliding_window_view(np.pad(white, BLOCK // 2), (TILE, TILE))[::BLOCK, ::BLOCK]
             down, across = windows.shape[:2]
-            wanted = np.stack(
-                [
-                    np.roll(expected, (BLOCK // 2 - BLOCK * i, BLOCK // 2 - BLOCK * j), (0, 1))
-                    for i, j in np.ndindex(2, 2)
-                ]
-            )
+            begun = BLOCK // 2 - BLOCK * np.indices((2, 2)).reshape(2, -1).T
+            wanted = np.stack([np.roll(expected, shift, (0, 1)) for shift in begun])
             which = 2 * (np.arange(down) % 2)[:, None] + np.arange(across) % 2
             spectra = fft.rfft2(windows * np.outer(fade, fade)) * fft.rfft2(wanted).conj()[which]
             surfaces = np.roll(fft.irfft2(spectra, (TILE, TILE)), (MAX_BEND, MAX_BEND), (2, 3))
@@ -259,21 +257,17 @@ def _peaks(surfaces: NDArray[np.float32]) -> NDArray[np.float32]:
     """Where each surface ``(rows, columns, n, n)`` is highest, from its middle, ``(2, rows, columns)``."""
     side = surfaces.shape[2]
     flat = surfaces.reshape(*surfaces.shape[:2], -1).argmax(2)
+    down, across = np.divmod(flat, side)
+    line = np.arange(3) - 1
     found = []
-    for axis, place in enumerate(np.divmod(flat, side)):
+    for middle, lines in (
+        (np.clip(down, 1, side - 2), np.take_along_axis(surfaces, across[..., None, None], 3)[..., 0]),
+        (np.clip(across, 1, side - 2), np.take_along_axis(surfaces, down[..., None, None], 2)[..., 0, :]),
+    ):
         # A parabola through the highest value and its two neighbours tells fractions of a pixel.
-        middle = np.clip(place, 1, side - 2)
-        other = flat % side if axis == 0 else flat // side
-        rows, columns = np.indices(middle.shape)
-
-        def value(at: NDArray[np.intp], axis: int = axis, other: NDArray[np.intp] = other) -> NDArray[np.float32]:
-            pair = (at, other) if axis == 0 else (other, at)
-            return surfaces[rows, columns, pair[0], pair[1]]
-
-        before, here, after = value(middle - 1), value(middle), value(middle + 1)
-        curve = before - 2 * here + after
-        part = np.where(curve < -1e-9, 0.5 * (before - after) / np.where(curve < -1e-9, curve, -1.0), 0.0)
-        found.append(middle + np.clip(part, -0.5, 0.5) - side // 2)
+        before, here, after = np.moveaxis(np.take_along_axis(lines, middle[..., None] + line, 2), 2, 0)
+        curve = np.minimum(before - 2 * here + after, -1e-9)
+        found.append(middle + np.clip(0.5 * (before - after) / curve, -0.5, 0.5) - side // 2)
     return np.stack(found).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""One thread for linear algebra: matrices here are small, and threads that wait for each other cost more than they save.
+"""One thread for linear algebra: matrices are small, and threads that wait for each other cost more than they gain.
 
 On a machine with other work, two threads of OpenBLAS have taken fifty times as long as one.
 """

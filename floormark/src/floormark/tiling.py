@@ -56,9 +56,11 @@ class TiledScheme:
     """Tiles that registration finds again, with a message that is bound to the content of the image."""
 
     trials = 2 * (ALIGNED_PILOTS + 2 * (2 + SEARCHES * CANDIDATES))
-    """How often reading one image tries to decode bits, at most: by each likely pilot where nobody moved the image, then
-    at the sizes of a whole image and at the periods that are found, as they are and bent; each with and without what lies
-    over it."""
+    """How often reading one image tries to decode bits, at most.
+
+    By each likely pilot if the image was not moved, then at the sizes of a whole image and at the periods that are
+    found, straight and bent; each with and without what lies over it.
+    """
 
     def __init__(self, network: Lattice, key: Key | None) -> None:
         self.network, self.key = network, key
@@ -100,6 +102,11 @@ class TiledScheme:
             drawn = self._emphasised(given.picture, message, 10.0 ** (-floor / 20.0))
         else:
             drawn = self.network.draw(message.encoding) - self.network.draw(message.replaced)
+        return self.placed(image, drawn)
+
+    def placed(self, image: PreparedImage, drawn: Picture) -> Residual:
+        """What the network has drawn, relative to the range that is shown, where it lies in an image."""
+        given = image.network_input(self.layout)
         down, across = (image.scale * np.array(self.layout.stretch)).tolist()
         top, left = (np.array(self.layout.shift) - given.origin).tolist()
         return Residual(drawn * np.float32(image.shown[1]), (down, across), (top, left))
@@ -125,7 +132,7 @@ class TiledScheme:
         return self._decode(image, given, pilots, registered=False) if pilots else Decoded()
 
     def decode_registered(self, image: PreparedImage) -> Iterator[Extracted]:
-        """Decode marked images that were moved since, or are parts of another, at each place that registration finds."""
+        """Decode marked images that were moved or are parts of another, at each place that registration finds."""
         picture = image.picture
         taken: list[Window] = []  # where something was found
         for matrix, window in self._places(image):

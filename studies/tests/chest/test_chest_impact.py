@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from floormark import Watermarker
+from floormark.network import SHIPPED_FILE
 from natural_images import natural_image
 from picture_folders import save
 from samplewise.errors import DataError
@@ -26,7 +28,7 @@ from studies.chest.impact import (
 from studies.chest.impact_output import TABLE_TWO, column_of, draw_impact, mean, table_text, write_table
 from studies.pictures import PATHOLOGIES, Store, prepare
 from studies.watermark.evaluation.shipped import payload_of
-from studies.watermark.networks import Network, Swift
+from studies.watermark.networks import Network, Swift, load_network
 from studies.watermark.recipe import HIDDEN, SWIFT, Recipe
 from studies.watermark.training import Run
 
@@ -101,7 +103,9 @@ def test_a_lattice_is_looked_at_as_the_tool_ships_it(tmp_path: Path) -> None:
     for number, pixels in enumerate((natural[0], marker.embed(natural[1], "first", psnr=38.0).image)):
         save(tmp_path / "data" / f"0000000{number}_000.png", pixels)
     data = prepare(tmp_path / "data", tmp_path / "store", size=128).select()
-    seen = diagnose_marked(Corners(128).eval(), marker.network, data, floor=38.0)
+    seen = diagnose_marked(
+        Corners(128).eval(), load_network(Path(str(resources.files("floormark") / SHIPPED_FILE))), data, floor=38.0
+    )
     shipped = marker.embed(natural[0], payload_of(0, marker), psnr=38.0)
     assert seen["psnr"][0] == pytest.approx(shipped.certificate.fidelity.psnr, abs=1e-3)
     assert seen["bit_error"][0] == shipped.certificate.bit_errors / 255

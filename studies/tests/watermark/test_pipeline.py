@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from floormark.patches import patch_room
 from natural_images import natural_batch
 from samplewise import audit
 from studies.watermark.networks import Lattice, Swift
+from studies.watermark.patches import patch_room
 from studies.watermark.pipeline import MarkedBatch, Pipeline, fixed_messages, written
 from studies.watermark.recipe import Recipe
 

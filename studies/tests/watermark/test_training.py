@@ -154,7 +154,7 @@ def test_a_network_comes_back_from_its_file(tmp_path: Path) -> None:
     with pytest.raises(floormark.DataError, match="floormark-network"):
         load_network(tmp_path / "foreign.safetensors")
     with pytest.raises(floormark.DataError, match="swift"):
-        floormark_network.load_network(tmp_path / "n.safetensors", {"lattice": Lattice})  # the tool knows lattice alone
+        floormark_network.load_network(tmp_path / "n.safetensors")  # the tool knows lattice alone
 
 
 def test_tensorboard_shows_what_the_network_changes(store: Store, tmp_path: Path) -> None:

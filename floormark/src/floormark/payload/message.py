@@ -105,7 +105,7 @@ class Extracted:
     box: tuple[int, int, int, int] | None = None
     """Where the marked image lies: left, top, width and height in pixels."""
     parts: tuple[str, ...] = field(default=(), repr=False)
-    """A map of the marked image: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing can be said."""
+    """A map of the marked image: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing is known."""
 
     def __bool__(self) -> bool:
         return self.payload is not None

@@ -143,7 +143,7 @@ def diagnose_marked(
             f"{data.store.folder}: expected images of a multiple of {network.cell} pixels, got {data.store.size}"
         )
     device = next(classifier.parameters()).device
-    marker = Watermarker(network) if isinstance(network, Lattice) and floor is not None else None
+    marker = Watermarker(network.in_the_tool()) if isinstance(network, Lattice) and floor is not None else None
     columns: list[tuple[torch.Tensor, ...]] = []
     with evaluation_mode(classifier), evaluation_mode(network if marker else network.to(device)):
         for (images, numbers), index in in_order(data, batch_size=batch_size, device=device):

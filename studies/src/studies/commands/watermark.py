@@ -94,7 +94,7 @@ def train(
     wanted = wanted.with_length(steps=steps, epochs=epochs)
     fresh = make_network(wanted)  # what does not fit together is said before hours of decoding
     if isinstance(fresh, Lattice):
-        Watermarker(fresh)  # which refuses messages that are too short for its code
+        Watermarker(fresh.in_the_tool())  # which refuses messages that are too short for its code
     if start is not None and (type(start), start.arguments) != (type(fresh), fresh.arguments):
         raise ConfigurationError(f"{begin_with}: holds another network than the recipe's: give the recipe of that run")
     fabric = options.Devices(accelerator, devices, nodes, strategy, precision, threads)()

@@ -55,7 +55,7 @@ def split_of(store: Store) -> dict[str, Any] | None:
 def re_embed(one: RunEvaluation, places: Sequence[int]) -> tuple[Pixels, Pixels]:
     """Covers and marked images ``(K, H, W)`` as grey files hold them, marked once more as in the evaluation."""
     if isinstance(one.run.network, Lattice):
-        marker, rows = Watermarker(one.run.network), one.data.rows[list(places)].tolist()
+        marker, rows = Watermarker(one.run.network.in_the_tool()), one.data.rows[list(places)].tolist()
         originals = one.data.store.images[rows]
         floor = one.summary["floor"]
         return originals, np.stack([ship(marker, *each, floor) for each in zip(originals, rows, strict=True)])

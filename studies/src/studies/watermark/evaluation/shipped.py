@@ -63,7 +63,7 @@ def measure_shipped(
         What was measured on the files that were written, and why the tool refused to mark the others. If it refuses the
         first 16, the others are not tried and count as refused.
     """
-    marker = Watermarker(network.cpu())  # where the tool runs
+    marker = Watermarker(network.in_the_tool())
     attacked = to_attack(data, attack_images)
     images, names = data.store.images, data.names
 

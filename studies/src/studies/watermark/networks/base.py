@@ -68,15 +68,16 @@ def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
 
 def network_name(network: Network) -> str:
     """The name of a network in certificates: its kind, and a part of the hash of all its weights."""
-    return name_of(network.kind(), network.arguments, _arrays(network))
+    return name_of(network.kind(), network.arguments, arrays(network))
 
 
 def save_network(path: Path, network: Network) -> None:
     """Write a network to a safetensors file, whole or not at all; the tool reads it too if its kind is shipped."""
-    save_weights(path, network.kind(), network.arguments, _arrays(network))
+    save_weights(path, network.kind(), network.arguments, arrays(network))
 
 
-def _arrays(network: Network) -> dict[str, Any]:
+def arrays(network: Network) -> dict[str, Any]:
+    """A network's weights as NumPy arrays, by their names."""
     return {key: value.detach().cpu().numpy() for key, value in network.state_dict().items()}
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from floormark import network as tool
 from floormark.network import (
     BASIS_SIDE,
     CELL,
@@ -19,7 +20,7 @@ from floormark.network import (
     pilot_tiles,
     slot_owners,
 )
-from studies.watermark.networks.base import Network, block
+from studies.watermark.networks.base import Network, arrays, block
 from studies.watermark.patches import above_image, calmness
 
 
@@ -75,10 +76,10 @@ class Lattice(Network):
 
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
-        if pilots is None:
-            pilots = (
-                random_pilots(len(images), images.device) if self.training else torch.from_numpy(pilot_tiles([b""]))
-            )
+        if pilots is None and self.training:
+            pilots = random_pilots(len(images), images.device)
+        elif pilots is None:
+            pilots = torch.from_numpy(pilot_tiles([b""]))
         return images + self.draw(self.encode(images, messages, pilots))
 
     def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
@@ -104,10 +105,8 @@ class Lattice(Network):
 
     def _laid_out(self, values: Tensor, down: int, across: int) -> Tensor:
         """The value of each bit at each of its slots, ``(B, L)`` to ``(B, 4, down, across)``."""
-        tiles = values[:, torch.from_numpy(slot_owners(self.bits)).to(values.device)].view(
-            -1, SLOTS, CELLS_ACROSS, CELLS_ACROSS
-        )
-        return _repeated(tiles, down, across)
+        owners = torch.from_numpy(slot_owners(self.bits)).to(values.device)
+        return _repeated(values[:, owners].view(-1, SLOTS, CELLS_ACROSS, CELLS_ACROSS), down, across)
 
     def _drawn(self, amounts: Tensor) -> Tensor:
         """The sum of basis patterns, each by its amount, ``(B, 4, h, w)`` to ``(B, 1, 8 h, 8 w)``.
@@ -132,6 +131,10 @@ class Lattice(Network):
         owners = torch.from_numpy(slot_owners(self.bits)).to(images.device).expand(len(images), -1)
         read: Tensor = folded.new_zeros(len(images), self.bits).scatter_add(1, owners, folded)
         return read
+
+    def in_the_tool(self) -> tool.Lattice:
+        """The same network as the tool runs it, with these weights."""
+        return tool.Lattice.of(self.arguments, arrays(self))
 
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
         return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
