@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from studies.watermark.noise import parse_attack
 
-VALUES, CLINIC, GEOMETRY, TOGETHER = "values", "X-rays' own", "geometry", "together"
+VALUES, CLINIC, GEOMETRY, TOGETHER, EDITS = "values", "X-rays' own", "geometry", "together", "edits"
 DEEP = 12
 """Bits of the images that are exported to 8."""
 
@@ -104,6 +104,24 @@ _TOGETHER = {
     "window of 70 %, rotation by 1, cut to 80 %, text": "window(0.7) + rotate(1) + crop(0.8) + text",
 }
 
+_EDITS = {
+    **{f"width times {factor}": f"stretch({factor})" for factor in (0.8, 0.9, 1.1, 1.25)},
+    **{f"sheared by {amount}": f"shear({amount})" for amount in (0.05, 0.1)},
+    "corners moved by 3 %": "perspective(0.03)",
+    **{f"bent by {pixels} pixels": f"bend({pixels})" for pixels in (2, 4, 8)},
+    **{f"on a page at {share}": f"page({share})" for share in (0.2, 0.3, 0.5)},
+    **{f"cut to {round(100 * share)} % of the area": f"crop({share})" for share in (0.25, 0.15, 0.12)},
+    **{f"box over {round(100 * share)} %": f"box({share})" for share in (0.3, 0.5)},
+    **{f"stripes over {round(100 * share)} %": f"stripes({share})" for share in (0.3, 0.5)},
+    "bilateral filter 50": "bilateral(50)",
+    "JPEG 15": "jpeg(15)",
+    "JPEG 10": "jpeg(10)",
+    "WebP 10": "webp(10)",
+    "JPEG 2000, 50 to 1": "jpeg2000(50)",
+    "JPEG 2000, 200 to 1": "jpeg2000(200)",
+    "stretched, sheared, cut to 60 %, JPEG 75": "stretch(1.15) + shear(0.05) + crop(0.6) + jpeg(75)",
+}
+
 
 def _kinds() -> dict[str, Kind]:
     found = [Kind(name, VALUES, spec) for name, spec in _VALUES.items()]
@@ -113,6 +131,7 @@ def _kinds() -> dict[str, Kind]:
     plain = [Kind(name, GEOMETRY, spec) for name, spec in _GEOMETRY.items()]
     found += [each for kind in plain for each in (kind, _as_jpeg(kind))]
     found += [_as_jpeg(Kind(name, TOGETHER, spec)) for name, spec in _TOGETHER.items()]
+    found += [Kind(name, EDITS, spec) for name, spec in _EDITS.items()]
     return {kind.name: kind for kind in found}
 
 

@@ -30,6 +30,7 @@ Differentiable = Callable[[Tensor, Tensor, "Step"], Tensor]
 FileKind = Literal["grey", "rgb"]
 LEVELS = 255  # steps between black and white
 BILINEAR, BICUBIC = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+PERSPECTIVE = Image.Transform.PERSPECTIVE
 NARROWEST_BLUR = 1e-3  # pixels: kornia's kernel cannot tell a narrower Gaussian from no blur
 BLUR_RADIUS = 4.0  # standard deviations
 TECHNICIAN_LABEL = "PORTABLE  AP"
@@ -37,6 +38,9 @@ JITTER = np.array([1.0, 1.0, math.radians(0.25), 0.004])
 """The most that a jitter of one pixel does: pixels across and down, radians, and what is added to the scale."""
 SCREEN_PART, SCREEN_ZOOM, SCREEN_BORDER = 0.8, (0.5, 0.9), 0.05
 """Of a screenshot: the part of the area that it shows, the scales, and the viewer around it by the shorter side."""
+
+
+BENT_OVER = 64.0  # pixels: standard deviation of the Gaussian that smooths the shifts of bending
 
 
 def as_pixels(images: Tensor, kind: FileKind) -> Pixels:
@@ -323,6 +327,87 @@ def _screenshot(image: Pixels, quality: float, rng: np.random.Generator, cover: 
     return _stored_as("JPEG")(_border(shown, SCREEN_BORDER, rng), quality, rng, None)
 
 
+def _moved_by(image: Pixels, shifts: NDArray[np.float64]) -> Pixels:
+    """What lies ``shifts (2, H, W)`` further, rows and columns, by cubic interpolation; black beyond the edges."""
+    at = np.indices(image.shape[:2]) + shifts
+    channels = [
+        ndimage.map_coordinates(channel, at, order=3, output=np.float64)
+        for channel in np.atleast_3d(image).transpose(2, 0, 1)
+    ]
+    return np.rint(np.stack(channels, axis=-1).clip(0, 255)).astype(np.uint8).reshape(image.shape)
+
+
+def _shear(image: Pixels, amount: float, *_: object) -> Pixels:
+    rows = np.arange(image.shape[0], dtype=np.float64)[:, None] - image.shape[0] / 2
+    across = np.broadcast_to(amount * rows, image.shape[:2])
+    return _moved_by(image, np.stack([np.zeros_like(across), across]))
+
+
+def _perspective(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """As by a camera held askew: each corner lies up to that share of both sides further inside."""
+    picture = Image.fromarray(image)
+    width, height = picture.size
+    inside = rng.uniform(0.5, 1.0, (4, 2)) * share * (width, height)
+    corners = np.array([(0, 0), (0, height), (width, height), (width, 0)], np.float64)
+    corners += inside * [(1, 1), (1, -1), (-1, -1), (-1, 1)]
+    # Where the corners of the result lie in the image: eight equations for the eight numbers of a projective map.
+    rows, right = [], []
+    for (x, y), (u, v) in zip([(0, 0), (0, height), (width, height), (width, 0)], corners.tolist(), strict=True):
+        rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
+        right += [u, v]
+    return np.asarray(picture.transform((width, height), PERSPECTIVE, np.linalg.solve(rows, right).tolist(), BICUBIC))
+
+
+def _bend(image: Pixels, pixels: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """Each pixel shifted by up to that, smoothly over :data:`BENT_OVER` pixels."""
+    shifts = rng.standard_normal((2, *image.shape[:2]))
+    smooth = np.stack([ndimage.gaussian_filter(each, BENT_OVER) for each in shifts])
+    return _moved_by(image, pixels * smooth / np.abs(smooth).max())
+
+
+def _page(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """A page of text whose shorter side is the image's, with the image on it at that share of its size."""
+    height, width = image.shape[:2]
+    page = Image.new("L" if image.ndim == 2 else "RGB", (width, round(1.3 * height)), "white")
+    draw, line = ImageDraw.Draw(page), max(8, height // 45)
+    words = [TECHNICIAN_LABEL, "the", "of", "finding", "left", "no", "comparison", "and", "normal"]
+    for top in range(line, page.height - line, round(1.5 * line)):
+        text = " ".join(rng.choice(words, 40).tolist())
+        draw.text((line, top), text, fill="black", font_size=line)
+    small = Image.fromarray(_resize(image, share, rng, None))
+    page.paste(small, [int(rng.integers(low - high + 1)) for low, high in zip(page.size, small.size, strict=True)])
+    return np.asarray(page)
+
+
+def _stripes(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """Rows of one grey in bands that cover that share of the image."""
+    period = max(4, image.shape[0] // 16)
+    covered = (np.arange(image.shape[0]) + rng.integers(period)) % period < share * period
+    striped = image.copy()
+    striped[covered] = rng.integers(256, dtype=np.uint8)
+    return striped
+
+
+def _box(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels | None) -> Pixels:
+    """A white box over that share of the area."""
+    boxed = image.copy()
+    boxed[_window_of(image, math.sqrt(share), rng)] = 255
+    return boxed
+
+
+def _bilateral(image: Pixels, sigma: float, *_: object) -> Pixels:
+    """By OpenCV: means over 9 x 9 pixels of those whose values differ little."""
+    import cv2  # which rivals bring along
+
+    return np.asarray(cv2.bilateralFilter(np.ascontiguousarray(image), 9, sigma, 10), np.uint8)
+
+
+def _jpeg2000(image: Pixels, ratio: float, *_: object) -> Pixels:
+    with io.BytesIO() as file:
+        Image.fromarray(image).save(file, "JPEG2000", quality_layers=[ratio], irreversible=True)
+        return np.asarray(Image.open(file))
+
+
 OPERATORS: dict[str, Operator] = {
     "identity": Operator(None, lambda image, *_: image, lambda images, *_: images),
     "jpeg": _compressed("JPEG"),
@@ -355,6 +440,10 @@ OPERATORS: dict[str, Operator] = {
     "equalise": Operator(None, _by_pillow(lambda picture, _: ImageOps.equalize(picture))),
     "invert": Operator(None, _by_curve(lambda grey, _: 1.0 - grey)),
     "text": Operator(None, _text),
+    "box": Operator(Limits(0, 1), _box),
+    "stripes": Operator(Limits(0, 1), _stripes),
+    "bilateral": Operator(Limits(1, 255), _bilateral),
+    "jpeg2000": Operator(Limits(1, 1000), _jpeg2000),
     "resize": Operator(Limits(0.05, 4), _resize, geometric=True),
     "crop": Operator(Limits(0.01, 1), _crop, geometric=True),
     "trim": Operator(Limits(0, 1024, whole=True), _trim, geometric=True),
@@ -367,6 +456,15 @@ OPERATORS: dict[str, Operator] = {
     ),
     "border": Operator(Limits(0, 1), _border, geometric=True),
     "screenshot": Operator(Limits(1, 100, whole=True), _screenshot, geometric=True),
+    "stretch": Operator(
+        Limits(0.5, 2),
+        _by_pillow(lambda image, factor: image.resize((max(1, round(image.width * factor)), image.height), BICUBIC)),
+        geometric=True,
+    ),
+    "shear": Operator(Limits(-0.5, 0.5), _shear, geometric=True),
+    "perspective": Operator(Limits(0, 0.2), _perspective, geometric=True),
+    "bend": Operator(Limits(0, 64), _bend, geometric=True),
+    "page": Operator(Limits(0.05, 1), _page, geometric=True),
 }
 """Every operator by name.
 
@@ -390,6 +488,10 @@ median(size)            the median of squares of so many pixels a side
 equalise                as many pixels of each grey as of any other
 invert                  black becomes white
 text                    a label burned into the image
+box(share)              a white box over that share of the area
+stripes(share)          bands of rows of one grey over that share of the area
+bilateral(sigma)        bilateral filter of that deviation in grey levels, 10 pixels wide
+jpeg2000(ratio)         JPEG 2000 compression to that part of the size
 geometric, for attacks only:
 resize(factor)          resized, bicubic
 crop(share)             a rectangle of that share of the area, anywhere in the image, is all that is left
@@ -399,5 +501,10 @@ flip                    mirrored
 rotate90(turns)         by so many times 90 degrees
 border(share)           a border of one grey, as wide as that share of the shorter side
 screenshot(quality)     a part, resized, with a border, as JPEG
+stretch(factor)         resized in width alone
+shear(amount)           rows shifted by that part of their distance from the middle row
+perspective(share)      each corner moved inside by half of that share of the sides to all of it
+bend(pixels)            shifted by up to that, smoothly over 64 pixels
+page(share)             at that share of its size on a page of text
 ======================  ============================================================================
 """
