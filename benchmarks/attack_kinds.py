@@ -108,7 +108,7 @@ _EDITS = {
     **{f"width times {factor}": f"stretch({factor})" for factor in (0.8, 0.9, 1.1, 1.25)},
     **{f"sheared by {amount}": f"shear({amount})" for amount in (0.05, 0.1)},
     "corners moved by 3 %": "perspective(0.03)",
-    **{f"bent by {pixels} pixels": f"bend({pixels})" for pixels in (2, 4, 8)},
+    **{f"bent by {pixels} pixels": f"bend({pixels})" for pixels in (4, 8, 16)},
     **{f"on a page at {share}": f"page({share})" for share in (0.2, 0.3, 0.5)},
     **{f"cut to {round(100 * share)} % of the area": f"crop({share})" for share in (0.25, 0.15, 0.12)},
     **{f"box over {round(100 * share)} %": f"box({share})" for share in (0.3, 0.5)},

@@ -44,7 +44,7 @@ class ContentBinding:
 
     def code(self, given: NetworkInput) -> tuple[int, ...]:
         """The content code of an image, from what the network is given of it; it is embedded with the message."""
-        values = self._values(_relief(given.grey), given.inside, given.origin)
+        values = self._values(_relief(given.grey), given.usable, given.origin)
         return tuple((values > 0).astype(int).tolist())
 
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
@@ -60,7 +60,7 @@ class ContentBinding:
             down, across = (range(-length // TILE, -(-CODE_SIDE // TILE) + 1) for length in given.grey.shape)
             origins = [np.array([TILE * rows, TILE * columns], np.int64) for rows in down for columns in across]
         for origin in origins:
-            values = self._values(relief, given.inside, origin)
+            values = self._values(relief, given.usable, origin)
             length = float(np.linalg.norm(values))
             reachable = float(np.abs(values).sum()) / (length + 1e-9)
             if reachable >= MIN_REACHABLE:
@@ -75,16 +75,16 @@ class ContentBinding:
         if not clear:
             return None
         if registered:
-            covered = given.inside.sum() >= MIN_COVERED * CODE_SIDE**2
+            covered = given.usable.sum() >= MIN_COVERED * CODE_SIDE**2
             return False if score < OTHER_REGISTERED_SCORE and covered else None
         return False if score < OTHER_SCORE else None
 
-    def _values(self, relief: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:
-        """By how much the first point of each pair is brighter, none by more than the median; zero if not inside."""
+    def _values(self, relief: Picture, usable: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:
+        """By how much the first point of each pair is brighter, none by more than the median; zero if not usable."""
         at = self.points - origin
         there: NDArray[np.bool_] = np.all((at >= 0) & (at < relief.shape), axis=(0, 2))
         rows, columns = np.where(there[:, None], at, 0).transpose(2, 0, 1)
-        there &= inside[rows, columns].all(0)
+        there &= usable[rows, columns].all(0)
         difference = np.where(there, relief[rows[0], columns[0]] - relief[rows[1], columns[1]], 0.0)
         most = median(np.abs(difference[there])) if there.any() else 0.0
         return np.clip(difference, -most, most)

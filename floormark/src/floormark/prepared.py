@@ -81,6 +81,11 @@ class NetworkInput:
         scaled: Picture = np.divide(self.grey, LEVELS)
         return scaled
 
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """Which pixels show the image, same shape."""
+        return self.inside if self.missing is None else self.inside & ~self.missing
+
     @cached_property
     def weights(self) -> NDArray[np.float32]:
         """1 for cells that lie in the image, else 0, shape ``(h / 8, w / 8)``."""
@@ -88,7 +93,8 @@ class NetworkInput:
         cells = self.inside.reshape(down, CELL, across, CELL).all((1, 3))
         if self.missing is not None:
             cells &= self.missing.reshape(down, CELL, across, CELL).mean((1, 3)) <= 1.0 - MIN_UNCOVERED
-        return cells.astype(np.float32)
+        found: NDArray[np.float32] = cells.astype(np.float32)
+        return found
 
     def uncovered(self) -> "NetworkInput | None":
         """The same with what is flat, such as text boxes and stripes, filled in; None if nothing or all is flat.

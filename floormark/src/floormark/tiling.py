@@ -14,7 +14,7 @@ from floormark.filters import Picture, median
 from floormark.network import TILE, Encoding, Lattice, pilot_tiles
 from floormark.parts import Box, compare_parts
 from floormark.payload import Codec, Extracted, Key, Payload, derived
-from floormark.periods import Window, find_periods
+from floormark.periods import SEARCHES, Window, find_periods
 from floormark.prepared import NETWORK_SIDE, NetworkInput, PreparedImage, TileLayout
 from floormark.registration import Alignment, Pilots
 from floormark.strength import Residual
@@ -25,7 +25,6 @@ MIN_REGISTERED_SCORE = 4.5
 ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, the likeliest first
 MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
 CANDIDATES = 4  # periods that are tried, of the whole picture, and of windows of each size
-SEARCHES = 3  # of the whole picture, and of windows of two sizes
 MOST_OF_IT = 0.6  # part of a picture that a marked image covers, from which on nothing else is searched for
 EMPHASIS_ROUNDS = 4  # how often the emphasis of the bits is corrected, so that none is much harder to read than others
 MAX_EMPHASISED_PIXELS = 1 << 20
@@ -55,7 +54,7 @@ class EncodedMessage:
 class TiledScheme:
     """Tiles that registration finds again, with a message that is bound to the content of the image."""
 
-    trials = 2 * (ALIGNED_PILOTS + 2 * (2 + SEARCHES * CANDIDATES))
+    trials = 2 * (ALIGNED_PILOTS + 2 * (2 + len(SEARCHES) * CANDIDATES))
     """How often reading one image tries to decode bits, at most.
 
     By each likely pilot if the image was not moved, then at the sizes of a whole image and at the periods that are
@@ -185,11 +184,17 @@ class TiledScheme:
                 if found is not None and found.payload is not None:
                     bits = self.codec.encode(found.payload, found.content_code, str(pilot))
                     parts = compare_parts(evidence, self.network.signs(bits, evidence.shape[1:]), seen)
-                    belongs = self.content.belongs(found.content_code, seen, registered=registered)
-                    belongs = False if parts.foreign.any() else belongs
+                    belongs = not parts.foreign.any() and self._belongs(found, seen, registered=registered)
                     box = _extent(image, seen, parts.present) if registered else (0, 0, *image.pixels.shape[1::-1])
                     return Decoded(logits, replace(found, belongs=belongs, box=box, parts=parts.rows), str(pilot))
         return Decoded(first)
+
+    def _belongs(self, found: Extracted, given: NetworkInput, *, registered: bool) -> bool | None:
+        """Whether a message is the image's own; if it does not look so, by what nothing flat lies over."""
+        belongs = self.content.belongs(found.content_code, given, registered=registered)
+        if belongs or given.missing is not None or (uncovered := given.uncovered()) is None:
+            return belongs
+        return self.content.belongs(found.content_code, uncovered, registered=registered)
 
 
 def _extent(image: PreparedImage, given: NetworkInput, present: NDArray[np.bool_]) -> Box:

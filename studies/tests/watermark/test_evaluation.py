@@ -1,6 +1,7 @@
 import csv
 import math
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,14 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from floormark import Watermarker
+from floormark.network import SHIPPED_FILE
 from natural_images import natural_image
 from samplewise.errors import DataError, NotFiniteError
 from studies.pictures import PictureData, Store, prepare
 from studies.watermark.evaluation import Measured, measure, measure_shipped, summarise
 from studies.watermark.evaluation.shipped import payload_of
 from studies.watermark.evaluation.summary import capacity, share_of
-from studies.watermark.networks import Hidden, Lattice, Swift
+from studies.watermark.networks import Hidden, Lattice, Swift, load_network
 from studies.watermark.noise import parse_attacks
 from studies.watermark.pipeline import fixed_messages
 
@@ -244,11 +246,10 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
 
 
 def test_what_the_tool_ships_is_what_is_evaluated(larger: PictureData, tmp_path: Path) -> None:
-    marker = Watermarker.load()
-    assert isinstance(marker.network, Lattice)
+    marker, network = Watermarker.load(), load_network(Path(str(resources.files("floormark") / SHIPPED_FILE)))
     attacks = parse_attacks("flip, gaussian(0.9)")
     found, refused = measure_shipped(
-        marker.network, larger, floor=38.0, attacks=attacks, attack_images=1, workers=2, keep=tmp_path
+        network, larger, floor=38.0, attacks=attacks, attack_images=1, workers=2, keep=tmp_path
     )
     assert list(refused) == ["2.png"]
     assert found.names == ("0.png", "1.png")
