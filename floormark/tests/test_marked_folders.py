@@ -245,7 +245,7 @@ def test_marked_images_are_refused_one_by_one_or_replaced(tmp_path: Path) -> Non
     assert "a.png: the image is marked already, with 'first'" in refused.reason
     (found,) = mark(tmp_path / "once", tmp_path / "again", file_marker("second", replace=True)).values()
     assert found.status is Status.WRITTEN
-    assert extract_file(MARKER, tmp_path / "again" / "a.png").message == "second"
+    assert extract_file(MARKER, tmp_path / "again" / "a.png")[0].message == "second"
 
 
 def test_a_folder_with_other_things_or_another_process_in_it_is_refused(tmp_path: Path) -> None:

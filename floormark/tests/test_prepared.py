@@ -59,7 +59,7 @@ def test_marking_a_file_measures_it_once(deep: bool, counted: Counter[str], tmp_
         "calmness in floormark.network": 1,  # of what the network is given
     }
     counted.clear()
-    assert extract_file(MARKER, tmp_path / "b.png").message == "x"
+    assert extract_file(MARKER, tmp_path / "b.png")[0].message == "x"
     assert counted == {"shown_range": 1, "resample": 1}  # its own reading is counted where it is bound
 
 

@@ -189,3 +189,58 @@ def test_images_that_are_too_oblong_are_refused_before_memory_is_taken(case: Cas
     ):
         with pytest.raises(DataError, match="less oblong than 1048576 x 64: cut it into pieces"):
             call()
+
+
+def shown_in(page: NDArray[np.uint8], picture: NDArray[np.uint8], top: int, left: int) -> None:
+    page[top : top + len(picture), left : left + picture.shape[1]] = picture
+
+
+def test_every_marked_image_of_a_page_is_found_with_its_place() -> None:
+    marker, page = Watermarker.load(), np.full((1100, 1400), 245, np.uint8)
+    shown_in(page, marker.embed(textured(1, 384), "first", psnr=40.0).image, 60, 90)
+    shown_in(page, resize(marker.embed(textured(2, 512), "second", psnr=40.0).image, 0.8), 600, 900)
+    found = {each.message: each for each in marker.extract_all(page)}
+    assert found.keys() == {"first", "second"}
+    for message, (left, top, width, height) in {"first": (90, 60, 384, 384), "second": (900, 600, 410, 410)}.items():
+        box = found[message].box
+        assert box is not None
+        assert np.abs(np.array(box) - (left, top, width, height)).max() < 80
+        assert found[message].belongs is not False
+
+
+def test_a_part_of_another_image_is_told_from_a_text_box() -> None:
+    marker = Watermarker.load()
+    image = marker.embed(textured(3, 512), "mine", psnr=40.0).image
+    for other in (textured(4, 512), marker.embed(textured(4, 512), "theirs", psnr=40.0).image):
+        pasted = image.copy()
+        pasted[200:370, 150:320] = other[200:370, 150:320]  # a ninth
+        found = marker.extract(pasted)
+        assert (found.message, found.belongs) == ("mine", False)
+        parts = np.array([list(row) for row in found.parts])
+        side = 512 / 256 * 32
+        rows, columns = np.nonzero(parts == "-")
+        assert len(rows)
+        assert rows.min() >= 200 // side - 1
+        assert rows.max() <= 370 // side + 1
+        assert columns.min() >= 150 // side - 1
+        assert columns.max() <= 320 // side + 1
+    for share in (0.3, 0.5):
+        covered = image.copy()
+        covered[: round(512 * share)] = 255
+        found = marker.extract(covered)
+        assert found.message == "mine"
+        assert found.belongs is not False
+
+
+def test_a_strangers_mark_leaves_that_of_a_key_readable_and_is_told() -> None:
+    key, stranger, public = (Watermarker.load(key=key) for key in (KEY, OTHER, None))
+    image = textured(5, 512)
+    marked = key.embed(image, "mine", psnr=42.0).image
+    for other in (stranger, public):
+        found = other.extract(marked)
+        assert (found.message, found.other_key) == (None, True)
+        assert key.extract(other.embed(marked, "theirs", psnr=42.0).image).message == "mine"
+    assert not key.extract(image).other_key
+    assert not public.extract(image).other_key
+    rotated = np.ascontiguousarray(np.rot90(resize(marked, 0.8)))
+    assert public.extract(rotated).other_key

@@ -111,16 +111,22 @@ class Watermarker:
         certificate = self.certify(original, marked.pixels, asked, bit_errors=marked.bit_errors, hashes=hashes)
         return Embedded(marked.pixels, certificate)
 
+    @one_thread
     def extract(self, image: Any) -> Extracted:
         """Read the message of an image, if it has one; ``image`` as for :meth:`embed`.
 
-        An image that nobody moved is decoded at once; any other is registered first. Of several marked images in one
-        picture the first that is found is read.
+        An image that was not moved is decoded at once; any other is registered first. Of several marked images in one
+        picture the first that is found is read. Without a message, ``other_key`` says whether there is a mark of
+        another key.
         """
         return next(self._each(image), Extracted())
 
+    @one_thread
     def extract_all(self, image: Any) -> list[Extracted]:
-        """Read the messages of all marked images that a picture shows, each with its place."""
+        """Read the messages of all marked images that a picture shows, each with its place.
+
+        If there are none, but a mark of another key, the list has one entry that says so.
+        """
         return list(self._each(image))
 
     def _each(self, image: Any) -> Iterator[Extracted]:

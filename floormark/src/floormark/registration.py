@@ -64,6 +64,7 @@ class Alignment:
     inverted: bool = False  # whether black has become white
     pilot: int = 0  # which of the pilots was found there
     score: float = 0.0  # by how many standard deviations
+    explained: float = 0.0  # part of the energy of the tiles that a message of the network explains, whatever its key
     bend: Bend | None = None  # where the picture was bent as well
 
     def seen_from(self, top: int, left: int) -> "Alignment":
@@ -180,7 +181,8 @@ class Pilots:
         oriented = np.stack([np.rot90(folded.T if mirrored else folded, turns) for turns, mirrored in ORIENTATIONS])
         energy = np.square(fft.irfft2(fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
         explained = energy.reshape(len(ORIENTATIONS), CELLS_ACROSS, CELL, CELLS_ACROSS, CELL).sum((1, 3)).ravel()
-        found = Alignment(alignment.matrix, alignment.start)
+        share = float(explained.max()) / (float(np.square(folded).sum()) + 1e-12)
+        found = Alignment(alignment.matrix, alignment.start, explained=share)
         for number in np.argsort(-explained)[:ORIENTATION_TRIALS]:
             which, shift = int(number) // CELL**2, np.array(divmod(int(number) % CELL**2, CELL))
             turns, mirrored = ORIENTATIONS[which]
@@ -190,7 +192,7 @@ class Pilots:
                 back, half = _orientation(turns, mirrored), np.full(2, TILE / 2.0)
                 begin = back @ (shift + CELL * np.array(divmod(cells, CELLS_ACROSS)) - half) + half
                 start = alignment.matrix @ begin + alignment.start
-                found = Alignment(alignment.matrix @ back, start, score < 0, pilot, abs(score))
+                found = Alignment(alignment.matrix @ back, start, score < 0, pilot, abs(score), share)
         return found
 
     def _best_pilot(self, tile: Picture, cells: int) -> tuple[int, int, float]:

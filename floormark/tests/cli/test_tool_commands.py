@@ -77,12 +77,16 @@ def test_json_for_machines(capsys: pytest.CaptureFixture[str], image: Path, tmp_
     assert written["certificate"]["fidelity"]["protected_pixels"] == 1600
     found = json.loads(shown(capsys, "extract", marked, "--json"))
     assert (found["message"], found["kind"]) == ("00ff17", "hex")
+    assert (found["box"], found["others"]) == ([0, 0, *GREY.shape[::-1]], [])
     verified = json.loads(shown(capsys, "verify", image, marked, *region, "--json"))
     assert verified["satisfied"] is True
     assert verified["fidelity"] == written["certificate"]["fidelity"]
     assert verified["certificate"]["result_sha256"] == verified["result_sha256"]
     nothing = json.loads(shown(capsys, "extract", image, "--json", code=1))
-    assert nothing == {"message": None, "kind": None, "confidence": 0.0, "corrected_errors": 0, "belongs": None}
+    assert nothing == {
+        **{"message": None, "kind": None, "confidence": 0.0, "corrected_errors": 0, "belongs": None},
+        **{"box": None, "parts": [], "other_key": False, "others": []},
+    }
     assert "protected       1,600 pixels, unchanged" in shown(capsys, "verify", image, marked)
     mask = np.zeros(GREY.shape, np.uint8)
     mask[100:140, 100:140] = 1

@@ -247,6 +247,7 @@ def larger(tmp_path_factory: pytest.TempPathFactory) -> PictureData:
 
 def test_what_the_tool_ships_is_what_is_evaluated(larger: PictureData, tmp_path: Path) -> None:
     marker, network = Watermarker.load(), load_network(Path(str(resources.files("floormark") / SHIPPED_FILE)))
+    assert isinstance(network, Lattice)
     attacks = parse_attacks("flip, gaussian(0.9)")
     found, refused = measure_shipped(
         network, larger, floor=38.0, attacks=attacks, attack_images=1, workers=2, keep=tmp_path

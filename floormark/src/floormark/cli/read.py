@@ -37,7 +37,8 @@ def add_extract_options(parser: ArgumentParser) -> None:
 def extract(given: Namespace) -> int:
     """Read the message of an image: exactly what was embedded, or that there is none.
 
-    An image that was cropped, scaled, rotated, mirrored or inverted is searched for it.
+    An image that was cropped, scaled, stretched, rotated, mirrored or inverted is searched for it, and so is a page or
+    a screenshot that shows one or several.
     The exit code is 1 without a message, and for one that was copied from another image.
     """
     source: Path = given.source
@@ -46,9 +47,13 @@ def extract(given: Namespace) -> int:
     marker = load_marker(given)
     if not source.is_dir():
         found = extract_file(marker, source)
-        about = f"{_confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
-        emit(found.to_dict(), _message_text(found), about if found else "", as_json=given.json)
-        return SUCCEEDED if found and found.belongs is not False else FAILED
+        result = _result(found)
+        if given.json:
+            emit_json(result)
+        else:
+            for one in found:
+                emit({}, _message_text(one), _about(one, alone=len(found) == 1), as_json=False)
+        return FAILED if _failed(result) else SUCCEEDED
     results: dict[str, dict[str, Any]] = {}
     images, _ = image_files(source)
     each = extract_files(marker, images, workers=min(given.workers, len(images)))
@@ -58,14 +63,38 @@ def extract(given: Namespace) -> int:
             results[name] = {"message": None, "error": str(one)}
             shown = f"bad input: {printable(str(one))}"
         else:
-            results[name] = one.to_dict()
-            shown = _message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "")
+            results[name] = _result(one)
+            shown = "; ".join(
+                _message_text(each) + (f" ({BELONGS[False]})" if each.belongs is False else "") for each in one
+            )
         if not given.json:
             print(f"{printable(name)}: {shown}", flush=True)
     if given.json:
         emit_json(results)
-    failed = any(result["message"] is None or result["belongs"] is False for result in results.values())
-    return FAILED if failed else SUCCEEDED
+    return FAILED if any(map(_failed, results.values())) else SUCCEEDED
+
+
+def _result(found: list[Extracted]) -> dict[str, Any]:
+    """Of an image, for JSON: the first message, and those of other marked images that it shows."""
+    first, *others = (one.to_dict() for one in found)
+    return {**first, "others": others}
+
+
+def _failed(result: dict[str, Any]) -> bool:
+    """Whether an image has no message, or one that was copied."""
+    images = [result, *result.get("others", [])]
+    return any(image["message"] is None or image["belongs"] is False for image in images)
+
+
+def _about(found: Extracted, *, alone: bool) -> str:
+    """How sure a message is, whether it is the image's own and, if there are several images, where."""
+    if not found:
+        return ""
+    said = f"{_confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+    if alone or found.box is None:
+        return said
+    left, top, width, height = found.box
+    return f"{said}; {width} x {height} pixels at {left},{top}"
 
 
 def add_verify_options(parser: ArgumentParser) -> None:
@@ -130,6 +159,8 @@ def _facts(found: Verification, asked: float | None) -> dict[str, str]:
     facts["message"] = _message_text(found.extracted)
     if found.extracted:
         facts["belongs"] = BELONGS[found.extracted.belongs]
+    if any("-" in row for row in found.extracted.parts):
+        facts["not marked"] = f"\n{'':<16}".join(("the parts with -", *found.extracted.parts))
     facts["certificate"] = "none beside the image" if found.certificate is None else "compared with the image"
     if found.certificate is not None:
         facts["signature"] = _signature_text(found)
@@ -150,7 +181,7 @@ def _message_text(found: Extracted) -> str:
     """The message, safe for a terminal, or that there is none."""
     message = found.message
     if message is None:
-        return "no readable watermark"
+        return "no readable watermark" + (": a mark of another key is there" if found.other_key else "")
     return message.hex() if isinstance(message, bytes) else printable(message)
 
 

@@ -156,19 +156,19 @@ def _check_links(out: Path, folders: set[Path]) -> None:
         raise ConfigurationError(f"{links[0]}: is a link, which may lead out of {out}: remove it")
 
 
-def extract_file(marker: Watermarker, path: Path) -> Extracted:
-    """What one file says."""
+def extract_file(marker: Watermarker, path: Path) -> list[Extracted]:
+    """What each of the marked images in a file says; one entry without a message if there are none."""
     image = read(path)
     with prefix_path(path):
-        return marker.extract(image)
+        return marker.extract_all(image) or [Extracted()]
 
 
-def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[Extracted | DataError]:
+def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[list[Extracted] | DataError]:
     """What each file says, or why it cannot be read, in order; with one worker in this process."""
     return each_of(paths, _extract, marker, workers=workers)
 
 
-def _extract(marker: Watermarker, path: Path) -> Extracted | DataError:
+def _extract(marker: Watermarker, path: Path) -> list[Extracted] | DataError:
     try:
         return extract_file(marker, path)
     except DataError as error:

@@ -104,6 +104,8 @@ class Extracted:
     """What binds the message to its image, as it was read."""
     box: tuple[int, int, int, int] | None = None
     """Where the marked image lies: left, top, width and height in pixels."""
+    other_key: bool = False
+    """Whether there is a mark of another key, or of one where none was given; its message cannot be read."""
     parts: tuple[str, ...] = field(default=(), repr=False)
     """A map of the marked image: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing is known."""
 
@@ -128,6 +130,9 @@ class Extracted:
             "confidence": self.confidence,
             "corrected_errors": self.corrected_errors,
             "belongs": self.belongs,
+            "box": self.box,
+            "parts": list(self.parts),
+            "other_key": self.other_key,
         }
 
 
