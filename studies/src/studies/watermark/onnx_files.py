@@ -3,9 +3,10 @@
 Pictures are grey, ``(H, W)`` in [0, 1], with sides that are multiples of 8, any in either graph.
 
 The **encoder** takes ``picture``, ``bits (L,)`` of zeros and ones, ``pilot (64, 64)`` and ``emphasis (L,)``, ones where
-no bit is to be drawn more strongly. It gives ``residual (H, W)``, which is still to be scaled to a floor. The **decoder**
-takes ``picture`` and ``weights (H / 8, W / 8)`` by which cells count. It gives ``evidence (4, H / 8, W / 8)`` and
-``logits (L,)``. Both compute what :class:`floormark.network.Lattice` does.
+no bit is to be drawn more strongly. It gives ``residual (H, W)``, which is still to be scaled to a floor.
+
+The **decoder** takes ``picture`` and ``weights (H / 8, W / 8)`` by which cells count. It gives ``logits (L,)`` and
+``evidence (4, H / 8, W / 8)``. Both compute what :class:`floormark.network.Lattice` does.
 """
 
 from collections.abc import Sequence
