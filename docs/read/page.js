@@ -7,8 +7,9 @@ const results = document.getElementById("results");
 const unready = document.getElementById("unready");
 
 const NOTHING =
-  "Nobody marked this image, or it was marked with a key, or it was cropped, resized or rotated since: " +
-  "floormark extract searches for marks in such images.";
+  "Nobody marked this image, or it was marked with a key, or changed too much. If it was cropped, resized or rotated " +
+  "since, use floormark extract, which searches for the mark.";
+const INCOMPLETE = "this copy of the site lacks what reads marks: build it with make docs, where npm is installed";
 
 let reader; // with the network and its tables, fetched for the first image
 let turn = Promise.resolve();
@@ -31,7 +32,8 @@ function place(file) {
   const picture = document.createElement("img");
   picture.alt = "";
   picture.src = URL.createObjectURL(file);
-  picture.onload = picture.onerror = () => URL.revokeObjectURL(picture.src);
+  picture.onload = () => URL.revokeObjectURL(picture.src);
+  picture.onerror = () => picture.removeAttribute("src");
   const said = document.createElement("div");
   said.append(line("name", file.name));
   item.append(picture, said);
@@ -40,17 +42,24 @@ function place(file) {
   return item;
 }
 
+function loaded() {
+  const incomplete = () => {
+    throw new Error(INCOMPLETE);
+  };
+  reader ??= import("./reader.js").then((module) => module.Reader.load(), incomplete);
+  return reader;
+}
+
 async function read(file, item) {
   try {
     const image = await decoded(file);
-    reader ??= import("./reader.js").then((module) => module.Reader.load());
-    const found = await (await reader).read(image);
+    const found = await (await loaded()).read(image);
     if (found === null) {
       show(item, "nothing", line("message", "No readable mark"), line("detail", NOTHING));
       return;
     }
-    const errors = found.correctedErrors === 1 ? "1 wrong bit" : `${found.correctedErrors} wrong bits`;
-    show(item, "found", line("message", found.message), line("detail", `${found.kind}, ${errors} put right`));
+    const errors = found.correctedErrors ? `${found.correctedErrors} wrong bits put right` : "no bit was wrong";
+    show(item, "found", line("message", found.message), line("detail", `${found.kind}, ${errors}`));
   } catch (error) {
     show(item, "failed", line("message", "Not read"), line("detail", error.message));
   }
