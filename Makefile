@@ -47,6 +47,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 	$(BIN)/python benchmarks/many_samples.py
+	$(BIN)/python benchmarks/watermark_attacks.py --photos
 ifdef XRAYS
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif
