@@ -34,7 +34,7 @@ def _reversed(image: Pixels) -> Pixels:
 class BlindWatermark:
     """blind-watermark with its default strength."""
 
-    only = None
+    only: int | None = None
 
     def __init__(self) -> None:
         from blind_watermark import WaterMark  # here, as this fails once a pool has started its processes

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 from common import Pixels
 from skimage import data
 from sklearn.datasets import load_sample_image
 
+_stereo: Callable[[], tuple[Pixels, ...]] = data.stereo_motorcycle
 PHOTOS: dict[str, Callable[[], Pixels]] = {
     "astronaut": data.astronaut,
     "cat": data.chelsea,
@@ -15,7 +15,7 @@ PHOTOS: dict[str, Callable[[], Pixels]] = {
     "coffee": data.coffee,
     "flower": partial(load_sample_image, "flower.jpg"),
     "galaxies": data.hubble_deep_field,
-    "motorcycle": lambda: np.asarray(data.stereo_motorcycle()[0]),
+    "motorcycle": lambda: _stereo()[0],
     "retina": data.retina,
     "rocket": data.rocket,
     "tissue": data.immunohistochemistry,

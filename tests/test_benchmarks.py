@@ -83,8 +83,8 @@ def test_a_benchmark_runs_in_small(name: str, pictures: Path, clothes: Path, tmp
 @pytest.mark.slow
 def test_attacks_are_tried_on_photos_as_well(tmp_path: Path) -> None:
     script = ROOT / "benchmarks" / "watermark_attacks.py"
-    given = "--photos --images 2 --peer-images 1 --floors 45 --workers 1 --only ^none$|^CLAHE$".split()
-    call = [sys.executable, str(script), *given, "--out", str(tmp_path)]
+    given = ["--images", "2", "--peer-images", "1", "--floors", "45", "--workers", "1", "--only", "^none$|^CLAHE$"]
+    call = [sys.executable, str(script), "--photos", *given, "--out", str(tmp_path)]
     environment = {**os.environ, **BESIDE_OTHERS}
     ran = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

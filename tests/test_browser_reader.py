@@ -102,7 +102,7 @@ def with_text(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(image)
 
 
-def saved(path: Path, pixels: NDArray[np.uint8], **options: Any) -> Path:
+def saved(path: Path, pixels: NDArray[Any], **options: Any) -> Path:
     Image.fromarray(pixels).save(path, **options)
     return path
 
@@ -112,7 +112,8 @@ def saved(path: Path, pixels: NDArray[np.uint8], **options: Any) -> Path:
 def test_the_page_reads_what_the_tool_reads(page: Page, tmp_path: Path) -> None:
     """20 marked images in four formats and five sizes, grey and in colour, some with text on them; 5 plain ones."""
     marker = Watermarker.load()
-    files, messages = [], []
+    files: list[Path] = []
+    messages: list[str | bytes | None] = []
     for number, (height, width) in enumerate(SIZES):
         for kind, (suffix, options) in enumerate(FILES):
             plain = natural_image((1, 3)[(number + kind) % 2], height=height, width=width, seed=7 * number + kind)

@@ -87,4 +87,4 @@ def tables(marker: Watermarker) -> bytes:
     levels = np.rint(pilots * (32767 / np.abs(pilots).max())).astype("<i2")
     bits = marker.codec.bits
     order_and_mask = [drawn(None, bits, str(number)) for number in range(len(pilots)) for drawn in (permutation, mask)]
-    return levels.tobytes() + np.concatenate(order_and_mask).astype(np.uint8).tobytes()
+    return bytes(levels.tobytes() + np.concatenate(order_and_mask).astype(np.uint8).tobytes())

@@ -43,7 +43,9 @@ def test_onnxruntime_draws_and_reads_what_floormark_does(
     shape: tuple[int, int], network: Lattice, sessions: dict[str, InferenceSession]
 ) -> None:
     rng = np.random.default_rng(0)
-    picture = natural_image(height=shape[0], width=shape[1]).astype(np.float32) / 255  # a corner of it is flat
+    picture = natural_image(height=shape[0], width=shape[1]).astype(np.float32) / np.float32(
+        255
+    )  # a corner of it is flat
     bits = rng.integers(0, 2, network.bits, dtype=np.uint8)
     emphasis = rng.uniform(0.5, 1.5, network.bits).astype(np.float32)
     (pilot,) = pilot_tiles([b"of this test"])
