@@ -141,6 +141,19 @@ def test_the_page_reads_what_the_tool_reads(page: Page, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_chromium
+def test_the_page_reads_what_lies_under_stripes(page: Page, tmp_path: Path) -> None:
+    """Of an image that the network reads only after what is flat was filled in."""
+    marker = Watermarker.load()
+    marked = marker.embed(natural_image(height=512, width=512), "under stripes", psnr=40).image
+    for top in range(0, 512, 40):
+        marked[top : top + 16] = 255
+    assert marker.extract(marked).message == "under stripes"
+    (found,) = page.read(saved(tmp_path / "striped.png", marked))
+    assert found["message"] == "under stripes"
+
+
+@pytest.mark.slow
+@needs_chromium
 def test_a_file_that_the_page_cannot_read_does_not_stop_the_others(page: Page, tmp_path: Path) -> None:
     image = natural_image(height=256, width=256)
     (tmp_path / "image.dcm").write_bytes(b"\0" * 128 + b"DICM" + b"\0" * 100)

@@ -1,16 +1,20 @@
 """The network as ONNX files: run by onnxruntime they say what floormark's own arithmetic says."""
 
+import json
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
 from floormark import Watermarker
 from floormark.network import CELL, Lattice, pilot_tiles
 from natural_images import natural_image
+from studies.commands import main
+from studies.watermark import networks
 from studies.watermark.onnx_files import DECODER_FILE, ENCODER_FILE, export
 
 AGREEMENT = 1e-4  # relative to the largest value
@@ -36,6 +40,27 @@ def test_the_shipped_files_are_those_of_the_shipped_network(network: Lattice, tm
     for file in export(network, tmp_path):
         assert file.read_bytes() == (resources.files("floormark") / file.name).read_bytes()
         assert file.stat().st_size < 300_000
+
+
+def test_the_command_writes_a_trained_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = networks.Lattice(128, size=64, width=8)
+    networks.save_network(tmp_path / "model.safetensors", trained)
+    assert main(["watermark", "export", str(tmp_path), "--out", str(tmp_path / "onnx"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["network"] == networks.network_name(trained)
+    picture = np.random.default_rng(0).random((64, 64), np.float32)
+    _, logits = InferenceSession(said["files"][1]).run(
+        None, {"picture": picture, "weights": np.ones((8, 8), np.float32)}
+    )
+    with torch.no_grad():
+        wanted = trained.eval().extract(torch.from_numpy(picture)[None, None])[0].numpy()
+    assert agrees(logits, wanted)
+
+
+def test_a_network_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watermark", "export", str(tmp_path), "--out", str(tmp_path / "onnx")]) == 2
+    assert "model.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "onnx").exists()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
