@@ -19,6 +19,7 @@ from floormark.payload import Kind, bch, derived
 from floormark.payload.codec import Codec
 from floormark.payload.message import mask, permutation
 
+NETWORK = "lattice-decoder.onnx"
 PACKAGES = Path("build/npm/node_modules")
 WASM = "ort-wasm-simd-threaded"
 COPIED = {
@@ -44,9 +45,7 @@ def on_post_build(*, config: MkDocsConfig) -> None:
 
 def complete(folder: Path, packages: Path) -> bool:
     """Complete a copy of the page; whether nothing is missing."""
-    for source in resources.files("floormark").iterdir():
-        if source.name == "lattice-decoder.onnx":
-            (folder / source.name).write_bytes(source.read_bytes())
+    (folder / NETWORK).write_bytes((resources.files("floormark") / NETWORK).read_bytes())
     marker = Watermarker.load()
     (folder / "tables.bin").write_bytes(tables(marker))
     (folder / "tables.json").write_text(json.dumps(known(marker.codec)))

@@ -65,9 +65,9 @@ class _Graph:
 
     def constant(self, values: Any, name: str | None = None) -> str:
         """An array, or one number."""
-        array: NDArray[Any] = np.asarray(values)
-        array = np.ascontiguousarray(array, np.int64 if array.dtype.kind in "iu" else np.float32)
-        name = name or f"constant_{array.dtype}_{'_'.join(map(str, array.ravel()[:4]))}_{len(self.constants)}"
+        whole = np.asarray(values).dtype.kind in "iu"
+        array: NDArray[Any] = np.array(values, np.int64 if whole else np.float32, order="C")
+        name = name or f"constant_{len(self.constants)}"
         self.constants[name] = numpy_helper.from_array(array, name)
         return name
 
@@ -109,8 +109,7 @@ class _Graph:
 
     def repeated(self, tiles: str, like: str) -> str:
         """Tiles ``(1, C, h, w)`` side by side until they are as large as another array of that kind."""
-        first = self.constant(np.array(0))
-        one, axis_0 = self.constant(np.array(1)), self.constant([0])
+        first, one, axis_0 = self.constant(0), self.constant(1), self.constant([0])
         for axis in (2, 3):
             length = self("Squeeze", self.side(like, axis), axis_0)
             places = self("Mod", self("Range", first, length, one), self("Squeeze", self.side(tiles, axis), axis_0))
