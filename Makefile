@@ -13,7 +13,7 @@ demo: .venv/installed-demo
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -rs -n auto --dist worksteal
 
-test-slow: .venv/installed-dev
+test-slow: .venv/installed-dev build/npm/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -rs -m slow -n auto --dist worksteal
 
 lint: .venv/installed-dev
@@ -25,8 +25,8 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-# Warnings are errors; open site/index.html afterwards.
-docs: .venv/installed-docs
+# Warnings are errors; open site/index.html afterwards. The page that reads marks in a browser wants two packages of npm.
+docs: .venv/installed-docs build/npm/installed
 	$(BIN)/mkdocs build --strict
 
 # Into results/benchmarks. Ratios between interleaved runs: give the machine nothing else to do meanwhile. Those on X-rays
@@ -47,6 +47,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/monitor.py
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 	$(BIN)/python benchmarks/many_samples.py
+	$(BIN)/python benchmarks/watermark_attacks.py --photos
 ifdef XRAYS
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif
@@ -79,6 +80,12 @@ compression: .venv/installed-bench
 	$(BIN)/studies compression --convolutional --data $(TILES) --floor 35 --steps 1500 $(foreach arm,fixed:80 fourth:25 \
 		penalty:150 fixed:30 fourth:8 penalty:60 fixed:200 fourth:75 penalty:400,--arm $(arm)) \
 		--out results/compression/convolutional
+
+build/npm/installed: docs/tools/npm/package.json docs/tools/npm/package-lock.json
+	mkdir -p build/npm
+	cp $^ build/npm
+	if command -v npm > /dev/null; then npm ci --prefix build/npm --ignore-scripts --no-audit --no-fund && touch $@; \
+		else echo "there is no npm: the page that reads marks will be incomplete"; fi
 
 .venv/installed-%: samplewise/pyproject.toml floormark/pyproject.toml studies/pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv

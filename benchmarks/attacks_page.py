@@ -3,6 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import published
@@ -21,18 +22,16 @@ GROUPS = {
 }
 
 
-def summary(found: Iterable[Record], ours: str, bits: int) -> dict[str, Any]:
+def summary(found: Iterable[Record], ours: str) -> dict[str, Any]:
     """Counts by tool and floor: of marking, and of reading after each attack."""
     arms: defaultdict[str, dict[tuple[str, str], Record]] = defaultdict(dict)
     for each in found:  # marked twice, an image counts once
         arm = f"{ours}, {each['floor']:g} dB" if each["tool"] == ours else each["tool"]
         arms[arm][each["kind"], each["image"]] = each
-    # So many bits of a known message are right by chance in one of a million images.
-    enough = int(binom.isf(FALSE, bits, 0.5)) + 1
-    return {"tools": {arm: _arm(list(by_kind.values()), enough) for arm, by_kind in sorted(arms.items())}}
+    return {"tools": {arm: _arm(list(by_kind.values())) for arm, by_kind in sorted(arms.items())}}
 
 
-def _arm(found: list[Record], enough: int) -> dict[str, Any]:
+def _arm(found: list[Record]) -> dict[str, Any]:
     marked = [each for each in found if each["kind"] == "marking"]
     quality = [each["psnr"] for each in marked if "psnr" in each]
     patches = [each["patch_psnr"] for each in marked if each.get("patch_psnr") is not None]
@@ -42,24 +41,29 @@ def _arm(found: list[Record], enough: int) -> dict[str, Any]:
         "psnr": {"lowest": min(quality), "mean": statistics.fmean(quality)} if quality else None,
         "lowest_patch_psnr": min(patches, default=None),
         "seconds_to_mark": statistics.fmean(each["seconds"] for each in marked) if marked else None,
-        "attacks": {
-            name: _reading(some, enough) for name in KINDS if (some := [e for e in found if e["kind"] == name])
-        },
+        "attacks": {name: _reading(some) for name in KINDS if (some := [e for e in found if e["kind"] == name])},
     }
 
 
-def _reading(found: list[Record], enough: int) -> dict[str, Any]:
+def _reading(found: list[Record]) -> dict[str, Any]:
     """Ours is sure by the chance it states, a peer that says nothing of the kind by how many bits are right."""
-    bits = [each["right_bits"] for each in found if "right_bits" in each]
+    told = [each for each in found if "right_bits" in each]
     sure = [each["exact"] and each["chance"] <= FALSE for each in found if "chance" in each]
+    sure += [each["right_bits"] >= _enough(each["bits"]) for each in told]
     return {
         "images": len(found),
         "exact": sum(each["exact"] for each in found),
         "wrong": sum(each["wrong"] for each in found),
-        "true_positives": sum(sure) + sum(right >= enough for right in bits),
-        "right_bits": statistics.fmean(bits) if bits else None,
+        "true_positives": sum(sure),
+        "right_bits": statistics.fmean(each["right_bits"] / each["bits"] for each in told) if told else None,
         "seconds": statistics.fmean(each["seconds"] for each in found),
     }
+
+
+@cache
+def _enough(bits: int) -> int:
+    """So many bits of a known message are right by chance in one of a million images."""
+    return int(binom.isf(FALSE, bits, 0.5)) + 1
 
 
 def page(found: dict[str, Any]) -> list[str]:
@@ -67,11 +71,13 @@ def page(found: dict[str, Any]) -> list[str]:
     ours = {name: arm for name, arm in tools.items() if arm["attacks"] and "dB" in name}
     peers = {name: arm for name, arm in tools.items() if name not in ours}
     wrong, read = (sum(e[key] for arm in ours.values() for e in arm["attacks"].values()) for key in ("wrong", "images"))
-    height, width = found["shape"]
+    sizes = " to ".join(dict.fromkeys(f"{found[size][1]} x {found[size][0]}" for size in ("smallest", "largest")))
+    photos = found["photos"]
+    what = "colour pictures that come with scikit-image and scikit-learn," if photos else "X-rays"
     lines = [
-        "# What a message survives",
+        f"# What a message survives{' in colour pictures' if photos else ''}",
         "",
-        f"{found['images']} X-rays of {width} x {height} pixels, {found['bytes']} bytes in each, never the same; "
+        f"{found['images']} {what} of {sizes} pixels, {found['bytes']} bytes in each, never the same; "
         f"the network {found['model']}. Exact messages of the images that were marked, and the mean processor seconds "
         "of a reading, at each floor. Nothing is undone before reading, and the reader is told nothing. "
         f"Wrong messages: **{wrong} in {read:,} readings**. In brackets, where they are fewer: messages that are exact "
@@ -82,19 +88,21 @@ def page(found: dict[str, Any]) -> list[str]:
     ]
     for group, title in GROUPS.items():
         names = [name for name, kind in KINDS.items() if kind.group == group]
-        lines += [f"## {title}", "", *table(["Attack", *_heads(ours)], _rows(names, ours, _cells)), ""]
+        if rows := _rows(names, ours, _cells):
+            lines += [f"## {title}", "", *table(["Attack", *_heads(ours)], rows), ""]
     if peers:
         lines += [
             "## Other tools",
             "",
             "The same images, as many as the table says, and the same attacks; they are told the length of the "
-            "message. Exact messages, then percent of right bits (50 is chance), then images in which so many bits of "
-            "the known message are right as chance gives in one of a million. Every message that is not exact is "
+            "message, of which rivaGan holds 4 bytes. None keeps a floor, so look at the PSNR first. Exact messages, "
+            "then percent of right bits (50 is chance), then images in which so many bits of the known message are "
+            "right as chance gives in one of a million. Every message that is not exact is "
             "returned with no word of doubt, unless the tool fails.",
             "",
             *table(["", *peers], _quality(peers)),
             "",
-            *table(["Attack", *peers], _rows(list(KINDS), peers, lambda each: [_peer(each, 8 * found["bytes"])])),
+            *table(["Attack", *peers], _rows(list(KINDS), peers, lambda each: [_peer(each)])),
             "",
         ]
     return [*lines, *published.page()]
@@ -140,8 +148,7 @@ def _cells(each: dict[str, Any] | None) -> list[str]:
     return [text, f"{each['seconds']:.2f}"]
 
 
-def _peer(each: dict[str, Any] | None, bits: int) -> str:
+def _peer(each: dict[str, Any] | None) -> str:
     if each is None:
         return "-"
-    accuracy = 100 * each["right_bits"] / bits
-    return f"{each['exact']} of {each['images']}; {accuracy:.0f} %; {each['true_positives']}"
+    return f"{each['exact']} of {each['images']}; {100 * each['right_bits']:.0f} %; {each['true_positives']}"

@@ -168,11 +168,18 @@ def evaluate_digits(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Ten
     return functional.cross_entropy(logits, labels, reduction="none"), {"reconstruction": error}
 
 
-def xray_options(doc: str | None, *, split: bool = True, **defaults: int | None) -> argparse.ArgumentParser:
-    """A parser for benchmarks on X-rays that a network has not seen; ``split`` if they must say which it has."""
+def xray_options(
+    doc: str | None, *, split: bool = True, needed: bool = True, **defaults: int | None
+) -> argparse.ArgumentParser:
+    """A parser for benchmarks on X-rays that a network has not seen.
+
+    ``split`` if they must say which it has, ``needed`` if there is nothing else to work on.
+    """
     parser = options(doc, **defaults)
-    parser.add_argument("--data", type=Path, required=True, help="folder of grey PNG images")
-    parser.add_argument("--split", type=Path, required=split, help="split.json of the store that was trained on")
+    parser.add_argument("--data", type=Path, required=needed, help="folder of grey PNG images")
+    parser.add_argument(
+        "--split", type=Path, required=split and needed, help="split.json of the store that was trained on"
+    )
     return parser
 
 

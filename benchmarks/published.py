@@ -42,7 +42,7 @@ def page() -> list[str]:
         "## What others report",
         "",
         f"Percent of right bits, as published ({SOURCE}); nothing here was run by us. What differs from the tables "
-        "above: colour photographs of SA-1B instead of X-rays; a mean PSNR over images instead of a floor for each; "
+        "above: other images, colour photographs of SA-1B; a mean PSNR over images instead of a floor for each; "
         "the share of raw bits that are right, of which 50 is chance, instead of whole messages that are exact. "
         "Without a code that corrects errors, 99 % of 256 bits are hardly ever a whole message (0.99 to the power 256 "
         "is 0.08). Crops and sizes look like shares of a side, as they are the square roots of 10 to 90 %: then 71 % "

@@ -1,11 +1,12 @@
 """Which attacks a message survives, by what is done to the image: values, what clinics do, geometry, and all together.
 
     python benchmarks/watermark_attacks.py --data ChestX-ray8/px1024/images --split chest.store/split.json
+    python benchmarks/watermark_attacks.py --photos
 
-Every image gets its own message of twelve bytes at each floor, is attacked by real tools, and is read without a word
-about what happened to it. A message is exact or wrong, or none is returned. Seconds are processor time of one thread.
-Two other tools see the same images and attacks; they are told the length of the message. Killed, it goes on where it
-was when it is called again.
+X-rays, or the colour pictures that come with scikit-image and scikit-learn. Every image gets its own message of twelve
+bytes at each floor, is attacked by real tools, and is read without a word about what happened to it. A message is exact
+or wrong, or none is returned. Seconds are processor time of one thread. Other tools see the same images and attacks;
+they are told the length of the message. Killed, it goes on where it was when it is called again.
 """
 
 import contextlib
@@ -23,9 +24,10 @@ from typing import Any
 import numpy as np
 from attack_kinds import DEEP, KINDS, deepened
 from attacks_page import page, summary
-from common import ROOT, begin, grey, keep, psnr, unseen_xrays, xray_options
-from markers import PEERS
+from common import ROOT, Pixels, begin, grey, keep, psnr, unseen_xrays, xray_options
+from markers import PEERS, in_colour
 from numpy.typing import NDArray
+from photos import PHOTOS
 from workfile import Record, records, work_through
 
 from floormark import RefusedError, Watermarker
@@ -39,6 +41,7 @@ class Task:
     """One image marked once, and all that is to be done to it."""
 
     path: Path
+    """Of an X-ray; for a photo its name."""
     tool: str
     floor: float
     """In dB; 0 for a tool that has none."""
@@ -51,11 +54,18 @@ def message_of(picture: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed} {picture}".encode(), digest_size=LENGTH).digest()
 
 
+def picture(path: Path) -> Pixels:
+    """An X-ray in grey, or a photo in colour."""
+    return PHOTOS[path.name]() if path.name in PHOTOS else grey(path)
+
+
 def work(task: Task) -> Iterator[Record]:
     """Mark an image, attack it, read it."""
     name = {"tool": task.tool, "floor": task.floor, "image": task.path.name}
-    image: NDArray[Any] = deepened(grey(task.path)) if task.deep else grey(task.path)
+    image: NDArray[Any] = deepened(grey(task.path)) if task.deep else picture(task.path)
     message = message_of(task.path.name, task.seed)
+    if task.tool != OURS:
+        message = message[: PEERS[task.tool].only]
     marking = f"marking {DEEP} bits" if task.deep else "marking"
     began = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):  # a peer greets
@@ -102,17 +112,17 @@ def read_ours(tool: str, image: NDArray[Any], message: bytes) -> Record:
 def mark_peer(task: Task, image: NDArray[Any], message: bytes) -> tuple[NDArray[Any] | None, Record]:
     marked = PEERS[task.tool].embed(image, message)
     assert marked is not None  # peers refuse nothing
-    return marked, {"psnr": psnr(np.dstack([image] * 3), marked)}
+    return marked, {"psnr": psnr(in_colour(image), marked)}
 
 
 def read_peer(tool: str, image: NDArray[Any], message: bytes) -> Record:
     try:
         found = PEERS[tool].extract(image, len(message))
     except Exception as error:  # whatever a peer raises, it has returned no message
-        return {"exact": False, "wrong": False, "right_bits": 0, "error": str(error)[:100]}
+        return {"exact": False, "wrong": False, "right_bits": 0, "bits": 8 * len(message), "error": str(error)[:100]}
     assert found is not None  # nor do they doubt
     right = np.unpackbits(np.frombuffer(found, np.uint8)) == np.unpackbits(np.frombuffer(message, np.uint8))
-    return {"exact": found == message, "wrong": found != message, "right_bits": int(right.sum())}
+    return {"exact": found == message, "wrong": found != message, "right_bits": int(right.sum()), "bits": right.size}
 
 
 def tasks(chosen: Namespace, files: list[Path], done: list[Record]) -> list[Task]:
@@ -122,7 +132,8 @@ def tasks(chosen: Namespace, files: list[Path], done: list[Record]) -> list[Task
     wanted = [kind for kind in KINDS.values() if re.search(chosen.only, kind.name)]
     found = []
     for number, path in enumerate(files):
-        arms = [(OURS, floor, deep) for floor in chosen.floors for deep in (False, True)]
+        depths = (False,) if chosen.photos else (False, True)
+        arms = [(OURS, floor, deep) for floor in chosen.floors for deep in depths]
         arms += [(peer, 0.0, False) for peer in PEERS if number < chosen.peer_images]
         for tool, floor, deep in arms:
             own = (tool, floor, path.name)
@@ -133,19 +144,33 @@ def tasks(chosen: Namespace, files: list[Path], done: list[Record]) -> list[Task
 
 
 def main() -> None:
-    parser = xray_options(__doc__, split=False, images=120, peer_images=10, workers=2)
+    parser = xray_options(__doc__, needed=False, images=120, peer_images=10, workers=2)
     parser.set_defaults(out=ROOT / "results" / "watermark")
     parser.add_argument("--floors", type=float, nargs="+", default=[40.0, 45.0, 50.0], help="in dB (40 45 50)")
     parser.add_argument("--only", default="", metavar="REGEX", help="attacks whose name this finds (all)")
+    parser.add_argument("--photos", action="store_true", help="colour pictures instead of X-rays")
     chosen = begin(parser)
-    files = unseen_xrays(chosen)
-    path = chosen.out / "attacks.work" / "readings.jsonl"
+    given = {chosen.data is not None, chosen.split is not None}
+    if given != {not chosen.photos}:
+        parser.error("expected X-rays by --data and --split, or --photos")
+    files = [Path(name) for name in PHOTOS][: chosen.images] if chosen.photos else unseen_xrays(chosen)
+    result = "attacks_on_photos" if chosen.photos else "attacks"
+    path = chosen.out / f"{result}.work" / "readings.jsonl"
     settings = {"model": our_marker().model, "seed": chosen.seed, "data": str(chosen.data)}
     work_through(path, work, tasks(chosen, files, records(path, settings)), chosen.workers)
-    found = summary(records(path, settings), OURS, 8 * LENGTH)
-    found |= {"images": len(files), "shape": grey(files[0]).shape, "bytes": LENGTH, "model": settings["model"]}
-    packages = ("blind-watermark", "invisible-watermark", "opencv-python")
-    keep("attacks", chosen, found, page(found), packages)
+    found = summary(records(path, settings), OURS)
+    shapes = sorted({picture(file).shape for file in files}, key=np.prod)
+    found |= {"images": len(files), "smallest": shapes[0], "largest": shapes[-1], "bytes": LENGTH}
+    found |= {"photos": chosen.photos, "model": settings["model"]}
+    packages = (
+        "blind-watermark",
+        "invisible-watermark",
+        "onnxruntime",
+        "opencv-python",
+        "scikit-image",
+        "scikit-learn",
+    )
+    keep(result, chosen, found, page(found), packages)
 
 
 if __name__ == "__main__":

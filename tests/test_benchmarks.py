@@ -13,7 +13,7 @@ from PIL import Image
 from natural_images import natural_image
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"attack_kinds", "attacks_page", "common", "markers", "published", "workfile"}
+SHARED = {"attack_kinds", "attacks_page", "common", "markers", "photos", "published", "workfile"}
 SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - SHARED
 BESIDE_OTHERS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # threads that wait leave the core to others
 # Results that lie elsewhere than in results/benchmarks.
@@ -78,6 +78,29 @@ def test_a_benchmark_runs_in_small(name: str, pictures: Path, clothes: Path, tmp
     page = out / f"{committed.name}.md"
     assert page.exists() == committed.with_suffix(".md").exists()
     assert not page.exists() or "python benchmarks/" in page.read_text().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_attacks_are_tried_on_photos_as_well(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "watermark_attacks.py"
+    given = ["--images", "2", "--peer-images", "1", "--floors", "45", "--workers", "1", "--only", "^none$|^CLAHE$"]
+    call = [sys.executable, str(script), "--photos", *given, "--out", str(tmp_path)]
+    environment = {**os.environ, **BESIDE_OTHERS}
+    ran = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    tools = json.loads((tmp_path / "attacks_on_photos.json").read_text())["tools"]
+    assert set(tools) == {
+        "samplewise, 45 dB",
+        "blind-watermark",
+        *(f"invisible-watermark, {method}" for method in ("dwtDct", "dwtDctSvd", "rivaGan")),
+    }
+    ours = tools.pop("samplewise, 45 dB")
+    assert (ours["marked"], ours["attacks"]["none"]["exact"]) == (2, 2)
+    assert ours["psnr"]["lowest"] >= 45
+    for peer in tools.values():
+        assert peer["marked"] == 1
+        assert peer["attacks"]["none"]["right_bits"] > 0.9
+    assert "colour pictures" in (tmp_path / "attacks_on_photos.md").read_text()
 
 
 def test_every_benchmark_is_tried_and_has_a_committed_result() -> None:

@@ -54,8 +54,9 @@ def test_a_wheel_holds_every_file_of_its_package(package: str, checkout: Path, t
     source = ROOT / package / "src" / package
     files = {path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     assert held == {path.relative_to(source.parent).as_posix() for path in files}
-    networks = {name for name in held if name.endswith(".safetensors")}
-    assert networks == ({"floormark/lattice.safetensors"} if package == "floormark" else set())
+    networks = {name for name in held if name.endswith((".safetensors", ".onnx"))}
+    shipped = {f"floormark/lattice{ending}" for ending in (".safetensors", "-encoder.onnx", "-decoder.onnx")}
+    assert networks == (shipped if package == "floormark" else set())
 
 
 @pytest.fixture(scope="module")

@@ -233,6 +233,33 @@ def evaluate(
     emit(report, output.table_text(report["runs"]), closing, as_json=as_json)
 
 
+@app.command(
+    epilog="\b\nExample: studies watermark export runs/c42 --out onnx\n"
+    "The files that come with floormark: studies watermark export --out floormark/src/floormark"
+)
+def export(
+    out: Annotated[Path, Option(help="Folder for the two files.")],
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Of a lattice (what floormark ships).")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a lattice as ONNX, for programs without Python: lattice-encoder.onnx and lattice-decoder.onnx.
+
+    Of the same network the files are always the same; they compute what floormark does.
+    """
+    begin(f"watermark export: reading {'the shipped network' if run is None else run}")
+    from floormark import Watermarker
+    from samplewise.storage import ensure_writable
+    from studies.watermark.onnx_files import export
+
+    marker = Watermarker.load(run)
+    files = export(marker.network, ensure_writable(out))
+    emit(
+        {"network": marker.model, "files": [str(file) for file in files]},
+        "\n".join(f"{file}: {file.stat().st_size:,} bytes" for file in files),
+        as_json=as_json,
+    )
+
+
 def _attacks(spec: str, *, in_place: bool) -> tuple[Chain, ...]:
     from studies.watermark.evaluation.measure import check_in_place
     from studies.watermark.noise import STANDARD_ATTACKS, parse_attacks
