@@ -14,7 +14,7 @@ function mirrored(at, length) {
   return at;
 }
 
-// A picture of which each value is computed along its column, then along its row: value(line, place, length).
+// A picture of which each value is computed along its column, then along its row: value(line, place, length, down).
 function alongBoth(given, value) {
   let found = given;
   for (const down of [true, false]) {
@@ -26,7 +26,7 @@ function alongBoth(given, value) {
       const first = down ? other : other * width;
       const step = down ? width : 1;
       for (let at = 0; at < length; at++) line[at] = values[first + at * step];
-      for (let at = 0; at < length; at++) next.values[first + at * step] = value(line, at, length);
+      for (let at = 0; at < length; at++) next.values[first + at * step] = value(line, at, length, down);
     }
     found = next;
   }
@@ -55,17 +55,17 @@ export function uniform(given, size) {
   });
 }
 
-function extreme(given, side, of) {
-  const reach = Math.floor(side / 2);
-  return alongBoth(given, (line, place, length) => {
+function extreme(given, rows, columns, of) {
+  return alongBoth(given, (line, place, length, down) => {
+    const reach = Math.floor((down ? rows : columns) / 2);
     let found = line[place];
     for (let at = place - reach; at <= place + reach; at++) found = of(found, line[clamp(at, length)]);
     return found;
   });
 }
 
-export const highest = (given, side) => extreme(given, side, Math.max);
-export const lowest = (given, side) => extreme(given, side, Math.min);
+export const highest = (given, rows, columns) => extreme(given, rows, columns, Math.max);
+export const lowest = (given, rows, columns) => extreme(given, rows, columns, Math.min);
 
 // The mean of each whole square of pixels.
 export function shrunk(given, factor) {

@@ -41,11 +41,10 @@ export class Reader {
       throw new Error(`expected an image less oblong than ${width} x ${height}`);
     }
     const given = this.networkInput(image);
-    const pilots = this.likelyPilots(given);
-    if (!pilots.length) return null;
     for (const uncover of [false, true]) {
       const seen = uncover ? this.uncovered(given) : given;
-      if (seen === null) continue;
+      const pilots = seen === null ? [] : this.likelyPilots(seen);
+      if (!pilots.length) continue;
       const logits = await this.logits(seen);
       for (const pilot of pilots) {
         const found = this.codec.decode(logits, pilot);
@@ -76,13 +75,13 @@ export class Reader {
   }
 
   // The numbers of the pilots that fit, the likeliest first.
-  likelyPilots({ grey, rows, columns }) {
+  likelyPilots({ grey, rows, columns, missing }) {
     const { PILOTS, TILE, ALIGNED_PILOTS, MIN_ALIGNED_SCORE } = this.known;
     const white = this.whitened(grey);
     const folded = new Float64Array(TILE * TILE);
     white.values.forEach((value, at) => {
       const [row, column] = [Math.floor(at / grey.width), at % grey.width];
-      if (rows[row] && columns[column]) folded[(row % TILE) * TILE + (column % TILE)] += value;
+      if (rows[row] && columns[column] && !missing?.[at]) folded[(row % TILE) * TILE + (column % TILE)] += value;
     });
     const likeness = Array.from({ length: PILOTS }, (_, number) => {
       const first = number * folded.length;
@@ -114,12 +113,15 @@ export class Reader {
 
   // The same with what is flat, such as text boxes, filled in; null if nothing or all is flat.
   uncovered(given) {
-    const { COVERED_SIDE, COVERED_RANGE } = this.known;
+    const { COVERED_SHAPES, COVERED_RANGE } = this.known;
     const { grey } = given;
-    const [most, least] = [highest(grey, COVERED_SIDE), lowest(grey, COVERED_SIDE)];
-    const flat = most.values.map((value, at) => (value - least.values[at] <= COVERED_RANGE ? 1 : 0));
-    const around = highest(picture(grey.height, grey.width, flat), COVERED_SIDE + 2);
-    const missing = Uint8Array.from(around.values);
+    const missing = new Uint8Array(grey.values.length);
+    for (const [rows, columns] of COVERED_SHAPES) {
+      const [most, least] = [highest(grey, rows, columns), lowest(grey, rows, columns)];
+      const flat = most.values.map((value, at) => (value - least.values[at] <= COVERED_RANGE ? 1 : 0));
+      const around = highest(picture(grey.height, grey.width, flat), rows + 2, columns + 2);
+      around.values.forEach((value, at) => (missing[at] |= value));
+    }
     if (!missing.includes(1) || !missing.includes(0)) return null;
     return { ...given, grey: filled(grey, missing), missing };
   }

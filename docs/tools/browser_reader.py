@@ -29,7 +29,14 @@ COPIED = {
 """By their folder beside the page: the folder in a package, and of its files those that are needed."""
 CONSTANTS = {
     network: ("CELL", "TILE"),
-    prepared: ("NETWORK_SIDE", "PICTURE_SIDE", "MAX_NETWORK_PIXELS", "COVERED_SIDE", "COVERED_RANGE", "MIN_UNCOVERED"),
+    prepared: (
+        "NETWORK_SIDE",
+        "PICTURE_SIDE",
+        "MAX_NETWORK_PIXELS",
+        "COVERED_SHAPES",
+        "COVERED_RANGE",
+        "MIN_UNCOVERED",
+    ),
     registration: ("SHARP_SCALE", "TILE_SIGMA"),
     periods: ("WHITENED_RANGE", "FLAT_VARIANCE"),
     tiling: ("PILOTS", "ALIGNED_PILOTS", "MIN_ALIGNED_SCORE"),

@@ -105,21 +105,15 @@ def shrunk(picture: Picture, factor: int) -> Picture:
     return means
 
 
-def local_range(picture: Picture, side: int, *, lowest: float | None = None) -> Picture:
-    """By how much values differ at most in the square of ``side`` pixels around each; ``lowest`` is known, if given."""
-
-    def extreme(values: Picture, of: Any) -> Picture:
-        for _ in range(2):
-            padded = np.pad(values.T, [(0, 0), (side // 2, side // 2)], mode="edge")
-            length = values.shape[0]
-            values = padded[:, :length].copy()
-            for place in range(1, side):
-                of(values, padded[:, place : place + length], out=values)
-        return values
-
-    least = np.float32(lowest) if lowest is not None else extreme(picture, np.minimum)
-    difference: Picture = extreme(picture, np.maximum) - least
-    return difference
+def local_maximum(picture: Picture, shape: tuple[int, int]) -> Picture:
+    """The highest value in so many rows and columns around each, odd numbers; the edge goes on beyond the edge."""
+    for side in shape:
+        padded = np.pad(picture, [(side // 2, side // 2), (0, 0)], mode="edge")
+        highest = padded[: len(picture)].copy()
+        for place in range(1, side):
+            np.maximum(highest, padded[place : place + len(picture)], out=highest)
+        picture = highest.T
+    return picture
 
 
 def filled(picture: Picture, missing: NDArray[np.bool_]) -> Picture:

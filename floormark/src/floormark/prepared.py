@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from floormark.display_range import relative_floors, shown_grey, shown_range
 from floormark.errors import DataError
-from floormark.filters import Picture, filled, local_range, shrunk
+from floormark.filters import Picture, filled, local_maximum, shrunk
 from floormark.imageio import StoredImage, bands
 from floormark.network import CELL
 from floormark.payload import Key, derived
@@ -27,8 +27,9 @@ LEVELS = np.float32(255)  # steps of grey between black and white
 LEAST_STRETCH, MOST_STRETCH = 0.03, 0.12
 """By how much, as a logarithm, the layout of a key is larger or smaller than that without one, in height and in width
 each: enough that tiles of two layouts disagree within an image, and little enough that as many fit."""
-COVERED_SIDE, COVERED_RANGE = 7, 3.0
-"""Side in the network's pixels, and grey levels that differ in it at most, of what something flat may lie over."""
+COVERED_SHAPES, COVERED_RANGE = ((7, 7), (3, 21), (21, 3)), 3.0
+"""Rows and columns of the network's pixels, and grey levels that differ in them at most, where something flat may lie
+over the image: a box, or a stripe."""
 MIN_UNCOVERED = 0.3  # part of a cell from which on it counts
 
 
@@ -101,8 +102,12 @@ class NetworkInput:
 
         Its edges would hide the mark around it.
         """
-        flat = local_range(self.grey, COVERED_SIDE) <= COVERED_RANGE
-        missing = local_range(flat.astype(np.float32), COVERED_SIDE + 2, lowest=0.0) > 0  # its edges as well
+        missing = np.zeros(self.grey.shape, np.bool_)
+        for rows, columns in COVERED_SHAPES:
+            flat = (
+                local_maximum(self.grey, (rows, columns)) + local_maximum(-self.grey, (rows, columns)) <= COVERED_RANGE
+            )
+            missing |= local_maximum(flat.astype(np.float32), (rows + 2, columns + 2)) > 0  # its edges as well
         if not missing.any() or missing.all():
             return None
         return replace(self, grey=filled(self.grey, missing), missing=missing)

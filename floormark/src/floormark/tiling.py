@@ -129,9 +129,14 @@ class TiledScheme:
 
     def decode_aligned(self, image: PreparedImage) -> Decoded:
         """Decode an image as it lies, not moved since it was marked."""
-        given = image.network_input(self.layout)
-        pilots = self.pilots.likely(given.grey, given.inside, given.origin, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
-        return self._decode(image, given, pilots, registered=False) if pilots else Decoded()
+        first = Decoded()
+        for given in _with_and_without_cover(image.network_input(self.layout)):
+            pilots = self.pilots.likely(given.grey, given.usable, given.origin, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
+            decoded = self._decode(image, given, pilots, registered=False) if pilots else Decoded()
+            if decoded.found is not None:
+                return decoded
+            first = decoded if first.logits is None else first
+        return first
 
     def decode_registered(self, image: PreparedImage) -> Iterator[Extracted]:
         """Decode marked images that were moved or are parts of another, at each place that registration finds.
@@ -147,11 +152,10 @@ class TiledScheme:
                 explained = max(explained, alignment.explained)
                 if alignment.score <= MIN_REGISTERED_SCORE:
                     continue
-                given = image.resample(alignment, TILE, window)
-                decoded = self._decode(image, given, [alignment.pilot], registered=True)
-                if decoded.found is not None and decoded.found.box is not None:
-                    yield decoded.found
-                    left, top, width, height = (round(edge / image.factor) for edge in decoded.found.box)
+                found = self._decode_at(image, alignment, window)
+                if found is not None and found.box is not None:
+                    yield found
+                    left, top, width, height = (round(edge / image.factor) for edge in found.box)
                     taken.append(Window(top, left, top + height, left + width))
                     break
             if sum(each.area for each in taken) >= MOST_OF_IT * picture.size:
@@ -181,25 +185,26 @@ class TiledScheme:
             alignment = self.pilots.bent(picture, alignment)
         yield alignment.seen_from(-window.top, -window.left)
 
+    def _decode_at(self, image: PreparedImage, alignment: Alignment, window: Window) -> Extracted | None:
+        for given in _with_and_without_cover(image.resample(alignment, TILE, window)):
+            decoded = self._decode(image, given, [alignment.pilot], registered=True)
+            if decoded.found is not None:
+                return decoded.found
+        return None
+
     def _decode(self, image: PreparedImage, given: NetworkInput, pilots: list[int], *, registered: bool) -> Decoded:
-        """Decode what the network is given, by the first pilot that fits; then with what lies over it filled in."""
-        first = None
-        for attempt in (given, given.uncovered):
-            seen = attempt() if callable(attempt) else attempt
-            if seen is None:
-                continue
-            evidence = self.network.evidence(seen.picture, seen.weights)
-            logits = self.network.read(evidence)
-            first = logits if first is None else first
-            for pilot in pilots:
-                found = self.codec.decode(logits, str(pilot))
-                if found is not None and found.payload is not None:
-                    bits = self.codec.encode(found.payload, found.content_code, str(pilot))
-                    parts = compare_parts(evidence, self.network.signs(bits, evidence.shape[1:]), seen)
-                    belongs = not parts.foreign.any() and self._belongs(found, seen, registered=registered)
-                    box = _extent(image, seen, parts.present) if registered else (0, 0, *image.pixels.shape[1::-1])
-                    return Decoded(logits, replace(found, belongs=belongs, box=box, parts=parts.rows), str(pilot))
-        return Decoded(first)
+        """Decode what the network is given, by the first pilot that fits."""
+        evidence = self.network.evidence(given.picture, given.weights)
+        logits = self.network.read(evidence)
+        for pilot in pilots:
+            found = self.codec.decode(logits, str(pilot))
+            if found is not None and found.payload is not None:
+                bits = self.codec.encode(found.payload, found.content_code, str(pilot))
+                parts = compare_parts(evidence, self.network.signs(bits, evidence.shape[1:]), given)
+                belongs = not parts.foreign.any() and self._belongs(found, given, registered=registered)
+                box = _extent(image, given, parts.present) if registered else (0, 0, *image.pixels.shape[1::-1])
+                return Decoded(logits, replace(found, belongs=belongs, box=box, parts=parts.rows), str(pilot))
+        return Decoded(logits)
 
     def _belongs(self, found: Extracted, given: NetworkInput, *, registered: bool) -> bool | None:
         """Whether a message is the image's own; if it does not look so, by what nothing flat lies over."""
@@ -207,6 +212,13 @@ class TiledScheme:
         if belongs or given.missing is not None or (uncovered := given.uncovered()) is None:
             return belongs
         return self.content.belongs(found.content_code, uncovered, registered=registered)
+
+
+def _with_and_without_cover(given: NetworkInput) -> Iterator[NetworkInput]:
+    """What the network is given, then the same with what lies over it filled in, if something does."""
+    yield given
+    if (uncovered := given.uncovered()) is not None:
+        yield uncovered
 
 
 def _extent(image: PreparedImage, given: NetworkInput, present: NDArray[np.bool_]) -> Box:
