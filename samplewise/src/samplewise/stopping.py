@@ -236,7 +236,7 @@ class GradientRule:
     An estimate near zero scatters to both sides of it, so it must be below ``eps_k^2`` by some standard errors. At the
     kink of a linear penalty it is that of the subgradient of least norm, which is zero at the minimum.
     Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
-    ``fit`` takes it as ``round_rule=``; ``docs/theory.md`` has it in a loop of one's own.
+    ``fit`` takes it as ``round_rule=``; ``docs/theory.md`` shows it in a loop of your own.
 
     Args:
         epsilon0: eps_0, the norm of the gradient at which the first round ends.
