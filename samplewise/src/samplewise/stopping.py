@@ -1,4 +1,4 @@
-"""When a round of a network is done, and how fast it may go: the parts of Theorems 2 and 3 that practice can use."""
+"""When a round of training ends, and at which learning rate: the parts of Theorems 2 and 3 that networks can use."""
 
 import math
 import statistics
@@ -62,7 +62,7 @@ def independent_batches(
 
 @dataclass(frozen=True)
 class GradientEstimate:
-    """What some batches say of ``||grad P_tau||``; at a kink, of the subgradient of least norm."""
+    """An estimate of ``||grad P_tau||`` from some batches; at a kink, of the subgradient of least norm."""
 
     squared: float
     """Unbiased estimate of ``||grad P_tau||^2``, so it may be negative."""
@@ -83,7 +83,7 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
 
     A linear penalty has no gradient where a bound is met, and that is where its minimum lies. There the estimate is of
     the subgradient of least norm (:func:`least_norm`), which takes up to 1 + 16 m gradients for each batch, with m
-    constraints; networks of more than ``ROOM`` weights are judged by the slope of one side.
+    constraints; for networks of more than ``ROOM`` weights it takes the slope of one side.
 
     ``batches`` are two or more pairs of a batch and its sample numbers, as from :func:`independent_batches`.
     """
@@ -233,8 +233,8 @@ class Verdict:
 class GradientRule:
     """A round ends when ``||grad P_tau_k||`` is below eps_k, or after ``max_epochs``: condition (4) made practical.
 
-    An estimate near zero scatters to both sides of it, so it must be below ``eps_k^2`` by some standard errors. At the
-    kink of a linear penalty it is that of the subgradient of least norm, which is zero at the minimum.
+    An estimate near zero scatters around it, so it must be below ``eps_k^2`` by some standard errors. At the kink of a
+    linear penalty it is that of the subgradient of least norm, which is zero at the minimum.
     Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
     ``fit`` takes it as ``round_rule=``; ``docs/theory.md`` shows it in a loop of your own.
 
@@ -244,7 +244,7 @@ class GradientRule:
         max_epochs: a round never lasts longer.
         batches: how many batches the estimate takes, at least four; its error falls with their number.
         batch_size: samples in each.
-        errors: by how many standard errors the estimate must be below; 0 takes it as it is.
+        errors: by how many standard errors the estimate must be below ``eps_k^2``.
     """
 
     epsilon0: float

@@ -145,7 +145,7 @@ class Stream:
             )
         if distributed.world_size() > 1:
             raise ConfigurationError(
-                f"expected one process for a stream, got {distributed.world_size()}: nobody knows which part of it is "
+                f"expected one process for a stream, got {distributed.world_size()}: nothing says which part of it is "
                 "whose. Give a data set whose samples have numbers, or train in one process"
             )
         loader = loader_like(

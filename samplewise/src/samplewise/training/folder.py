@@ -50,7 +50,7 @@ class RunFolder:
     ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
     each epoch, ``checkpoints/`` the state to go on from. Of the selected model, ``best.safetensors`` has the weights,
     ``best-method.safetensors`` the method's state of that moment, ``audit.json`` what holds for it, and
-    ``audit.safetensors`` objective and measures of every sample that was audited. ``promise.json`` says what came of
+    ``audit.safetensors`` objective and measures of every sample that was audited. ``promise.json`` has the outcome of
     a promise, ``proved.json`` which samples, by what they hold, were used up to prove it.
     """
 
@@ -196,7 +196,7 @@ def open_folder(path: Path, spec: RunSpec, device: torch.device) -> Iterator[Run
 
 
 def _proving(spec: RunSpec) -> list[str]:
-    """Fingerprints of the samples that are to prove a promise."""
+    """Fingerprints of the calibration samples, which are to prove a promise."""
     return spec.calibration[PROVE].fingerprints if PROVE in spec.calibration else []
 
 

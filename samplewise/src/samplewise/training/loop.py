@@ -110,7 +110,7 @@ class Training:
         return {name: replace(each, n_comparisons=self._n_comparisons(name)) for name, each in snapshot.audits.items()}
 
     def prove(self, promise: Promise) -> tuple[Promised, dict[str, Audit]]:
-        """Choose what ships of a promise, make it so, and say what is proved of it, and its audits.
+        """Choose the model of a promise, load it, and return what is proved of it and its audits.
 
         Twice the same: what was chosen is in the folder of the run, and training can go on from the last model.
         """
@@ -304,7 +304,7 @@ class Training:
         return candidate.epoch == self.spec.settled_epoch or proved or ended
 
     def _keep(self, selection: Selection, audits: dict[str, Audit]) -> None:
-        """Take the model at hand for the best one."""
+        """Keep the present model as the best one."""
         method = self.spec.method
         method.gather_()
         weights, state = map(_copied, (self.stepper.weights_to_ship(), method.state_dict()))

@@ -135,7 +135,7 @@ class RunSpec:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """The audited data sets from which nothing follows for unseen samples: they train, or steer the training.
+        """The audited data sets that allow no bound for unseen samples: they were trained on, or steer the training.
 
         By its name ``train`` is, or is a part of, the training data; others are compared with them.
         """
@@ -180,7 +180,7 @@ class RunSpec:
 
     @cached_property
     def calibration(self) -> dict[str, Keys]:
-        """What the samples of a promise are known by, with their contents; nothing without one.
+        """Keys of the samples of a promise, by which overlaps are found; none without a promise.
 
         These are few and are read in any case: a copy is found among them whatever kind of data set it is in.
         """
@@ -201,13 +201,13 @@ class RunSpec:
 
     @property
     def scheduled_by(self) -> str:
-        """After what the learning rate's scheduler steps: a step, an epoch or an audit."""
+        """When the learning rate's scheduler steps: after a step, an epoch or an audit."""
         if isinstance(self.lr_scheduler, ReduceLROnPlateau):
             return "audit"
         return self.scheduler[1] if isinstance(self.scheduler, tuple) else "epoch"
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run this run and no other: not its length, since a finished one may be continued."""
+        """The settings that identify a run; not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
         own = {key: value for key, value in vars(method).items() if key[0] != "_" and key not in PARTS}
         plain = ("seed", "steps_per_epoch", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every")

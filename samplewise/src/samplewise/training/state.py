@@ -38,7 +38,7 @@ class Validation:
 
     Args:
         every: epochs between audits; the last epoch is always audited, so a large number leaves that audit alone.
-        patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
+        patience: end the run if the selected epoch is this many epochs old; warm-up does not count.
         stop: end the run at the first audit of a feasible epoch.
         select: ``"feasible"``: of the feasible epochs the one of the best objective; if there is none, the one of the
             fewest samples beyond what is allowed. ``"objective"``: the best objective alone.
