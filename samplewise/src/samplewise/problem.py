@@ -22,7 +22,7 @@ from samplewise.errors import (
     did_you_mean,
 )
 
-SHOWN = 8  # how many sample indices an error message lists
+LISTED_SAMPLES = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
 Measures = Mapping[str, Tensor | tuple[Tensor, Tensor]]
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -41,7 +41,9 @@ class Fault:
 
     def __str__(self) -> str:
         """The samples, as many as a message has room for."""
-        return ", ".join(map(str, self.samples[:SHOWN])) + ", ..." * (self.count > min(len(self.samples), SHOWN))
+        return ", ".join(map(str, self.samples[:LISTED_SAMPLES])) + ", ..." * (
+            self.count > min(len(self.samples), LISTED_SAMPLES)
+        )
 
     @property
     def when(self) -> str:

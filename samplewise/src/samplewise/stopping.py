@@ -19,7 +19,7 @@ from samplewise.optimality.gradients import Batches, entry, eval_mode, gradient_
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 
-REACH = 1e-4  # how far the weights may be from a kink to count as at it, relative to their norm
+KINK_DISTANCE = 1e-4  # how far the weights may be from a kink to count as at it, relative to their norm
 NEAREST = 16  # values of each constraint in a batch whose gradients are computed
 ROOM = 2**22  # numbers that the gradients of these may take, for each batch
 
@@ -134,11 +134,11 @@ def _subgradients(
 ) -> Subgradients:
     """The subgradients of a batch's loss, from the ``nearest`` values to each bound.
 
-    A value is at the kink if some change of the weights by ``REACH`` of their length would meet its bound, to first
-    order. If more values are at the kink than gradients were computed, those stand for all of them.
+    A value is at the kink if some change of the weights by ``KINK_DISTANCE`` of their length would meet its bound, to
+    first order. If more values are at the kink than gradients were computed, those stand for all of them.
     """
     weights = list(trainable(model).values())
-    reach = REACH * float(torch.stack([weight.detach().norm() for weight in weights]).norm())
+    reach = KINK_DISTANCE * float(torch.stack([weight.detach().norm() for weight in weights]).norm())
     kinks, lower = [], []
     with torch.enable_grad():
         evaluation = problem.evaluate(model, batch, index)

@@ -1,4 +1,4 @@
-"""Options that commands share, and what they stand for: where to train, and where to write."""
+"""Options that commands share: where to train, and where to write."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Devices:
 def launch(fabric: Fabric, begin: Callable[[bool], T]) -> T:
     """Launch the processes of ``fabric``; the first has begun the run before any other opens what it made.
 
-    It begins before it starts the others, so that what is wrong is said once, or, where torchrun or another machine
-    started them, before it meets them. ``begin`` is told whether its process is the first.
+    It begins before it starts the others, so that an error is printed once; or, if torchrun or another machine started
+    them, before it meets them. ``begin`` is told whether its process is the first.
     """
     first = fabric.global_rank == 0
     if first:

@@ -151,7 +151,7 @@ class Audit(Printed, ByContent, Mapping[str, ConstraintAudit]):
     bounds: tuple[Constraint, ...]
     confidence: float = 0.95
     n_comparisons: float = 1
-    """How many models were compared on these samples, this one among them; the bounds are corrected for it (Bonferroni).
+    """How many models were compared on these samples, this one among them; the bounds are corrected for it.
     ``math.inf`` if the samples were trained on: then there is no bound for others."""
     totals: Totals | None = None
     """The totals, if values were not kept."""

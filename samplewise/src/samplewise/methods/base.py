@@ -182,7 +182,7 @@ class Method(Printed, FullPrecision):
                     g = constraint.tightened(excesses[i], margins[i])
                     if i in coefficients.shared:
                         limit = coefficients.limit_values[i] if host else coefficients.shares[i, 0]
-                        g = priced(g, g, limit)
+                        g = without_outliers(g, g, limit)
                 values, factor = self.term(i, g, taus[i], rows, present, counts)
                 total = add_scaled(total, values if values.ndim == 1 else values.sum(1), factor)
         if weight is None or present is None:
@@ -473,7 +473,7 @@ class Method(Printed, FullPrecision):
         return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)
 
 
-def priced(values: Tensor, g: Tensor, limit: float | Tensor) -> Tensor:
+def without_outliers(values: Tensor, g: Tensor, limit: float | Tensor) -> Tensor:
     """``values``, of the shape of ``g``, with zeros for the samples whose worst ``g`` is beyond the limit."""
     if not isinstance(limit, Tensor) and limit == math.inf:
         return values

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, constraint_named, finite_number
-from samplewise.methods.base import Method, priced
+from samplewise.methods.base import Method, without_outliers
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
 
@@ -63,8 +63,8 @@ class SequentialPenalty(Method):
         """
         tau, limit = constraint_named(name, self.trained_taus), self.trained_limits[name]
         if self._is_equality(name):
-            return priced(self.penalty.multiplier(g.abs(), tau) * g.sign(), g.abs(), limit)
-        return priced(self.penalty.multiplier(g, tau), g, limit)
+            return without_outliers(self.penalty.multiplier(g.abs(), tau) * g.sign(), g.abs(), limit)
+        return without_outliers(self.penalty.multiplier(g, tau), g, limit)
 
 
 class FixedPenalty(Method):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from samplewise.errors import DataError
-from samplewise.problem import SHOWN
+from samplewise.problem import LISTED_SAMPLES
 from samplewise.samples import Data, ItemByItem, cut, mix
 
 BATCH = 256
@@ -59,7 +59,7 @@ def refuse_overlap(known: Mapping[str, Keys], pairs: Iterable[tuple[str, str]]) 
     """Raise if two data sets that must not share a sample do."""
     for first, second in pairs:
         if both := shared(known[first], known[second]):
-            named = ", ".join(map(str, both[:SHOWN])) + ", ..." * (len(both) > SHOWN)
+            named = ", ".join(map(str, both[:LISTED_SAMPLES])) + ", ..." * (len(both) > LISTED_SAMPLES)
             raise DataError(
                 f"expected {second} to share no sample with {first}, but {len(both):,} of its "
                 f"{len(known[second].places):,} are there too (sample {named} of {second}): leave them out of one, for "

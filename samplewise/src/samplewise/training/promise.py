@@ -249,9 +249,9 @@ def aims(promise: Promise, highest: float, progress: float) -> tuple[float, floa
 def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: float, aim: float, audits: int) -> None:
     """Move tau and margin of each constraint towards the ``aim`` on unseen samples, at the least cost in objective.
 
-    tau follows the ratio of the violated samples of ``tune`` to the allowed ones: it rises while fewer than are ``due``
-    meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of the ratio's, a
-    larger part while the direction stays the same, a smaller one after it changed. So first taus that are far apart
+    tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
+    ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
+    ratio, more while the same side is missed again and again, less after it turned. So first taus that are far apart
     lead to the same share, without a model of the training. Of several constraints those with the most violators rise
     the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
@@ -259,7 +259,7 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
     it reaches down to that quantile of the excess on ``train``. Where that is inside of the bound, a linear penalty
     is, but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev,
     2000).
-    With the violated ones alone, training would fit each of them singly.
+    With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
     """
     seen = list(counts(replace(promise, sources=None), tune).values())
     behind, beyond = (max(_short(each, share) for each in seen) for share in (due, aim))
