@@ -279,7 +279,7 @@ class RunSpec:
             raise ConfigurationError("LBFGS evaluates the loss several times a step, fit does it once: use Adam or SGD")
         trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if trained.isdisjoint(map(id, self.model.parameters())):
-            raise ConfigurationError("the optimizer holds none of the model's parameters: make it of them")
+            raise ConfigurationError("the optimizer holds none of the model's parameters: make it from model.parameters()")
         self.problem.check_method_over(self.method.constraints)
         if self.samples is not None:
             self.method.check_samples(self.samples)
@@ -331,10 +331,10 @@ class RunSpec:
             ),
             (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
             (self.feed is None, "a promise reads training samples again: give them as data with numbers, no stream"),
-            (not self.method.enforces, f"{kind} enforces nothing, so nothing can be steered"),
+            (not self.method.enforces, f"{kind} enforces nothing, so a promise has no tau to change"),
             (
                 isinstance(self.method, FixedPenalty),
-                f"a promise moves the weights, which {kind} holds fixed: take SequentialPenalty, Constant(weight)",
+                f"a promise changes tau, which {kind} holds fixed: take SequentialPenalty with Constant(weight)",
             ),
         ):
             if wrong:
