@@ -1,4 +1,4 @@
-"""What was asked of a run, checked together before anything is started or written."""
+"""The settings of a run, checked together before anything is started or written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class RunSpec:
 
     @cached_property
     def stream(self) -> Stream | None:
-        """The training data as they come, if they have no numbers."""
+        """The training data as a stream, if its samples have no index."""
         if (loader := stream_loader(self.train_data)) is None:
             return None
         size, steps = self.size, self.steps_per_epoch
@@ -170,7 +170,7 @@ class RunSpec:
 
     @cached_property
     def settled_epoch(self) -> int:
-        """Of a promise, the audited epoch after which the model that just has the share is kept."""
+        """Under a promise: the audited epoch after which the model that just has the share is kept."""
         return min(epoch for epoch in self.audited_epochs if self.progress_at(epoch) >= SETTLED)
 
     @property
@@ -279,7 +279,7 @@ class RunSpec:
             raise ConfigurationError("LBFGS evaluates the loss several times a step, fit does it once: use Adam or SGD")
         trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if trained.isdisjoint(map(id, self.model.parameters())):
-            raise ConfigurationError("the optimizer holds none of the model's parameters: make it from model.parameters()")
+            raise ConfigurationError("the optimizer holds none of the model's parameters: make it from them")
         self.problem.check_method_over(self.method.constraints)
         if self.samples is not None:
             self.method.check_samples(self.samples)

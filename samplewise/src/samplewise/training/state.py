@@ -1,4 +1,4 @@
-"""Where a run stands: one value that the loop moves on and a checkpoint holds, and which epoch's model is kept."""
+"""The state of a run, which the loop updates and a checkpoint holds, and the selection of an epoch."""
 
 import enum
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ class Selection:
 
     @classmethod
     def of(cls, audit: Audit, **chosen: Any) -> "Selection":
-        """The candidate that an audit stands for; ``chosen`` are the fields that the audit does not tell."""
+        """The candidate for selection after an audit; ``chosen`` are the fields that the audit does not have."""
         numbers = ("satisfied", "objective", "failed", "violated", "mean_violation")
         return cls(**{name: getattr(audit, name) for name in numbers}, **chosen)
 
@@ -158,7 +158,7 @@ class BestSoFar:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands: beside the states of what it trains, all that a checkpoint holds."""
+    """The state of a run: all that a checkpoint holds beside the states of model, method and optimizer."""
 
     planned: int
     """Epochs in all that the run was begun for; a learning rate may have been planned for them."""
