@@ -120,7 +120,7 @@ def _caption(arm: Arm, shown: DecodedPicture) -> str:
 
 
 TEXTS = {
-    "picture": "A picture of which nothing was trained on. Blocks below 30 dB are outlined in red.",
+    "picture": "A picture that was not trained on. Blocks below 30 dB are outlined in red.",
     "front": "Bits against the share of unseen blocks that keep the floor. Lower and further right is better.",
     "prices": "What one step of the gain more would cost in each block: in bits for a decibel, and in bits for a unit "
     "of error, which is the multiplier of the block's bound. A fixed weight wants the same for all blocks.",
