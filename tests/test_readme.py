@@ -15,7 +15,8 @@ from studies.compression.study import Row, bits_at, chosen
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 WORDS = " ".join(README.split())
-COMPRESSION = " ".join((ROOT / "docs" / "compression.md").read_text(encoding="utf-8").split())
+PAGES = [ROOT / "docs" / name for name in ("compression.md", "compression-details.md")]
+COMPRESSION = " ".join(" ".join(page.read_text(encoding="utf-8").split()) for page in PAGES)
 OURS, ERROR, FOURTH, EIGHTH = (KINDS[kind].title for kind in ("penalty", "fixed", "fourth", "eighth"))
 
 
@@ -220,7 +221,7 @@ def test_what_is_said_of_whole_pictures_is_what_their_runs_found() -> None:
 
 
 def test_what_is_said_of_promises_is_what_was_measured() -> None:
-    page = " ".join((ROOT / "docs" / "guides" / "out-of-sample.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs" / "guides" / "promise.md").read_text(encoding="utf-8").split())
     found = read("benchmarks/promise_kept.json")
     promises = [row for row in found["regression"] if row["arm"].startswith("promise")]
     kept, runs = (sum(row[name] for row in promises) for name in ("kept", "runs"))

@@ -388,7 +388,7 @@ def test_sample_gradients_average_to_the_gradient_of_the_loss() -> None:
     assert growth_constant(rows) > 1
 
 
-# What docs/theory.md says of the theorems, checked where it can be computed.
+# What docs/theory-numbers.md says of the theorems, checked where it can be computed.
 
 
 def test_by_sums_the_step_of_theorem_2_diverges() -> None:

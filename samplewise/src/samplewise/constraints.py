@@ -20,15 +20,15 @@ class Constraint:
     """``lower <= measure <= upper`` for every sample: ``g_ij(w) <= 0``, a constraint i of the paper's problem (3).
 
     :func:`AtMost`, :func:`AtLeast`, :func:`Between` and :func:`Equal` are four ways to make one. With a ``share`` below
-    1 the remaining samples may violate it: tau is not raised for them, those furthest beyond have no price in
-    :class:`samplewise.SequentialPenalty`, and an audit does not count them as failures.
+    1 the remaining samples may violate it: tau is not raised for them, :class:`samplewise.SequentialPenalty` drops the
+    penalty of those furthest beyond, and an audit does not count them as failures.
 
     Args:
         measure: name of the measure that is bounded, of shape ``(B,)`` or ``(B, m)``.
         lower: the least value that satisfies the constraint.
         upper: the largest.
-        scale: what one unit of ``g`` is in the measure's units, so that measures of different units are comparable
-            in training.
+        scale: the violation, in the measure's units, that counts as ``g = 1``; it makes measures of different units
+            comparable in training.
         margin: how much the bounds are tightened in training, in the measure's units. Audits always use the true ones.
         share: the fraction of the samples that must satisfy the constraint.
         name: of the constraint in summaries; needed only where two constraints bound one measure.
@@ -69,7 +69,7 @@ class Constraint:
             (self.scale <= 0, f"expected scale > 0, got {self.scale}; leave it out for 1"),
             (margin < 0, f"expected margin >= 0, got {margin}; to relax, move the bound"),
             (not 0 < self.share <= 1, f"expected a share in (0, 1], got {self.share}; 1 is every sample"),
-            (measure == self.reference, "expected a bound on it, got the measure itself: nothing would be asked for"),
+            (measure == self.reference, "expected a bound on it, got the measure itself: nothing would be required"),
             (not isinstance(self.name, str), f"expected the constraint's name as text, got {self.name!r}"),
             (lower == -upper == -math.inf, f"expected a finite lower bound, upper bound or both, got {lower}, {upper}"),
             (lower > upper, f"expected lower <= upper, got {lower} and {upper}: nothing lies between"),
@@ -92,12 +92,12 @@ class Constraint:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The values that satisfy the constraint with its margin, from lowest to highest."""
+        """The lowest and the highest value that satisfy the constraint with its margin."""
         return self.lower + self.margin, self.upper - self.margin
 
     @property
     def column(self) -> str:
-        """Name of what the numbers bound: the measure, or its difference from the reference."""
+        """Name of the bounded values: the measure, or its difference from the reference."""
         return f"{self.measure} - {self.reference}" if self.reference else self.measure
 
     def of(self, measures: Mapping[str, Tensor]) -> Tensor:

@@ -15,7 +15,7 @@ class SamplewiseError(Exception):
 
 
 class ConfigurationError(SamplewiseError, ValueError):
-    """An argument that cannot be right: a growth below 1, bounds that contradict each other."""
+    """An invalid argument: a growth below 1, bounds that contradict each other."""
 
 
 class MeasureError(SamplewiseError, ValueError):
@@ -60,7 +60,7 @@ class CheckpointError(SamplewiseError, RuntimeError):
 
 
 class RecordError(CheckpointError, DataError):
-    """A file that a run keeps, or that came with data, and that cannot be read as what it should be."""
+    """A file of a run, or of data, that cannot be read in the expected format."""
 
 
 class OutputError(SamplewiseError, OSError):
@@ -78,7 +78,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
-    """What ``choices`` have of the constraint ``name``, or an error that says which there are."""
+    """The entry of ``choices`` for the constraint ``name``, or an error that lists the names."""
     if name not in choices:
         raise MissingConstraintError(
             f"no constraint is called {name!r}, only {list(choices)}.{did_you_mean(name, choices)}"
@@ -87,13 +87,13 @@ def constraint_named(name: str, choices: Mapping[str, Any]) -> Any:
 
 
 def install(extra: str, package: str = "samplewise") -> str:
-    """How to get what an extra of ``package`` brings, for messages, however the package itself was installed."""
+    """How to install an extra of ``package``, for messages, however the package itself was installed."""
     needed = " ".join(map(repr, _requirements(extra, package)))
     return f"pip install {needed}" if needed else f"install what its extra {extra!r} lists"
 
 
 def _requirements(extra: str, package: str) -> list[str]:
-    """What an extra brings, by the package's own metadata: an index may not have the package."""
+    """The requirements of an extra, by the package's own metadata: an index may not have the package."""
     from importlib import metadata  # here, since importing the library is to stay quick
 
     found: list[str] = []
@@ -108,7 +108,7 @@ def _requirements(extra: str, package: str) -> list[str]:
 
 @contextlib.contextmanager
 def needed_for(what: str, extra: str) -> Iterator[None]:
-    """Have an import inside say that ``what`` needs the package, and that ``extra`` brings it."""
+    """A context in which a failed import says that ``what`` needs the package, and which ``extra`` installs it."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a run leaves of its epochs: a row of numbers each."""
+"""The history of a run: a row of numbers for each epoch."""
 
 import csv
 import io
@@ -95,7 +95,7 @@ def _violation_row(name: str, part: ViolationStats) -> Row:
 
 
 def round_row(summary: Round) -> Row:
-    """What a method saw while the weights moved, as numbers by name."""
+    """The method's statistics of a round, measured during training, as numbers by name."""
     row: Row = {"running/objective": summary.objective}
     for name, part in summary.constraints.items():
         row |= {f"tau/{name}": summary.taus[name], **_violation_row(f"running/{name}", part)}
@@ -103,7 +103,7 @@ def round_row(summary: Round) -> Row:
 
 
 def audit_row(split: str, found: Audit, target: float | None = None) -> Row:
-    """What an audit found on the data set ``split``, as numbers by name; of training data without bounds on others."""
+    """An audit of the data set ``split`` as numbers by name; without confidence bounds for training data."""
     own = {"objective": found.objective, "satisfied": found.satisfied, "selection_loss": found.selection_loss(target)}
     # Ours also where a measure is called so: it decides which model is kept.
     row: Row = {f"{split}/{name}": value for name, value in {**own, **found.means, **own}.items()}

@@ -44,9 +44,9 @@ def _difference(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _check_peak(reference: Tensor, peak: float) -> None:
-    """Refuse images of 0 to 255 under a peak of 1, by the reference, which no training has made: where it is at hand.
+    """Refuse images of 0 to 255 with ``peak=1``, judged by the reference image and only if it is on the host.
 
-    Ten times the peak is beyond any overshoot and any normalisation. An accelerator would be waited for.
+    Ten times the peak is beyond any overshoot and any normalisation. Reading from an accelerator would wait for it.
     """
     if reference.is_cpu and reference.numel() and not torch.compiler.is_compiling():
         largest = 0.0

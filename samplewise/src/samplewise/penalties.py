@@ -11,7 +11,7 @@ from samplewise.errors import ConfigurationError, finite_number
 
 
 class Penalty(ABC):
-    """A function of ``g`` that costs nothing where the constraint holds and more the further it is broken."""
+    """A function of ``g`` that is zero where the constraint holds and grows with the violation."""
 
     kink: ClassVar[bool] = False
     """Whether the slope jumps at ``g = 0``, so that every multiplier between 0 and tau is right there."""
@@ -38,7 +38,7 @@ class Penalty(ABC):
 class Linear(Penalty):
     """``max(0, g)``: what the paper's experiments use (section V).
 
-    The multiplier estimate is ``tau`` where the constraint is broken and zero elsewhere. At ``g = 0`` every value in
+    The multiplier estimate is ``tau`` where the constraint is violated and zero elsewhere. At ``g = 0`` every value in
     ``[0, tau]`` is a multiplier; a certificate picks the best of them.
 
     Example:
@@ -97,11 +97,11 @@ class Huber(Penalty):
 
 @dataclass(frozen=True)
 class Logarithmic(Penalty):
-    """``width * log(1 + g / width)``: linear at the bound, and the further beyond it, the less each step costs.
+    """``width * log(1 + g / width)``: linear at the bound, with a slope that falls with the violation.
 
-    For where not every sample can be had: the linear penalty spends most on those far beyond the bound, which hardly
-    any weight brings back. This one spends on those near it. ``width`` is the violation at which the slope
-    is a half, in units of ``g``; about the size of the bound is a good first choice. It is not convex.
+    For problems where not every sample can meet the bound: the linear penalty pulls as hard on samples far beyond it,
+    which hardly any weight brings back, as on those near it. ``width`` is the violation at which the slope is a half,
+    in units of ``g``; about the size of the bound is a good first choice. It is not convex.
 
     Example:
         >>> import torch

@@ -22,7 +22,7 @@ from samplewise.errors import (
     did_you_mean,
 )
 
-SHOWN = 8  # how many sample indices an error message lists
+LISTED_SAMPLES = 8  # how many sample indices an error message lists
 COMPARED = frozenset({torch.float32, torch.float64})
 Measures = Mapping[str, Tensor | tuple[Tensor, Tensor]]
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
@@ -30,7 +30,7 @@ INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 
 @dataclass(frozen=True)
 class Fault:
-    """Samples of a batch of which something cannot be used."""
+    """Samples of a batch that have a value which cannot be used."""
 
     samples: list[int]
     """Some or all of them, by index, or by position in the batch where that is not ``numbered``."""
@@ -41,11 +41,13 @@ class Fault:
 
     def __str__(self) -> str:
         """The samples, as many as a message has room for."""
-        return ", ".join(map(str, self.samples[:SHOWN])) + ", ..." * (self.count > min(len(self.samples), SHOWN))
+        return ", ".join(map(str, self.samples[:LISTED_SAMPLES])) + ", ..." * (
+            self.count > min(len(self.samples), LISTED_SAMPLES)
+        )
 
     @property
     def when(self) -> str:
-        """The step, for messages."""
+        """The step in words, for messages."""
         return "" if self.step is None else f" at step {self.step}"
 
 
@@ -101,7 +103,7 @@ class Evaluation(ByContent):
         return values if mask is None else torch.where(mask, values, by)
 
     def check_finite(self, constraints: Iterable[Constraint], step: int | None = None) -> None:
-        """Raise an error that names what is not finite of the objective and what ``constraints`` bound."""
+        """Raise an error if the objective or a measure that ``constraints`` bound is not finite; it names which."""
         named = {"the objective": self.objective}
         named |= {measure_of(c): self.filled(c, c.of(self.measures), 0.0) for c in constraints}
         for what, values in named.items():
@@ -122,7 +124,7 @@ def parse(
     index: Tensor | None = None,
     sample_weight: Tensor | None = None,
 ) -> Evaluation:
-    """What a user's code computed of a batch, as an :class:`Evaluation`, or an error that says what is wrong with it.
+    """Check what a user's code computed for a batch, and return it as an :class:`Evaluation`.
 
     Half precision stays outside: what ``constraints`` bound is compared in float32 at least, in training as in audits.
     """
@@ -193,7 +195,7 @@ def _missing(name: str, constraint: Constraint, found: Mapping[str, Tensor]) -> 
 
 
 def _check_reference(constraint: Constraint, found: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
-    """Refuse bounds of the samples' own that do not belong to their measure's values."""
+    """Refuse per-sample bounds whose shape does not fit their measure."""
     name, measure = str(constraint.reference), found[constraint.measure]
     if name not in found:
         raise _missing(name, constraint, found)
@@ -246,7 +248,7 @@ def refuse_broadcast(evaluation: Evaluation, first: Callable[[], Evaluation]) ->
 
 
 def broadcast(name: str, batch: int) -> MeasureError:
-    """The error for a measure ``(B, B)``, the classic slip."""
+    """The error for a measure ``(B, B)``, the classic broadcasting mistake."""
     return MeasureError(
         f"expected the measure {name!r} of shape (B,), got (B, B) with B = {batch}: (B, 1) and (B,) were broadcast. "
         "Squeeze the model's output, model(x).squeeze(1)"
@@ -259,7 +261,7 @@ def on_host(values: Tensor) -> bool:
 
 
 def measure_of(constraint: Constraint) -> str:
-    """What a constraint bounds, in words for error messages."""
+    """The bounded values of a constraint, in words for error messages."""
     return f"the measure of the constraint {constraint.name!r} ({constraint})"
 
 
@@ -278,7 +280,7 @@ Evaluate = Callable[[Any, Any], tuple[Tensor, Measures]]
 
 
 class OverConstraints(Protocol):
-    """What a problem must know of a method."""
+    """The part of a method that a problem uses."""
 
     @property
     def constraints(self) -> tuple[Constraint, ...]: ...
@@ -356,7 +358,7 @@ class Problem:
 
 @contextmanager
 def evaluation_mode(*models: nn.Module) -> Iterator[None]:
-    """The model as it ships: eval mode and no gradients; every module's training flag is put back afterwards."""
+    """A context with the model in eval mode and no gradients; every module's training flag is put back afterwards."""
     flags = [(module, module.training) for model in models for module in model.modules()]
     for model in models:
         model.eval()

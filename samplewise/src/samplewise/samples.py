@@ -103,7 +103,7 @@ class BatchedSource(Source):
 
 
 class ItemByItem(Source):
-    """Any other data set, read as ``given`` would, but for its sampler and generator."""
+    """Any other data set, read as the DataLoader ``given`` would, but for its sampler and generator."""
 
     def __init__(self, given: DataLoader[Any]) -> None:
         dataset: Any = given.dataset
@@ -136,7 +136,7 @@ def loader_like(given: DataLoader[Any], dataset: Any, **instead: Any) -> DataLoa
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Random generators that begin at ``seed``; where they are the caller's own, they are put back afterwards."""
+    """A context with random generators seeded by ``seed``; the caller's generators are restored afterwards."""
     own = torch.utils.data.get_worker_info() is None
     kept = (random.getstate(), np.random.get_state(), torch.get_rng_state()) if own else None
     try:
@@ -184,14 +184,14 @@ def _start_worker(given: Callable[[int], None] | None, worker: int) -> None:
 
 
 def reader(dataset: Any) -> type:
-    """The class that has the last word on how ``dataset`` is read: its bases know nothing of its augmentation."""
+    """The most derived class that defines how ``dataset`` is read: an override, such as an augmentation, counts."""
     ways = {"__getitem__", "__getitems__", "take"}
     return next(kind for kind in type(dataset).__mro__ if ways & vars(kind).keys())
 
 
 @dataclass(frozen=True)
 class Feed:
-    """A source with what a given DataLoader said of batches."""
+    """A source together with the batch settings of the DataLoader it came from."""
 
     source: Source
     batch_size: int | None = None
@@ -202,7 +202,7 @@ class Feed:
 
 
 def source_of(data: Data | Feed) -> Feed:
-    """Understand a data set or a DataLoader, or say what is wrong with it; what is understood stays as it is."""
+    """The :class:`Feed` of a data set or a DataLoader, or an error that says what is wrong with it."""
     if isinstance(data, Feed):
         return data
     if isinstance(data, DataLoader):
@@ -232,7 +232,7 @@ def seeded_batches(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
 
 
 def _check_samples(data: Any, *, bare: bool) -> None:
-    """Refuse what has no samples by number, and what has them by a slip."""
+    """Refuse data without samples by index, and paths, tuples or bare tensors, which have them only by accident."""
     path = isinstance(data, str | bytes | os.PathLike)
     found = repr(data) if path else type(data).__name__
     slip = path or isinstance(data, tuple | Mapping) or (bare and isinstance(data, Tensor | np.ndarray))
@@ -271,7 +271,7 @@ def _from_loader(loader: DataLoader[Any]) -> Feed:
 
 
 def _source(loader: DataLoader[Any]) -> Source:
-    """The quickest way to a loader's samples that gives what the loader would."""
+    """The fastest source that gives the same samples as the loader."""
     data: Any = loader.dataset
     if loader.collate_fn is default_collate:
         kind = reader(data)
@@ -286,7 +286,7 @@ def _source(loader: DataLoader[Any]) -> Source:
 
 
 def check_whole(feed: Feed, advice: str = "to audit a part, give torch.utils.data.Subset(dataset, indices)") -> None:
-    """Refuse a sampler of the user's own where every sample is evaluated: it would be ignored in silence."""
+    """Refuse a custom sampler where every sample is evaluated, since it would be ignored silently."""
     if feed.sampler is not None:
         raise ConfigurationError(
             f"expected data whose every sample counts, got a DataLoader with a {type(feed.sampler).__name__}: {advice}"

@@ -46,16 +46,16 @@ class Schedule(ABC):
         return replace(self, tau0=min(tau0, LARGEST))
 
     def exhausted(self, tau: float, now: ViolationStats) -> bool:
-        """Whether ``tau`` is at its maximum although the constraint is not met ``now``."""
+        """Whether ``tau`` is at its maximum although the constraint, by ``now``, is not met."""
         return False
 
     def towards_share(
         self, tau: float, completed: int, ahead: float, gain: float, now: ViolationStats, before: ViolationStats | None
     ) -> float:
-        """The tau that follows where only a share of the samples must meet the constraint.
+        """The next tau if only a share of the samples must meet the constraint.
 
-        ``ahead`` is the log of the violated samples over those allowed, positive where the share is short; ``gain``,
-        at most 1, says how much of a step to take. The others are those of :meth:`following`.
+        ``ahead`` is the log of the violated samples over those allowed, positive if the share is not met; ``gain``, at
+        most 1, says how much of a step to take. The other arguments are those of :meth:`following`.
         """
         return tau if now.met else self.following(tau, completed, now, before)
 

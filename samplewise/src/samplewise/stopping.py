@@ -1,4 +1,4 @@
-"""When a round of a network is done, and how fast it may go: the parts of Theorems 2 and 3 that practice can use."""
+"""When a round of training ends, and at which learning rate: the parts of Theorems 2 and 3 that networks can use."""
 
 import math
 import statistics
@@ -19,7 +19,7 @@ from samplewise.optimality.gradients import Batches, entry, eval_mode, gradient_
 from samplewise.problem import Evaluation, Problem
 from samplewise.samples import Data, Feed, mix, source_of, to_device
 
-REACH = 1e-4  # how far the weights may be from a kink to count as at it, relative to their norm
+KINK_DISTANCE = 1e-4  # how far the weights may be from a kink to count as at it, relative to their norm
 NEAREST = 16  # values of each constraint in a batch whose gradients are computed
 ROOM = 2**22  # numbers that the gradients of these may take, for each batch
 
@@ -62,7 +62,7 @@ def independent_batches(
 
 @dataclass(frozen=True)
 class GradientEstimate:
-    """What some batches say of ``||grad P_tau||``; at a kink, of the subgradient of least norm."""
+    """An estimate of ``||grad P_tau||`` from some batches; at a kink, of the subgradient of least norm."""
 
     squared: float
     """Unbiased estimate of ``||grad P_tau||^2``, so it may be negative."""
@@ -83,7 +83,7 @@ def estimate_gradient(problem: Problem, model: nn.Module, batches: Batches, meth
 
     A linear penalty has no gradient where a bound is met, and that is where its minimum lies. There the estimate is of
     the subgradient of least norm (:func:`least_norm`), which takes up to 1 + 16 m gradients for each batch, with m
-    constraints; networks of more than ``ROOM`` weights are judged by the slope of one side.
+    constraints; for networks of more than ``ROOM`` weights it takes the slope of one side.
 
     ``batches`` are two or more pairs of a batch and its sample numbers, as from :func:`independent_batches`.
     """
@@ -134,11 +134,11 @@ def _subgradients(
 ) -> Subgradients:
     """The subgradients of a batch's loss, from the ``nearest`` values to each bound.
 
-    A value is at the kink if some change of the weights by ``REACH`` of their length would meet its bound, to first
-    order. If more values are at the kink than gradients were computed, those stand for all of them.
+    A value is at the kink if some change of the weights by ``KINK_DISTANCE`` of their length would meet its bound, to
+    first order. If more values are at the kink than gradients were computed, those stand for all of them.
     """
     weights = list(trainable(model).values())
-    reach = REACH * float(torch.stack([weight.detach().norm() for weight in weights]).norm())
+    reach = KINK_DISTANCE * float(torch.stack([weight.detach().norm() for weight in weights]).norm())
     kinks, lower = [], []
     with torch.enable_grad():
         evaluation = problem.evaluate(model, batch, index)
@@ -233,10 +233,10 @@ class Verdict:
 class GradientRule:
     """A round ends when ``||grad P_tau_k||`` is below eps_k, or after ``max_epochs``: condition (4) made practical.
 
-    An estimate near zero scatters to both sides of it, so it must be below ``eps_k^2`` by some standard errors. At the
-    kink of a linear penalty it is that of the subgradient of least norm, which is zero at the minimum.
+    An estimate near zero scatters around it, so it must be below ``eps_k^2`` by some standard errors. At the kink of a
+    linear penalty it is that of the subgradient of least norm, which is zero at the minimum.
     Theorem 3 asks for eps_k -> 0 with any rule; without ``decay`` eps_k is tied to tau_k, ``epsilon0 tau_0 / tau_k``.
-    ``fit`` takes it as ``round_rule=``; ``docs/theory.md`` has it in a loop of one's own.
+    ``fit`` takes it as ``round_rule=``; ``docs/theory.md`` shows it in a loop of your own.
 
     Args:
         epsilon0: eps_0, the norm of the gradient at which the first round ends.
@@ -244,7 +244,7 @@ class GradientRule:
         max_epochs: a round never lasts longer.
         batches: how many batches the estimate takes, at least four; its error falls with their number.
         batch_size: samples in each.
-        errors: by how many standard errors the estimate must be below; 0 takes it as it is.
+        errors: by how many standard errors the estimate must be below ``eps_k^2``.
     """
 
     epsilon0: float

@@ -13,8 +13,8 @@ from samplewise.storage import ensure_writable, provenance, write_json, write_te
 from studies.compression.arms import Arm, train
 from studies.compression.blocks import PICTURES, Parts, load
 from studies.compression.codec import Codec
-from studies.compression.figures import Shown, draw_beside, draw_front, draw_prices, prices, show
-from studies.compression.study import Row, bits_at, judge
+from studies.compression.figures import DecodedPicture, decode_picture, draw_beside, draw_front, draw_prices, prices
+from studies.compression.study import Row, bits_at, evaluate
 from studies.records import markdown_table
 
 FLOOR, STEPS, TRAIN = 30.0, 700, 65_536
@@ -33,7 +33,7 @@ def run_demo(
     blocks: int = TRAIN,
     note: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Any], str]:
-    """Train on so many blocks, judge on unseen ones, and write the table, the figures and a page.
+    """Train on so many blocks, evaluate on unseen ones, and write the table, the figures and a page.
 
     Returns:
         The numbers as plain values, and what they say.
@@ -45,7 +45,7 @@ def run_demo(
     for number, arm in enumerate((OURS, *FIXED), start=1):
         note(f"run {number} of {1 + len(FIXED)}: {arm}, {steps:,} steps")
         codecs[arm] = train(arm, parts, FLOOR, seed=seed, steps=steps)
-        rows[arm] = judge(arm, codecs[arm], parts.test, "test", seed)
+        rows[arm] = evaluate(arm, codecs[arm], parts.test, "test", seed)
     rival = _rival(rows)
     said = words(rows, rival)
     table = markdown_table([HEADINGS, *map(_cells, rows.values())])
@@ -73,7 +73,7 @@ def _rival(rows: dict[Arm, Row]) -> Arm:
 
 
 def words(rows: dict[Arm, Row], rival: Arm) -> list[str]:
-    """What was asked, what holds on unseen blocks, and what a fixed weight would take, whatever came out."""
+    """The result in words: what was asked, what holds on unseen blocks, and what a fixed weight would need."""
     ours, other = rows[OURS], rows[rival]
     needed = bits_at([(rows[arm].share, rows[arm].bits) for arm in FIXED], ours.share)
     if needed is None:
@@ -103,7 +103,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _draw(parts: Parts, codecs: dict[Arm, Codec], rows: dict[Arm, Row], rival: Arm, folder: Path) -> None:
-    shown = {arm: show(codecs[arm], parts.shown) for arm in (rival, OURS)}
+    shown = {arm: decode_picture(codecs[arm], parts.shown) for arm in (rival, OURS)}
     draw_beside({_caption(arm, each): each for arm, each in shown.items()}, folder, "picture")
     fixed = [(rows[arm].share, rows[arm].bits) for arm in FIXED]
     draw_front({"fixed": fixed, "penalty": [(rows[OURS].share, rows[OURS].bits)]}, folder, "front")
@@ -114,13 +114,13 @@ def _draw(parts: Parts, codecs: dict[Arm, Codec], rows: dict[Arm, Row], rival: A
     draw_prices(parts.shown, shown[OURS], multipliers, folder, "prices")
 
 
-def _caption(arm: Arm, shown: Shown) -> str:
+def _caption(arm: Arm, shown: DecodedPicture) -> str:
     below = f"{int(shown.below.sum())} of {shown.below.size} below the floor"
     return f"{_name(arm)}: {float(shown.bits.mean()):.0f} bits a block,\n{below}"
 
 
 TEXTS = {
-    "picture": "A picture of which nothing was trained on. Blocks below 30 dB are outlined in red.",
+    "picture": "A picture that was not trained on. Blocks below 30 dB are outlined in red.",
     "front": "Bits against the share of unseen blocks that keep the floor. Lower and further right is better.",
     "prices": "What one step of the gain more would cost in each block: in bits for a decibel, and in bits for a unit "
     "of error, which is the multiplier of the block's bound. A fixed weight wants the same for all blocks.",

@@ -1,4 +1,4 @@
-"""Options that commands share, and what they stand for: where to train, and where to write."""
+"""Options that commands share: where to train, and where to write."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Nodes = Annotated[int, typer.Option(min=1, help="Machines that train together.",
 Strategy = Annotated[str, typer.Option(help="auto or ddp.", rich_help_panel=PANEL)]
 Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed or 16-mixed.", rich_help_panel=PANEL)]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads; as many as cores if not given.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Of everything random, a split included; 0 if not given.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of everything random, splits included; 0 if not given.")]
 Pictures = Annotated[Path, typer.Option(help="Folder of images, or a store made by studies chest prepare.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
 RecipeFile = Annotated[
     Path | None,
     typer.Option(
-        "--recipe", metavar="FILE.toml", help="Settings, such as the recipe.toml that a run leaves; options go first."
+        "--recipe", metavar="FILE.toml", help="Settings, such as the recipe.toml of a run; options override it."
     ),
 ]
 
@@ -90,8 +90,8 @@ class Devices:
 def launch(fabric: Fabric, begin: Callable[[bool], T]) -> T:
     """Launch the processes of ``fabric``; the first has begun the run before any other opens what it made.
 
-    It begins before it starts the others, so that what is wrong is said once, or, where torchrun or another machine
-    started them, before it meets them. ``begin`` is told whether its process is the first.
+    It begins before it starts the others, so that an error is printed once; or, if torchrun or another machine started
+    them, before it meets them. ``begin`` is told whether its process is the first.
     """
     first = fabric.global_rank == 0
     if first:

@@ -1,4 +1,4 @@
-"""What studies keep on disk: settings as TOML, what a folder is a run of, tables as Markdown."""
+"""Files of the studies: settings as TOML, the kind of run that a folder holds, tables as Markdown."""
 
 import json
 import tomllib

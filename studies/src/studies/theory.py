@@ -257,7 +257,7 @@ def sequential_penalty(
 
     Round k runs :func:`sgd` for T_k steps from where round k-1 ended. If ``constants``, a function of tau, gives the
     right rho and L, ``E||grad P_tau_k(x^k)|| <= eps_k`` for every k, which is what Theorem 3 asks for;
-    ``docs/theory.md`` has an example. Constants that the iterates refute are an error: a P* above a value met, an
+    ``docs/theory-numbers.md`` has an example. Constants that the iterates refute are an error: a value below P*, an
     iterate outside C, a gradient that changed by more than L allows.
     """
     if len(taus) != len(epsilons) or not taus:

@@ -10,7 +10,7 @@ from samplewise.errors import ConfigurationError
 from studies.commands import main
 from studies.compression.arms import Arm, measure, measure_searched
 from studies.compression.blocks import PICTURES, Blocks, Parts, load
-from studies.compression.classic import FORMATS, judge_format, psnr, smallest_file
+from studies.compression.classic import FORMATS, evaluate_format, psnr, smallest_file
 from studies.compression.codec import LARGEST, LEVELS, SMALLEST, STEP, UNIT_LEVEL, WIDTH
 from studies.compression.convolutional import POSITIONS, TILE, ConvolutionalCodec
 from studies.compression.tiles import TilePlan
@@ -88,10 +88,10 @@ def test_the_smallest_file_of_a_format_keeps_the_floor(name: str, floor: float, 
 
 def test_a_format_is_counted_with_and_without_its_header(parts: Parts) -> None:
     few = Blocks(parts.test.pixels[:3], parts.test.source[:3])
-    row = judge_format("JPEG", few, FLOOR)
+    row = evaluate_format("JPEG", few, FLOOR)
     assert row.worst_psnr >= FLOOR
     assert row.bits_with_header - row.bits == pytest.approx(8 * row.header_bytes / POSITIONS)
-    assert judge_format("JPEG", few, 90.0).raw_samples > 0
+    assert evaluate_format("JPEG", few, 90.0).raw_samples > 0
 
 
 def test_the_command_goes_on_where_it_was(

@@ -1,4 +1,4 @@
-"""What holds on a whole data set: any model, however it was trained, as it ships (eval mode, true bounds)."""
+"""Audits: which samples of a data set are within their bounds, for any model, in eval mode and by the true bounds."""
 
 import math
 import sys
@@ -141,7 +141,7 @@ class ConstraintAudit(ByContent, ViolationStats):
 
 @dataclass(frozen=True, eq=False)
 class Audit(Printed, ByContent, Mapping[str, ConstraintAudit]):
-    """What holds on a whole data set; ``audit["name"]`` is the part of one constraint."""
+    """What :func:`audit` found on a data set; ``audit["name"]`` is the part of one constraint."""
 
     objectives: Tensor
     """f_j of every sample, ``(N,)``; empty if values were not kept."""
@@ -151,10 +151,10 @@ class Audit(Printed, ByContent, Mapping[str, ConstraintAudit]):
     bounds: tuple[Constraint, ...]
     confidence: float = 0.95
     n_comparisons: float = 1
-    """How many models were compared on these samples, this one among them: the bounds are corrected for so many
-    (Bonferroni). ``math.inf`` if they were trained on: then nothing is said of others."""
+    """How many models were compared on these samples, this one among them; the bounds are corrected for it.
+    ``math.inf`` if the samples were trained on: then there is no bound for others."""
     totals: Totals | None = None
-    """What is known where values were not kept."""
+    """The totals, if values were not kept."""
 
     def __post_init__(self) -> None:
         check(self.confidence, self.n_comparisons)
@@ -191,7 +191,7 @@ class Audit(Printed, ByContent, Mapping[str, ConstraintAudit]):
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """Mean of every measure, over the values that there are."""
+        """Mean of every measure, over all values that are not missing."""
         if self.totals is not None:
             return self.totals.means
         return {name: float(values.double().nanmean()) for name, values in self.measures.items()}
@@ -347,10 +347,10 @@ def audit(
         data: a Dataset or a DataLoader.
         keep_values: whether the audit holds the measures of every sample. If not, memory does not grow with the data:
             counts, means, the worst violators and the bounds are still exact, quantiles are to 0.05 %.
-        worst: number of violators of each constraint that are named if values are not kept.
+        worst: number of violators of each constraint to keep if values are not kept.
         confidence: of the upper bounds on the violation rate.
         n_comparisons: how many models were compared on these samples, such as the audits of :func:`samplewise.fit`;
-            the bounds are corrected for it. ``math.inf`` if it was trained on them: then they say nothing of others.
+            the bounds are corrected for it. ``math.inf`` if the samples were trained on: then there is no bound.
         batch_size: samples in a batch, which changes only speed and memory; the DataLoader's, or 256, if not given.
         device: where to evaluate; where the model's parameters are if not given.
 

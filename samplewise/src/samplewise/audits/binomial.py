@@ -37,7 +37,7 @@ def comparisons_in_series(audits: int) -> int:
 
 
 def must_hold(samples: int, share: float, confidence: float, n_comparisons: float = 1) -> int:
-    """On how many of ``samples`` a bound must hold, so that it holds for ``share`` of fresh ones with that confidence.
+    """How many of ``samples`` must be within a bound to prove it for ``share`` of fresh ones with that confidence.
 
     It is the least number that leaves a :func:`violation_rate_upper` of at most ``1 - share``: the smallest k with
     ``P(Binomial(samples, share) <= k - 1) >= confidence``.
@@ -56,7 +56,7 @@ def must_hold(samples: int, share: float, confidence: float, n_comparisons: floa
     if found:
         return samples - (found - 1)
     if n_comparisons == math.inf:
-        raise ConfigurationError("these samples were trained on and promise nothing of others: take some that were not")
+        raise ConfigurationError("trained on, these samples prove nothing about others: audit samples that were not")
     needed = math.ceil(math.log((1 - confidence) / n_comparisons) / math.log(share) - 1e-9)
     at_once = f", {n_comparisons:g} bounds at once" if n_comparisons > 1 else ""
     raise ConfigurationError(
@@ -67,11 +67,11 @@ def must_hold(samples: int, share: float, confidence: float, n_comparisons: floa
 
 
 def to_aim_at(share: float, tune: int, prove: int, confidence: float) -> float:
-    """The share that ``tune`` samples should show, so that ``prove`` others will most likely prove ``share``.
+    """The share to aim at on ``tune`` samples, so that a proof of ``share`` on ``prove`` others most likely succeeds.
 
-    What those others must show by :func:`must_hold`, and twice the standard deviation of the difference between the
-    two counts, but no more than three quarters of the way from there to 1. A model that meets it, and was not selected
-    on these samples, is proved in about 97 of 100 cases; one that was, in fewer.
+    This is the share that those others need by :func:`must_hold`, plus twice the standard deviation of the difference
+    between the two shares, but at most three quarters of the way from there to 1. A model that meets it, and was not
+    selected on these samples, is proved in about 97 of 100 cases; one that was, in fewer.
 
     Example:
         >>> round(to_aim_at(0.9, 1000, 1000, 0.95), 3)
@@ -93,7 +93,7 @@ def check(confidence: float, n_comparisons: float) -> None:
 
 
 def check_share(share: float, instead: str = "") -> None:
-    """Refuse a share of unseen samples that cannot be promised; a share of 1 with the advice ``instead``."""
+    """Refuse a share of unseen samples that cannot be promised; for a share of 1 the message ends with ``instead``."""
     if 0 < finite_number(share, "share") < 1:
         return
     found = f"expected a share between 0 and 1, such as 0.95, got {share}"

@@ -39,7 +39,7 @@ def check_given(problem: Problem, model: nn.Module, device: torch.device | None)
 
 
 def source_to_audit(data: Any, batch_size: int | None) -> Feed | DataLoader[Any]:
-    """The samples of ``data`` by number or, of a stream, a loader of every sample, in batches of 256 if not given."""
+    """The samples of ``data`` by index or, for a stream, its loader; the default batch size is 256."""
     loader = stream_loader(data)
     if loader is None:
         return source_of(data)
@@ -90,7 +90,7 @@ def for_each_batch(
     *,
     differentiable: bool = False,
 ) -> int:
-    """Evaluate this process's part of the samples in eval mode, each once and in order; the number of all samples.
+    """Evaluate this process's part of the samples in eval mode, once and in order; returns the number of all.
 
     ``visit`` gets the evaluation of each batch, and whether its samples count: a process without samples evaluates the
     first one, to know names and shapes. ``data`` may be the DataLoader of a stream, an IterableDataset.
@@ -132,7 +132,7 @@ def for_each_batch(
 
 
 def _own_batches(feed: Feed | DataLoader[Any], batch_size: int | None) -> Iterator[tuple[Any, Tensor | None, bool]]:
-    """The batches of this process's part with their samples' index, None of a stream, and whether they count."""
+    """The batches of this process's part, with their samples' indices (None for a stream) and whether they count."""
     if isinstance(feed, DataLoader):
         yield from ((batch, None, True) for batch in seeded_batches(feed, mix("audit")))
         return

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 def reserve(share: float, samples: int) -> float:
-    """What is not yet put on the bets after so many samples."""
+    """The part of the first wealth that is not yet put on the bets after ``samples`` samples."""
     return 0.5 / (1 + (1 - share) * samples / RESERVE)
 
 
@@ -79,7 +79,7 @@ def log_wealth_above(share: Any, samples: Any, violations: Any) -> Any:
 
 @dataclass
 class Monitor(Printed):
-    """Watches a promised share on the samples that come after deployment; :meth:`Promised.monitor` makes one.
+    """Tests whether a promised share still holds on the samples after deployment; :meth:`Promised.monitor` makes one.
 
     The hypothesis is that every sample meets all constraints with at least the probability ``share``, whatever came
     before it. A bettor against it begins with a wealth of 1, the :attr:`evidence`. Each bet pays so that the
@@ -89,9 +89,9 @@ class Monitor(Printed):
     with probability ``risk`` at most (Ville's inequality), however often it is read. Then the alarm is raised, and it
     stays.
 
-    Half of the wealth lies from the first sample on, equally, on seven such q, near and far; the rest is put on them
-    little by little, so that a fall after a long good time is seen soon too. Nothing is to be tuned. The order of the
-    samples inside of a batch does not matter.
+    Half of the wealth is bet from the first sample on, in equal parts, on seven rates q near and far. The rest follows
+    little by little, so that a fall after many good samples is seen soon too. There is nothing to tune. The order of
+    the samples within a batch does not matter.
 
     Args:
         share: of the samples that must meet all constraints.
@@ -140,7 +140,7 @@ class Monitor(Printed):
                 f"{', '.join(map(str, seen.bounds)) or 'no constraint'}"
             )
         if seen.n_comparisons == math.inf:
-            raise ConfigurationError("these samples were trained on and say nothing of others: give fresh ones")
+            raise ConfigurationError("these samples were trained on, so they say nothing about others: give fresh ones")
         if not seen.counted:
             return
         logs = play(np.array(self.log_bets), self.share, self.samples, seen.counted, seen.violated)
@@ -151,7 +151,7 @@ class Monitor(Printed):
             self.alarm_after = self.samples
 
     def _audit(self, measures: Mapping[str, Any]) -> Audit | None:
-        """The audit that the measures of some samples stand for; None if there is no sample."""
+        """An audit made from the measures of some samples; None if there is no sample."""
         name, first = next(iter(measures.items()), ("", None)) if isinstance(measures, Mapping) else ("", measures)
         values = first[0] if isinstance(first, tuple) and first else first
         if not isinstance(values, Tensor) or not values.ndim or not name:
@@ -168,7 +168,7 @@ class Monitor(Printed):
 
     @property
     def alarm(self) -> bool:
-        """Whether the evidence has ever reached ``1 / risk``: the share has fallen below the promised one."""
+        """Whether the evidence has ever reached ``1 / risk``, so that the share has fallen below the promised one."""
         return self.alarm_after is not None
 
     @property
@@ -262,5 +262,5 @@ class Monitor(Printed):
 
 
 def _bound(constraint: Constraint) -> tuple[str, float, float, str | None]:
-    """What a constraint asks of one sample: neither name, scale, margin nor share change that."""
+    """The bound that a constraint sets for one sample; name, scale, margin and share do not change it."""
     return constraint.measure, constraint.lower, constraint.upper, constraint.reference

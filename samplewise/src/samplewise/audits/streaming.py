@@ -17,7 +17,7 @@ BITS = 20  # of a float32 that tell values apart in the quantile sketch: sign, e
 
 @dataclass(frozen=True)
 class ConstraintTotals:
-    """What is known of one constraint without the values of each sample."""
+    """Totals of one constraint, without the values of each sample."""
 
     stats: ViolationStats
     quantiles: dict[float, float]
@@ -28,7 +28,7 @@ class ConstraintTotals:
 
 @dataclass(frozen=True)
 class Totals:
-    """What is known of a data set without the values of each sample."""
+    """Totals of a data set, without the values of each sample."""
 
     samples: int
     counted: int

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _moved(words: Sequence[str]) -> Callable[[Sequence[str]], int] | None:
-    """What runs a command under its old spelling, in the package that has it now; None if that is not installed."""
+    """The function that runs a command by its old spelling; None if the package that has it now is not installed."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="samplewise.commands"):

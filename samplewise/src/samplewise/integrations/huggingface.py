@@ -173,9 +173,9 @@ class ConstrainedMixin(Base):
 
 
 def _sealed(found: Evaluation, name: str, problem: Problem) -> Tensor:
-    """A measure for the Trainer to join with those of other batches and processes, where masks are lost.
+    """A measure in the form in which the Trainer joins batches and processes, where masks are lost.
 
-    So that NaN says that there is no value, what a bound is on and is not a number becomes infinite.
+    NaN stands for a missing value, so a bounded value that is NaN by a fault becomes infinite.
     """
     values = found.measures[name]
     if not any(name in (each.measure, each.reference) for each in problem.constraints):

@@ -44,7 +44,7 @@ class Method(Printed, FullPrecision):
     index_checks: ClassVar[int] = 0
     """How many properties of the sample indices are checked beside the values."""
     follows_shares: ClassVar[bool] = False
-    """Whether tau follows the share of a constraint both ways, and samples far beyond it have no price."""
+    """Whether tau rises and falls with the share of a constraint, and samples far beyond it get no penalty."""
     kink: bool = False
     """Whether the slope of the loss jumps at a bound, so that multipliers between 0 and tau are right there."""
 
@@ -77,7 +77,7 @@ class Method(Printed, FullPrecision):
     def term(
         self, i: int, g: Tensor, tau: float | Tensor, rows: Tensor | None, present: Tensor | None, counts: bool
     ) -> tuple[Tensor, float | Tensor]:
-        """What constraint i adds to the loss for each entry of ``g``, and a factor of it.
+        """What constraint i adds to the loss for each entry of ``g``, as a value and a factor that it is multiplied by.
 
         ``rows`` is what :meth:`locate` returned; ``present`` masks the samples ``(B,)``, if any are padding. A call
         that ``counts`` is part of training.
@@ -92,7 +92,7 @@ class Method(Printed, FullPrecision):
         """
 
     def locate(self, index: Tensor | None, present: Tensor | None, counts: bool) -> Tensor | None:
-        """Rows of the per-sample state for ``index``, where there is such; raises before anything is counted."""
+        """Rows of the per-sample state for ``index``, if the method has any; raises before anything is counted."""
         return None
 
     def check_samples(self, count: int) -> None:
@@ -100,7 +100,7 @@ class Method(Printed, FullPrecision):
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
-        """Within it each process has the state of all samples, for methods with such; every process must enter."""
+        """A context in which each process has the per-sample state of all samples; every process must enter it."""
         yield
 
     def gather_(self) -> None:
@@ -144,7 +144,7 @@ class Method(Printed, FullPrecision):
         sample_weight: Tensor | None = None,
         **measures: Tensor | tuple[Tensor, Tensor],
     ) -> Tensor:
-        """What a call gives, without hooks."""
+        """The loss of a batch, without hooks."""
         evaluation = parse(objective, measures, self.constraints, index, sample_weight)
         for name, measure in evaluation.measures.items():
             if measure.ndim > 1 and name not in evaluation.masks and not torch.compiler.is_compiling():
@@ -152,7 +152,7 @@ class Method(Printed, FullPrecision):
         return self.loss(evaluation)
 
     def loss(self, evaluation: Evaluation) -> Tensor:
-        """The loss of a batch that is checked already: what a call and :func:`samplewise.fit` both end in."""
+        """The loss of a batch that is checked already; a call and :func:`samplewise.fit` both use it."""
         objective, weight, coefficients = evaluation.objective, evaluation.sample_weight, self.coefficients
         host, differentiable = on_host(objective), torch.is_grad_enabled()
         counts = self.training and differentiable  # a validation loss leaves no trace
@@ -182,7 +182,7 @@ class Method(Printed, FullPrecision):
                     g = constraint.tightened(excesses[i], margins[i])
                     if i in coefficients.shared:
                         limit = coefficients.limit_values[i] if host else coefficients.shares[i, 0]
-                        g = priced(g, g, limit)
+                        g = without_outliers(g, g, limit)
                 values, factor = self.term(i, g, taus[i], rows, present, counts)
                 total = add_scaled(total, values if values.ndim == 1 else values.sum(1), factor)
         if weight is None or present is None:
@@ -257,7 +257,7 @@ class Method(Printed, FullPrecision):
             self.coefficients.estimate_tau0_(objective[here].mean(), costs())
 
     def _taus_before_training(self) -> Tensor:
-        """The weights of a loss that is not trained on while ``tau0="auto"`` is being estimated: 1 where unknown."""
+        """The weights of a loss outside training while ``tau0="auto"`` is being estimated: 1 where unknown."""
         taus = self.coefficients.taus
         if not torch.compiler.is_compiling() and bool(taus.isnan().any()):
             warnings.warn(
@@ -268,7 +268,7 @@ class Method(Printed, FullPrecision):
         return taus.nan_to_num(1.0)
 
     def _check_square(self, name: str, measure: Tensor) -> None:
-        """As many values for a sample as there are samples may be chance; with another batch size too it is a slip."""
+        """Raise if a measure is ``(B, B)`` for two batch sizes: once may be chance, twice is a broadcasting mistake."""
         batch, before = len(measure), self._square.get(name)
         if measure.shape[1] != batch:
             self._square[name] = 0  # settled: this measure has its own number of values
@@ -283,7 +283,7 @@ class Method(Printed, FullPrecision):
             raise broadcast(name, batch)
 
     def _check_margins(self, evaluation: Evaluation) -> None:
-        """Warn of margins that ask for values below zero of a measure that has none there; once."""
+        """Warn, once, of margins that ask for values below zero of a measure that is never negative."""
         for each in self._beyond_zero:
             if not bool((evaluation.measures[each.measure] < 0).any()):
                 warnings.warn(
@@ -316,10 +316,10 @@ class Method(Printed, FullPrecision):
     def step(self) -> Round:
         """End the round: return its summary, let tau grow, start new statistics (outer loop, section III).
 
-        tau is kept while the constraint has been met for three rounds or more: the multipliers are below tau then, and
-        more would change nothing. With a margin tau grows on, since training asks for more than the true bound. Of a
-        constraint with a share below 1 :class:`SequentialPenalty` lets tau fall too, where more samples meet it than
-        the share asks for. A warning says, once, that a constraint is not met although its tau is at its maximum.
+        tau is kept while the constraint has been met for three rounds or more: the multipliers are then below tau, and
+        more would change nothing. With a margin tau keeps growing, since training asks for more than the true bound.
+        For a share below 1 :class:`SequentialPenalty` also lowers tau if more samples meet the constraint than the
+        share asks for. A warning says, once, that a constraint is not met although its tau is at its maximum.
         """
         summary = self.summary()
         if not summary.samples:
@@ -378,7 +378,7 @@ class Method(Printed, FullPrecision):
 
     @property
     def trained_taus(self) -> dict[str, float]:
-        """The weight of each constraint that the model was last trained under, with which multipliers are estimated.
+        """The weight of each constraint in the last training of the model, with which multipliers are estimated.
 
         After :meth:`step`, until the next batch, that is tau of the round before: the model is still its minimiser.
         """
@@ -387,7 +387,7 @@ class Method(Printed, FullPrecision):
 
     @property
     def trained_limits(self) -> dict[str, float]:
-        """The g beyond which a sample had no price in the last training; infinite if every sample had one."""
+        """The g beyond which a sample got no penalty in the last training; infinite if every sample got one."""
         coefficients = self.coefficients
         if not coefficients.shared:
             return dict.fromkeys(self.taus, math.inf)
@@ -412,7 +412,7 @@ class Method(Printed, FullPrecision):
         """How much the mean objective would rise if each training sample alone met the constraint ``name``, ``(N,)``.
 
         To first order: the sample's multiplier times its violation, over N; a lower bound in a convex problem, and
-        zero for samples that meet it or had no price. Under several processes every one must call.
+        zero for samples that meet it or got no penalty. Under several processes every one must call.
 
         Args:
             name: of the constraint.
@@ -473,7 +473,7 @@ class Method(Printed, FullPrecision):
         return ", ".join(f"{constraint} (tau={AUTO if math.isnan(tau) else f'{tau:g}'})" for constraint, tau in pairs)
 
 
-def priced(values: Tensor, g: Tensor, limit: float | Tensor) -> Tensor:
+def without_outliers(values: Tensor, g: Tensor, limit: float | Tensor) -> Tensor:
     """``values``, of the shape of ``g``, with zeros for the samples whose worst ``g`` is beyond the limit."""
     if not isinstance(limit, Tensor) and limit == math.inf:
         return values

@@ -18,8 +18,8 @@ LEAD = 5.0
 """Rounds ahead for which the violated fraction is extrapolated when tau follows a share: tau changes how fast the
 weights move rather than where they are, so without it tau would swing. Chosen by measurement on one weight."""
 SLACK = 2.0
-"""How far beyond the quantile of its share a sample's g must be to have no price, in distances between that quantile
-and the median of the samples within it. Without slack the share is missed: nobody near the bound holds the weights."""
+"""How far beyond the quantile of its share a sample's g must be to get no penalty, in distances between that quantile
+and the median of the samples within it. Without slack the share is missed: nothing would hold the weights there."""
 UNKNOWN = [math.inf, math.inf, math.nan, 0.0, 0.0]  # what is known of a share before the first round
 BATCHES = 16
 """Number of batches that tau0 is estimated from, if the first round has so many."""
@@ -32,7 +32,7 @@ class Coefficients(FullPrecision):
     """tau and margin of each constraint, in the constraints' order. A schedule is a rule; its state is here.
 
     With ``follow_shares`` the tau of a constraint with a share below 1 follows that share both ways, and samples beyond
-    a limit of g have no price.
+    a limit of g get no penalty.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Coefficients(FullPrecision):
         self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
         self.gains = nn.Buffer(torch.zeros_like(taus))  # of what steers: how fast, below zero where tau fell last
         if self.shared:
-            # The limit of g beyond which a sample has no price; that of the round before; of the last round the log of
+            # The limit of g beyond which a sample gets no penalty; that of the round before; in the last round log of
             # the violated samples over those allowed, and the same some rounds ahead; how often that changed its sign.
             self.shares = nn.Buffer(taus.new_tensor([UNKNOWN] * len(taus)))
         self.initial = InitialTau(len(taus))
@@ -109,7 +109,7 @@ class Coefficients(FullPrecision):
     def _follow_share_(
         self, i: int, rule: Schedule, spread: Histogram, now: ViolationStats, before: ViolationStats | None
     ) -> None:
-        """Move tau towards the value at which just the share is met, and set who has no price in the next round.
+        """Move tau towards the value at which just the share is met, and drop outliers' penalty in the next round.
 
         In log tau the step is the log of the violated samples over those allowed, some rounds ahead, at most one of
         the schedule's growth up and two down, over the root of how often it changed its sign (Kesten, 1958): it
@@ -151,7 +151,7 @@ class Coefficients(FullPrecision):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def gain(self, name: str) -> float:
-        """How fast a constraint's tau is steered, below zero where it fell last; zero if it never was."""
+        """How fast a constraint's tau is steered, negative if it fell last; zero if it was never steered."""
         return self.named(self.gains)[name]
 
     def last_round(self, i: int) -> tuple[float, ViolationStats | None]:

@@ -43,22 +43,22 @@ class AugmentedLagrangian(Method):
     and Uzawa, 1958): there is no inner minimisation after which the multiplier could take the whole step tau, as in
     the classical method of multipliers. Near a solution where f has curvature c along the gradient of an active g of
     length one, a step eta of the weights multiplies the area of errors in weight and multiplier by ``1 - eta (c + tau
-    - multiplier_step)``. At ``multiplier_step = tau`` nothing but c damps, and a linear f circles for ever. Adam
-    circles from a tenth of tau on, where multipliers outrun a momentum of 0.9. The default is a twentieth.
+    - multiplier_step)``. At ``multiplier_step = tau`` only c damps, so a linear f circles for ever. Adam circles
+    from a tenth of tau on, where multipliers move faster than a momentum of 0.9. The default is a twentieth.
 
     Under several processes each holds the multipliers of its part of the samples, and those of a batch are exchanged at
-    every step. What asks for others, such as :meth:`multipliers`, does so within :meth:`gathered`.
+    every step. To read others, as by :meth:`multipliers`, enter :meth:`gathered`.
 
     A measure of shape ``(B, m)`` gets its m multipliers for each sample at the first step of training; for
-    ``torch.compile`` take that step before the method is compiled. Samples with fewer values are filled up to the same
-    m in all batches, under a mask: the multipliers of what it leaves out stay zero.
+    ``torch.compile`` take that step before the method is compiled. Pad samples with fewer values to the same m in all
+    batches, and give a mask: the multipliers of masked values stay zero.
 
     Args:
         constraints: the requirements.
         samples: number of samples in the training set.
         schedule: tau_k, the weight of the quadratic part.
-        multiplier_step: how far a multiplier moves by a violation of one; tau / 20 if not given. Give tau where
-            each call comes after a minimisation with the multipliers fixed, the classical method.
+        multiplier_step: how far a multiplier moves by a violation of one; tau / 20 if not given. Give tau if each call
+            follows a minimisation with fixed multipliers, as in the classical method.
         maximum: multipliers are never larger in size, which keeps them bounded for samples that cannot be satisfied.
 
     Example:

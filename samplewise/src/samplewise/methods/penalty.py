@@ -8,7 +8,7 @@ from torch import Tensor
 
 from samplewise.constraints import Constraint
 from samplewise.errors import ConfigurationError, constraint_named, finite_number
-from samplewise.methods.base import Method, priced
+from samplewise.methods.base import Method, without_outliers
 from samplewise.penalties import Linear, Penalty
 from samplewise.schedules import Constant, Schedule, Zero
 
@@ -18,9 +18,9 @@ class SequentialPenalty(Method):
 
     The loss is the mean over the batch of ``P^j_tau = f_j + tau * sum_i penalty(g_ij)``.
 
-    Of a constraint with a share below 1 tau follows the share: it rises where the round's share is short and falls
-    where it is exceeded, in steps that shrink each time they change direction. Samples far beyond the share's quantile
-    of g, by the last round, have no price: they are given up.
+    For a constraint with a share below 1 tau follows the share. It rises if fewer samples than that met the constraint
+    in the round, and falls if more did, in steps that shrink each time they change direction. Samples far beyond the
+    share's quantile of g in the last round get no penalty, so that outliers do not pull on the others.
 
     Args:
         constraints: the requirements.
@@ -59,20 +59,20 @@ class SequentialPenalty(Method):
     def multipliers(self, name: str, g: Tensor, index: Tensor | None = None) -> Tensor:
         """``tau * slope(g)``: ``tau * max(0, g)`` for the quadratic penalty, 0 or tau for the linear one.
 
-        Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h. Zero for samples without a price.
+        Of an equality with its signed h ``tau * slope(|h|)``, with the sign of h. Zero for samples without a penalty.
         """
         tau, limit = constraint_named(name, self.trained_taus), self.trained_limits[name]
         if self._is_equality(name):
-            return priced(self.penalty.multiplier(g.abs(), tau) * g.sign(), g.abs(), limit)
-        return priced(self.penalty.multiplier(g, tau), g, limit)
+            return without_outliers(self.penalty.multiplier(g.abs(), tau) * g.sign(), g.abs(), limit)
+        return without_outliers(self.penalty.multiplier(g, tau), g, limit)
 
 
 class FixedPenalty(Method):
     """The baseline of the paper's experiments (section V-A): a regulariser of fixed weight, blind to the bound.
 
-    The loss is the mean of ``f_j + weight * g_ij``: lowering the measure pays even where the bound is met. For
+    The loss is the mean of ``f_j + weight * g_ij``: lowering the measure pays even within the bound. For
     ``AtMost("mse", theta)`` that is ``f_j + lambda * mse_j`` up to a constant. For a *penalty* of fixed weight, which
-    costs only where the bound is broken, take :class:`SequentialPenalty` with ``Constant``.
+    costs only beyond the bound, take :class:`SequentialPenalty` with ``Constant``.
 
     Args:
         constraints: the requirements; their measures are what is regularised.

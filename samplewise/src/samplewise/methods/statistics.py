@@ -27,7 +27,7 @@ def _edges() -> Tensor:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How a round's worst g of each sample is spread, for one constraint."""
+    """Histogram of each sample's worst g in a round, for one constraint."""
 
     counts: Tensor
     """Number of samples between one edge and the next, ``(bins,)``."""
@@ -66,9 +66,9 @@ class FullPrecision(nn.Module):
 
 
 def fit_optional_(state: dict[str, Any], key: str, default: Tensor | None) -> None:
-    """Make a state fit that was saved with other shares, or before there was ``key``: ``default`` is what it begins at.
+    """Load a state that was saved with other shares, or before ``key`` existed: ``default`` is the initial value.
 
-    None stands for a module that has no such entry.
+    None means that the module has no such entry.
     """
     if default is None:
         state.pop(key, None)
@@ -80,7 +80,7 @@ def fit_optional_(state: dict[str, Any], key: str, default: Tensor | None) -> No
 class Round(Printed, ByContent):
     """Summary of outer iteration k: what :meth:`Method.step` returns.
 
-    The numbers are taken while the weights move, batch by batch: an audit gives those of one model.
+    The numbers are measured while the weights change, batch by batch; an audit gives those of one model.
     """
 
     number: int
@@ -113,7 +113,7 @@ class RoundStatistics(FullPrecision):
     """Sums over the samples of a round, and the first fault of each checked value.
 
     A batch is the objective and the worst excess of each constraint, ``(B,)`` each and zero where a sample is absent.
-    On the host the excesses, which nobody else holds, are collected and summed many at a time, since each operation
+    On the host the excesses, which no other code holds, are collected and summed many at a time, since each operation
     costs more than its work. Of the objective, which the caller may change, the sum is taken at once.
     """
 

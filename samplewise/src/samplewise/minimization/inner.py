@@ -11,7 +11,7 @@ from scipy import linalg, optimize, sparse
 from samplewise.minimization.program import Array, Point, Program, Subproblem
 
 UNBOUNDED = -1e15  # a value below which a subproblem counts as unbounded
-FAR = 1e8  # a point so many times the size of the start counts as infinitely far
+FAR = 1e8  # a point this many times the size of the start counts as infinitely far
 DENSE = 500  # variables up to which the subproblem's Hessian is formed
 DAMPING = 1e-3  # of Newton's first step on a subproblem, relative to the curvature seen
 LEAST = 1e-12  # smallest damping
@@ -137,7 +137,7 @@ class Model:
         return float(self.slope @ step + 0.5 * step @ (self.hessian @ step + weights * step)) + squares
 
     def minimum(self, weights: Array) -> Array:
-        """The step of least change: Newton's method on each quadratic piece, with active bounds fixed."""
+        """The step that minimises the model: Newton's method on each quadratic piece, with active bounds fixed."""
         curvature = self.hessian + np.diag(weights)
         step, change = np.zeros_like(self.slope), 0.0
         for _ in range(PIECES):
@@ -302,7 +302,7 @@ def solve_kkt(hessian: Array, rows: Array, right: Array) -> Array:
 
 
 def polish(program: Program, at: Point, multipliers: Array) -> Iterate | None:
-    """Newton's method on ``grad L = 0, min(lambda, -g) = 0, h = 0``, or None where it meets no number.
+    """Newton's method on ``grad L = 0, min(lambda, -g) = 0, h = 0``, or None where a value is not finite.
 
     The step solves the KKT equations with the constraints whose multiplier outweighs their slack held active (the
     primal-dual active set method of Hintermueller, Ito and Kunisch, 2002); variables on active bounds drop out. Of many

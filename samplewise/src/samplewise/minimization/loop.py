@@ -44,7 +44,7 @@ class MinimizeStatus(enum.Enum):
         "iteration limit: the KKT residuals are still above the tolerance; allow more rounds or a larger tau, unless "
         "the multipliers grow without bound: then there are none, as at a cusp, and x is as near as the rounds came"
     )
-    NOT_FINITE = "not finite: the functions fall without bound or are not finite wherever the method went"
+    NOT_FINITE = "not finite: the functions fall without bound or are not finite at the points that were tried"
 
     def __str__(self) -> str:
         return self.value

@@ -31,7 +31,7 @@ TOLERANCE = 1e-2
 class ConstraintCertificate(ByContent, ViolationStats):
     """Violation and multipliers of one constraint. Feasibility is by the true bound, in the measure's units.
 
-    Where the constraint asks for a share, the bounds of as many samples as may violate it are left out of the problem.
+    If the constraint asks for a share, the bounds of the allowed violators are left out of the problem.
     """
 
     constraint: Constraint
@@ -75,7 +75,7 @@ class ConstraintCertificate(ByContent, ViolationStats):
 
     @property
     def mean_multiplier(self) -> float:
-        """Mean of the multipliers, over the values that there are."""
+        """Mean of the multipliers, over all values that are not missing."""
         return float(self.multipliers[~self.g.isnan()].double().mean().nan_to_num())
 
     @property
@@ -85,7 +85,7 @@ class ConstraintCertificate(ByContent, ViolationStats):
 
     @property
     def allowance(self) -> str:
-        """How many of the violated samples may violate it, in words; empty if every sample must satisfy it."""
+        """The number of allowed violators in words; empty if every sample must satisfy the constraint."""
         return f", {self.violated - self.failed:,} of them allowed" if self.share < 1 else ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Certificate(Printed, ByContent):
     free: int
     """How many multipliers were chosen, those of values that are violated or near their bound; the others are zero."""
     settled: bool
-    """Whether they are the best; else the best that so many passes found."""
+    """Whether they are the best, or only the best found in the allowed passes."""
     gradient_size: float
     """What stationarity is relative to."""
     objective_size: float
@@ -157,9 +157,9 @@ class Certificate(Printed, ByContent):
         return self.residual <= tolerance and not (self.curvature and self.curvature.negative)
 
     def samples_needed(self, tolerance: float = TOLERANCE) -> int | None:
-        """About how many samples would tell whether the point is stationary; None where these do.
+        """About how many samples would tell whether the point is stationary; None if these are enough.
 
-        They do not where the mean of the samples' gradients is within two standard errors of zero, while it is small
+        They are not enough if the mean of the samples' gradients is within two standard errors of zero, and is small
         compared with single gradients but not with its own change.
         """
         others = max(self.feasibility, self.complementarity)
@@ -255,24 +255,24 @@ def certify(
     passes: float = 1.0,
     curvature: bool = False,
 ) -> Certificate:
-    """How near a model, however it was trained, is to a KKT point on ``data``: what Theorem 3 says a run tends to.
+    """How near a model, however it was trained, is to a KKT point on ``data``, the limit that Theorem 3 states.
 
-    Everything is measured in eval mode, which is what ships. The multipliers are those that come nearest to the KKT
-    conditions, over all samples that are violated or near their bound. Where a constraint asks for a share, the problem
-    is the one without the samples of the largest g, as many as the share allows. Memory grows with the data by the
-    measures, g and lambda of each sample alone. Under several processes every one must call; sharded weights are held
-    whole in each meanwhile, beside a few gradients.
+    Everything is measured in eval mode. The multipliers are those that come nearest to the KKT
+    conditions, over all samples that are violated or near their bound. If a constraint asks for a share, the problem is
+    the one without the samples of largest g, as many as the share allows. Memory grows with the data only by the
+    measures, g and lambda of each sample. Under several processes every one must call, and each holds the whole
+    weights and a few gradients meanwhile, also of a sharded model.
 
     Args:
         problem: what to minimise and what must hold.
         model: any model; its training flag is left as it was.
-        data: the data to certify on, which is the training data if the model was trained for these constraints.
-        method: over the same constraints; its multiplier estimates are where the search for the best ones begins.
+        data: the data to certify on: the training data, if the model was trained under these constraints.
+        method: over the same constraints; the search for the best multipliers starts at its estimates.
         batch_size: samples that are evaluated at once, at most; it changes only speed and memory.
         device: where to evaluate; where the model's parameters are if not given.
         active: a constraint is active where ``|g|`` is at most this fraction of its scale.
-        subset: how many per-sample gradients at most, to see whether they are independent; if not given 64, and more
-            of small models. Fewer where they would take more than 256 MB.
+        subset: at most how many per-sample gradients are tested for independence (E-LICQ); by default 64, and more
+            for small models. Fewer if they would take more than 256 MB.
         passes: how many times over all the data the search for multipliers may go; small problems are searched until
             the best ones are found.
         curvature: whether to look for negative curvature too, which tells a saddle from a minimum: up to 20 Hessian

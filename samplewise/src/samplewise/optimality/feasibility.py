@@ -1,4 +1,4 @@
-"""Whether the violations that are left can be lowered at all, or the constraints contradict each other."""
+"""Whether the remaining violations can be lowered at all, or the constraints contradict each other."""
 
 import contextlib
 import math
@@ -31,7 +31,7 @@ ROWS = 64
 
 @dataclass(frozen=True)
 class Infeasibility:
-    """What is left of the violations without the objective: can all constraints be met, from these weights?
+    """The outcome of a search for weights that meet all constraints, without the objective.
 
     A local statement: far from here other weights may meet them all.
     """
@@ -69,13 +69,13 @@ def find_infeasibility(
     batch_size: int = 512,
     device: torch.device | None = None,
 ) -> Infeasibility:
-    """Search from the model's weights for ones that meet all constraints, whatever the objective, and say what is left.
+    """Search from the model's weights for weights that meet all constraints, without the objective.
 
-    Minimises the mean squared violation by L-BFGS with at most so many ``evaluations``, each a pass over the data in
-    eval mode. Where that ends and no first-order step helps, which may be a saddle or a start at zero, it moves the
-    weights at random and searches again, in all at most twice as many evaluations; the best end counts. The weights are
-    put back. Under several processes every one must call. Where a constraint asks for a share, the samples that are
-    worst at first, as many as may violate it, are left out; it is infeasible only if it does not hold at the end.
+    Minimises the mean squared violation by L-BFGS with at most ``evaluations`` passes over the data in eval mode. If it
+    ends where no first-order step helps, which may be a saddle or a start at zero, it moves the weights at random and
+    searches again, with at most as many passes more; the best end counts. The weights are put back. Under several
+    processes every one must call. If a constraint asks for a share, the samples that are worst at first, as many as may
+    violate it, are left out; the problem is infeasible only if the share does not hold at the end.
     """
     device = check_given(problem, model, device)
     whole_number(evaluations, "evaluations", 1)
@@ -113,7 +113,7 @@ class _End:
 
 
 class _Enough(Exception):
-    """As many evaluations as were asked for are made, or the last of them led nowhere."""
+    """Ends a search: the evaluations are used up, or the last of them gave no progress."""
 
 
 def _search(jacobian: Jacobian, evaluations: int, left_out: Mapping[str, Tensor]) -> _End:
@@ -169,7 +169,7 @@ def _search(jacobian: Jacobian, evaluations: int, left_out: Mapping[str, Tensor]
 
 
 def _judge(end: _End, left_out: Mapping[str, Tensor]) -> Infeasibility:
-    """What is left where the search ended, at the model's weights."""
+    """The outcome at the model's weights, where the search ended."""
     columns, problem = end.jacobian.columns, end.jacobian.problem
     audit = Audit(columns[""], columns, problem.constraints)
     violators = {name: _violators(part, left_out) for name, part in audit.items()}
@@ -187,7 +187,7 @@ def _judge(end: _End, left_out: Mapping[str, Tensor]) -> Infeasibility:
 
 
 def _violators(part: ConstraintAudit, left_out: Mapping[str, Tensor]) -> list[tuple[int, float]]:
-    """The samples that keep a constraint from being met, without those left out, with their violations, worst first."""
+    """The samples that still violate a constraint, without those left out, with their violations, worst first."""
     if part.met:
         return []
     aside = set(left_out[part.constraint.name].nonzero().flatten().tolist()) if part.share < 1 else ()
@@ -212,7 +212,7 @@ def _violations(
 
 
 def _move_at_random(weights: list[Tensor], origin: list[Tensor], number: int) -> None:
-    """To about ``origin``: by half the size of the weights, or of newly drawn ones, times the ``number`` of the try."""
+    """Move the weights near ``origin``, by half their size or that of new ones, times the ``number`` of the trial."""
     generator = torch.Generator().manual_seed(number)
     with torch.no_grad():
         for weight, value in zip(weights, origin, strict=True):

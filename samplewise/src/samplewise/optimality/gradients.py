@@ -53,7 +53,7 @@ def suppress_but_memory(*errors: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module, *methods: Method) -> Iterator[None]:
-    """The model as it ships, to be differentiated: in evaluation mode like ``methods``, and whole in each process."""
+    """A context for derivatives: model and ``methods`` in evaluation mode, sharded weights whole in each process."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(evaluation_mode(model, *methods))
         for each in (unsharded(model), *(method.gathered() for method in methods)):
@@ -63,7 +63,7 @@ def eval_mode(model: nn.Module, *methods: Method) -> Iterator[None]:
 
 @contextlib.contextmanager
 def put_back(weights: Sequence[Tensor]) -> Iterator[None]:
-    """What is done to the weights within is undone at the end."""
+    """A context at whose end the weights are what they were before."""
     before = [weight.detach().clone() for weight in weights]
     try:
         yield
@@ -84,7 +84,7 @@ def gradient_of(
 
 
 def entry(values: Tensor, place: Tensor) -> Tensor:
-    """The one of ``values`` at ``place``, by a product: an index that differs by sample would be a branch on it."""
+    """The entry of ``values`` at ``place``, by a product: an index that differs by sample would be a branch on it."""
     flat = values.flatten()
     return (flat * (torch.arange(len(flat), device=flat.device) == place.to(flat.device))).sum()
 

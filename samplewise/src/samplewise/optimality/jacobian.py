@@ -31,7 +31,7 @@ def side_by_side(parts: Mapping[str, Tensor]) -> Tensor:
 
 
 def left_out_of(constraints: Iterable[Constraint], measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Which samples may violate each constraint, ``(N,)``: the problem is the one without their bounds."""
+    """Masks ``(N,)`` of the samples that may violate each constraint, whose bounds are left out of the problem."""
     return {each.name: each.left_out(each.worst_excess(each.of(measures))) for each in constraints}
 
 
@@ -96,7 +96,7 @@ class Jacobian:
         return replace(self, columns=columns)
 
     def residuals(self, measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What each constraint's multipliers belong to: g, or the signed residual of an equality."""
+        """The residual of each constraint, to which its multipliers belong: g, or the signed one of an equality."""
         return {each.name: each.signed_residual(each.of(measures)) for each in self.problem.constraints}
 
     def values(self, measures: Mapping[str, Tensor]) -> Tensor:

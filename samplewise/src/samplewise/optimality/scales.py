@@ -1,4 +1,4 @@
-"""How large the quantities of a problem are, so that a residual can be called small."""
+"""The sizes of a problem's quantities, which residuals are compared with."""
 
 import contextlib
 import math
@@ -20,18 +20,18 @@ PROBED = 2**12
 GRADIENTS = 64
 """Samples whose own gradients are measured."""
 NOISY = 10.0
-"""The samples' own sizes count up to so many times that of their mean: what is beyond it cancels, and is noise."""
+"""The samples' own sizes count at most this many times that of their mean: what is larger cancels, and is noise."""
 ROUNDING = 1e-6
 """The mean of the samples' gradients is not known to better than this fraction of their length."""
 
 
 @dataclass(frozen=True)
 class Scales:
-    """How large each quantity is, by how it changes with the weights.
+    """The size of each quantity: by how much it changes with the weights.
 
     Values are never compared with zero or with each other: a constant added to a sample's objective changes no problem,
-    and one sample far within its bound says nothing of the others. So a value is small compared with its change where
-    every weight changes by a tenth, and a gradient compared with those of single samples, before or after that change.
+    and one sample far within its bound says nothing about the others. So a value is compared with its change when every
+    weight changes by a tenth, and a gradient with those of single samples, before or after that change.
     """
 
     objective: float
@@ -47,7 +47,7 @@ class Scales:
 def measure_scales(jacobian: Jacobian, order: Tensor) -> Scales:
     """The scales at the model's weights, from the first samples in random ``order``.
 
-    Samples that a constraint leaves out do not count: they may be as far off as they like.
+    Samples that a constraint leaves out do not count: they may be arbitrarily far off.
     """
     steps, index = _steps(jacobian.weights), order[:PROBED]
     here, there, objectives, values = _mean_gradients(jacobian, steps, index)

@@ -17,7 +17,7 @@ Kind = Literal["linear", "quadratic", "lagrangian"]
 
 @dataclass(frozen=True)
 class Forecast:
-    """What it takes until the worst violation of a constraint is at most ``worst``; None where that cannot be said."""
+    """The tau and rounds until the worst violation of a constraint is at most ``worst``; None if unknown."""
 
     worst: float
     tau: float | None

@@ -1,4 +1,4 @@
-"""What lies on disk and what several processes share: files written whole, checkpoints, records, provenance."""
+"""Storage and processes: atomic files, checkpoints, records, provenance, collective operations."""
 
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import MODEL_FILE, Checkpoints, load_state, save_state

@@ -21,7 +21,7 @@ KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a soc
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
-    """The error for what the system did not let us write, with what to do about it."""
+    """The error for a failed write, with what to do about it."""
     advice = {
         errno.ENOSPC: "the disk is full. Free some space and resume",
         errno.EDQUOT: "the quota is used up. Free some space and resume",
@@ -33,7 +33,7 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def check_regular(path: Path | str) -> None:
-    """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
+    """Raise an ``OSError`` unless it is a regular file: a pipe may keep its reader waiting, a device may never end."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
         kind = KINDS.get(stat.S_IFMT(mode), "a device")
@@ -80,7 +80,7 @@ def _sync(path: Path) -> None:
 
 
 def clear_partial(folder: Path) -> None:
-    """Remove what kills in the middle of a write left in ``folder``, and in the folders right below it.
+    """Remove the remains of interrupted writes in ``folder``, and in the folders directly below it.
 
     Links are not followed: what lies behind them is not ours.
     """

@@ -56,7 +56,7 @@ def part_of(length: int) -> range:
 
 
 def _exchange_(tensor: Tensor, operation: Callable[[Tensor], object]) -> Tensor:
-    """``tensor`` after the operation, in place; says what the matter is where the other processes do not answer."""
+    """Run the operation on ``tensor`` in place; a clear error if the other processes do not answer."""
     if world_size() > 1:
         try:
             operation(tensor)
@@ -131,7 +131,7 @@ def all_objects(value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """An error of this library within, in any process, is raised in all of them: else the others would wait."""
+    """A context in which an error of this library in one process is raised in all: else the others would wait."""
     own = None
     try:
         yield

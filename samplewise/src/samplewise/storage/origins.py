@@ -76,7 +76,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def described(value: Any) -> str:
-    """What an object is, as text that is the same in every process: its ``repr``, unless that says where it lies.
+    """A description of an object that is the same in every process: its ``repr``, unless that has its address.
 
     Then its type and its state, and so on for what it holds; of a function its name and what it closes over.
     """
@@ -104,7 +104,7 @@ def _described(value: Any, within: tuple[int, ...]) -> str:
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu") -> dict[str, Any]:
-    """What every result file holds beside its numbers."""
+    """The provenance that every result file has beside its numbers."""
     import torch  # here, so that the commands that only print versions start quickly
 
     return {

@@ -1,4 +1,4 @@
-"""Records on disk: JSON read with one error, and dataclasses of what it says."""
+"""Records on disk: strict JSON, and dataclasses read from it, with one kind of error."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ WORDS = {bool: "true or false", int: "a whole number", float: "a finite number",
 
 @contextmanager
 def decoding(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside, on a file that is missing, torn or foreign, into one :class:`RecordError`.
+    """A context that turns any error of a missing, torn or foreign file into one :class:`RecordError`.
 
     It names the file and ``what`` it should be, such as ``a split``.
     """
@@ -71,7 +71,7 @@ def read_json(path: Path, what: str, *, format: str | None = None) -> dict[str, 
 
 
 def from_plain(kind: type[T], stored: Mapping[str, Any], **more: Any) -> T:
-    """The dataclass ``kind`` of what JSON says of its fields, each of the field's type, and of what is given beside."""
+    """The dataclass ``kind`` from the fields in JSON, each checked against its type, and from those given beside."""
     hints = typing.get_type_hints(kind)
     named = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass, as said above
     said = {name: typed_value(stored[name], hints[name], name) for name in named if name in stored and name not in more}

@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part (torch's DTensor): detected, gathered, written and read."""
+"""Sharded tensors (torch's DTensor): detected, gathered, written and read."""
 
 import contextlib
 import hashlib
@@ -30,7 +30,7 @@ def is_sharded(value: Any) -> "TypeGuard[DTensor]":
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+    """This process's part of a tensor."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
@@ -60,7 +60,7 @@ def reshard_(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def unsharded(model: nn.Module, *, steps: bool = False) -> Iterator[None]:
-    """Within it each process holds all the weights of a model and may evaluate and differentiate it alone.
+    """A context in which each process has all the weights of a model, to evaluate and differentiate it alone.
 
     Other models are left as they are. Afterwards the weights are sharded again, and changes of them are lost.
     With ``steps`` a backward pass still exchanges gradients, as a step needs.
@@ -96,7 +96,7 @@ def _set_sharding(part: Any, *, after_forward: bool, after_backward: bool, excha
 
 @dataclass(frozen=True)
 class Part:
-    """The place on disk of a tensor that was written in parts."""
+    """A reference to a tensor that was written in parts."""
 
     folder: Path
     name: str

@@ -1,4 +1,4 @@
-"""The exponential average of a model's weights, which a run audits and ships in the place of the last ones."""
+"""The exponential average of a model's weights, which a run audits and returns in the place of the last ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STATISTICS = ("running_mean", "running_var")  # of batch norm, by the names that
 class Average:
     """``a <- d a + (1 - d) w`` after step k, where ``d = min(decay, (1 + k) / (10 + k))`` and w are the weights.
 
-    The rising d forgets the weights that a run begins with: in few steps 0.999 would keep most of them. Every process
-    has the same weights and so the same average: none has to send anything.
+    The rising d forgets the first weights, of which 0.999 would keep most in a short run. Every process has the same
+    weights and so the same average: nothing is sent.
 
     Batch norm's running statistics are averaged like weights. They come as near to those of the averaged weights as
     running statistics do, at no cost; a pass over the data before each audit would find them exactly, while those of

@@ -1,4 +1,4 @@
-"""The steps of an epoch as micro-batches: of samples by number in the epoch's order, or of a stream as it comes."""
+"""The steps of an epoch as micro-batches: samples by index in the epoch's order, or a stream in its own."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _part(step: Tensor, i: int, accumulate: int, world: int, rank: int) -> Part:
 
 
 def steps_left(spec: RunSpec, state: RunState) -> tuple[int | None, Iterator[Step]]:
-    """How many steps the present epoch has, if that is known, and those that are left of it."""
+    """The number of steps in the present epoch, if known, and the remaining steps."""
     if spec.stream is not None:
         return spec.stream.steps_per_epoch, spec.stream.steps_left(state)
     assert spec.feed is not None
@@ -145,7 +145,7 @@ class Stream:
             )
         if distributed.world_size() > 1:
             raise ConfigurationError(
-                f"expected one process for a stream, got {distributed.world_size()}: nobody knows which part of it is "
+                f"expected one process for a stream, got {distributed.world_size()}: nothing says which part of it is "
                 "whose. Give a data set whose samples have numbers, or train in one process"
             )
         loader = loader_like(
@@ -162,7 +162,7 @@ class Stream:
         self._going: Iterator[Step] | None = None
 
     def steps_left(self, state: RunState) -> Iterator[Step]:
-        """What is left of an epoch; what comes before it in the stream is read again and passed over."""
+        """The remaining steps of an epoch; earlier samples of the stream are read again and skipped."""
         if self.steps_per_epoch is None:
             return islice(self._one_pass(state.epoch), state.step, None)
         if self._going is None:

@@ -54,7 +54,7 @@ class Solution(Printed):
     """The audits of that model by data set. The bounds of the one that selects are corrected for all audits of the run;
     data that share samples with the training data have none, nor has a promise's ``tune_on``."""
     promise: Promised | None = None
-    """What came of the promise, if one was asked for."""
+    """The outcome of the promise, if one was asked for."""
     infeasibility: Infeasibility | None = None
     """With ``explain_infeasibility``, where the constraints do not hold as asked: which training samples conflict."""
 
@@ -102,15 +102,15 @@ def fit(
 ) -> Solution:
     """Train a model under a method: rounds at one tau each, every round starting where the last one ended.
 
-    At its end model and method are those of the selected epoch, and everything in the solution is about that model;
-    optimizer and scheduler are where the last step left them.
+    At the end model and method are those of the selected epoch, and the solution is about that model. Optimizer and
+    scheduler are those of the last step.
 
     With a checkpoint folder the run can be killed at any moment; the same call goes on from the last checkpoint and
     ends with bit-identical weights (on a CPU). PyTorch's randomness in training is a function of ``seed`` and the
     position in the run; so are NumPy's and Python's in loading the data.
 
-    ``sw.fit(problem, model, data, epochs=40, promise=0.95)`` is enough: what is not given is chosen (method, optimizer
-    with a falling rate, batch size, samples that are held out for the promise) and said on standard error.
+    ``sw.fit(problem, model, data, epochs=40, promise=0.95)`` is enough. What is not given is chosen (method, optimizer
+    with a falling rate, batch size, samples held out for the promise) and printed on standard error.
 
     Args:
         problem: what to minimise and what must hold.
@@ -119,35 +119,34 @@ def fit(
             workers are taken over. Also a stream (``IterableDataset``, or a DataLoader of one), for methods without a
             state for each sample, in one process and with ``audit_on``.
         epochs: passes over the data under the method.
-        method: over the problem's constraints; in the end it is as it was in the selected epoch. The problem's own if
-            not given, or else a linear penalty whose tau is found from the gradients.
-        optimizer: over the model's parameters; Adam if not given, and without a ``scheduler`` a cosine over all epochs.
-        steps_per_epoch: of a stream, steps in an epoch in the place of a pass, where it has no end or a long way to it.
+        method: over the problem's constraints; at the end its state is that of the selected epoch. If not given, the
+            problem's own, or else a linear penalty whose first tau is estimated from the gradients.
+        optimizer: over the model's parameters; if not given Adam, without a ``scheduler`` with a cosine rate.
+        steps_per_epoch: for a stream that is endless or very long: the steps of an epoch, in the place of a pass.
         batch_size: samples in a step, over all devices and micro-batches together; about a fiftieth of the data, from
             16 to 128, if not given.
         seed: of the order of samples and of everything random in model and data.
         warmup_epochs: epochs before those, on the objective alone.
         round_rule: end a round when the gradient is small enough, as the paper's theory asks, not after each epoch.
         scheduler: a learning-rate schedule of PyTorch over ``optimizer``, stepped after each epoch; after each step
-            if given as ``(scheduler, "step")``. ``ReduceLROnPlateau`` is stepped after each audit, warm-up aside, with
-            the selection loss of the data set that selects: while constraints do not hold as asked fewer violated
-            samples are progress, from then on a lower objective is, as for a validation loss.
+            if given as ``(scheduler, "step")``. ``ReduceLROnPlateau`` is stepped after each audit, except in warm-up,
+            with the selection loss of the data set that selects.
         clip_norm: the gradient's norm is cut to this.
         accumulate: backward passes (micro-batches) in a step.
-        average: audit, select and ship an exponential average of the weights, of which this fraction, such as 0.999,
-            stays at each step (less in the first ones): it spans about ``1 / (1 - average)`` of them, and the steps of
-            an epoch are a good start. Batch norm's statistics are averaged too.
+        average: the decay, such as 0.999, of an exponential average of the weights, which is audited, selected and
+            returned. It spans about ``1 / (1 - average)`` steps, fewer at first; the steps of an epoch are a good
+            start. Batch norm's statistics are averaged too.
         promise: a share of unseen samples that must meet all constraints, such as 0.95; or a :class:`Promise`, which
-            may say more. Of a data set a tenth is held out to tune on, and a fifth to prove on, unless they are given.
-            What tunes is audited as the first of the data sets, under the name ``tune_on``, and steers tau and margins;
-            what proves then says whether it is kept.
+            may say more. A tenth of the data set is held out to tune on, and a fifth to prove on, unless they are
+            given. ``tune_on`` is audited as the first data set, and steers tau and margins; ``prove_on`` then says
+            whether the promise is kept.
         auxiliary: a step before each backward pass, such as a discriminator's.
         audit_on: data sets to audit by name, by batches of the DataLoader's size or ``batch_size``; the training data,
             after the last epoch only, if not given. Audits of the first one select the best model.
         validation: how often ``audit_on`` is audited, what selects the model and when to stop early; after each epoch,
             by feasibility and then objective, and never, if not given.
-        explain_infeasibility: where the run ends and the constraints do not hold as asked, search for weights that
-            meet them without the objective (:func:`samplewise.find_infeasibility`), in up to 60 passes over the
+        explain_infeasibility: if the constraints do not hold as asked at the end, search for weights that meet them
+            without the objective (:func:`samplewise.find_infeasibility`), in up to 60 passes over the
             training data; the status is INFEASIBLE if no first-order step helps.
         checkpoint: folder of the run, which goes on from what is there. A checkpoint is written after each epoch.
         checkpoint_steps: steps between further checkpoints within an epoch.
@@ -159,7 +158,7 @@ def fit(
 
     Returns:
         The selected model, its audits, the status and the history. In the history ``running/...`` is
-        what was seen while the weights moved, over the round so far; audits' numbers begin with the data set's name.
+        measured during training, over the round so far; audits' numbers begin with the data set's name.
     """
     arguments = locals() | {"validation": validation or Validation()}  # every argument by its name
     said = fill_in(arguments)

@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked, where it stands, and its best model. Everything needed to go on or to report."""
+"""The folder of a run: its settings, state and best model, all that is needed to resume or to report."""
 
 import contextlib
 import errno
@@ -50,7 +50,7 @@ class RunFolder:
     ``run.json`` says what was asked and where it was made, ``history.jsonl`` and ``history.csv`` hold the numbers of
     each epoch, ``checkpoints/`` the state to go on from. Of the selected model, ``best.safetensors`` has the weights,
     ``best-method.safetensors`` the method's state of that moment, ``audit.json`` what holds for it, and
-    ``audit.safetensors`` objective and measures of every sample that was audited. ``promise.json`` says what came of
+    ``audit.safetensors`` objective and measures of every sample that was audited. ``promise.json`` has the outcome of
     a promise, ``proved.json`` which samples, by what they hold, were used up to prove it.
     """
 
@@ -60,7 +60,7 @@ class RunFolder:
         self._writes = distributed.rank() == 0
 
     def begin(self, spec: RunSpec, device: torch.device) -> None:
-        """Make this the folder of the run that was asked for, or refuse it if it is another's."""
+        """Make this the folder of the run, or refuse it if it is another run's."""
         clear_partial(self.path)
         identity, asked = self.path / IDENTITY, spec.identity()
         if identity.exists():
@@ -103,7 +103,7 @@ class RunFolder:
             self._settle(selection)
 
     def tidy(self, selection: Selection | None) -> None:
-        """Finish, or undo, what a kill left half done: ``selection`` is what the last checkpoint knows."""
+        """Finish or undo a change that was interrupted; ``selection`` is that of the last checkpoint."""
         if self._writes:
             self.checkpoints.prune()
             self._settle(selection)
@@ -185,7 +185,7 @@ class RunFolder:
 
 @contextlib.contextmanager
 def open_folder(path: Path, spec: RunSpec, device: torch.device) -> Iterator[RunFolder]:
-    """The folder of the run that was asked for, and for it alone; nothing is written before that is sure."""
+    """A context with the folder of this run, locked; nothing is written before it is sure to be this run's."""
     folder = RunFolder(path)
     with contextlib.ExitStack() as stack:
         with distributed.together():
@@ -196,7 +196,7 @@ def open_folder(path: Path, spec: RunSpec, device: torch.device) -> Iterator[Run
 
 
 def _proving(spec: RunSpec) -> list[str]:
-    """Fingerprints of the samples that are to prove a promise."""
+    """Fingerprints of the calibration samples, which are to prove a promise."""
     return spec.calibration[PROVE].fingerprints if PROVE in spec.calibration else []
 
 

@@ -1,4 +1,4 @@
-"""What goes out while a run goes on: calls of the user's callbacks, a progress bar, and Fabric's loggers."""
+"""Output during a run: the user's callbacks, a progress bar, and Fabric's loggers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunLogger(Callback):
         self._bar: Any = None
 
     def say(self, chosen: Sequence[str]) -> None:
-        """Write what was chosen where nothing was given."""
+        """Print the choices made for arguments that were not given."""
         if chosen and not self._quiet:
             print(f"Chosen: {'; '.join(chosen)}.", file=sys.stderr, flush=True)
 
@@ -85,7 +85,7 @@ class RunLogger(Callback):
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:
-        """At its end, however it comes, the loggers write what they hold."""
+        """A context at whose end the loggers write what they hold, also after an error."""
         try:
             yield
         except BaseException:

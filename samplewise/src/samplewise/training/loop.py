@@ -61,7 +61,7 @@ class Training:
         self._warmup = Unconstrained(spec.method.constraints).to(stepper.device)
 
     def try_out(self) -> None:
-        """Evaluate a few samples of each data set, so that what is wrong with one is said before any training."""
+        """Evaluate a few samples of each data set, so that an error in one is found before training."""
         for feed in self.spec.splits.values():
             refuse_broadcast(self._first(feed, 2), partial(self._first, feed, 1))
 
@@ -72,7 +72,7 @@ class Training:
             return self.spec.problem.evaluate(model, batch, index)
 
     def terminate(self) -> Status | None:
-        """Why the run ends where it stands; None if it goes on."""
+        """The status if the run ends here; None if it goes on."""
         return self.state.terminate(self.spec.validation, epochs=self.spec.last_epoch, warmup=self.spec.warmup_epochs)
 
     def run(self) -> Status:
@@ -102,7 +102,7 @@ class Training:
         return status
 
     def ship(self) -> dict[str, Audit]:
-        """Make model and method those of the selected epoch; what holds for it, by data set."""
+        """Load the selected epoch into model and method; returns its audits by data set."""
         snapshot = None if self.state.best is None else self.state.best.snapshot
         assert snapshot is not None, "the last epoch is always audited"
         self.stepper.ship_(snapshot.weights)
@@ -110,9 +110,9 @@ class Training:
         return {name: replace(each, n_comparisons=self._n_comparisons(name)) for name, each in snapshot.audits.items()}
 
     def prove(self, promise: Promise) -> tuple[Promised, dict[str, Audit]]:
-        """Choose what ships of a promise, make it so, and say what is proved of it, and its audits.
+        """Choose the model of a promise, load it, and return what is proved of it and its audits.
 
-        Twice the same: what was chosen is in the folder of the run, and training can go on from the last model.
+        Calling it again gives the same: the choice is in the run's folder, and training can go on from the last model.
         """
         spec, tune = self.spec, self.spec.splits[self.spec.select_on]
         tuned = self._audit_of(tune, math.inf)
@@ -129,7 +129,7 @@ class Training:
         return outcome(promise, proof(selected.tested), spec.method, why), audits
 
     def _choose_proved(self, promise: Promise, proof: Callable[[], Audit], tune: Feed) -> None:
-        """Of the models from the last one back to the one that settled, keep the best one before the first that fails.
+        """Test the candidates from the last model to that at three fifths; keep the best before the first failure.
 
         The best one has the best objective on ``tune_on``, of those that it speaks for too: a proof may be luck. It is
         the last one, if none is proved.
@@ -208,7 +208,7 @@ class Training:
         return row
 
     def _end_audited_epoch(self, row: dict[str, Any], warming: bool) -> None:
-        """Audit, select, and let what depends on audits react; the numbers go into ``row``."""
+        """Audit, select and steer; the numbers go into ``row``."""
         spec, epoch, audits = self.spec, self.state.epoch, self._audit()
         for split, found in audits.items():
             row |= audit_row(split, found, spec.selection_target)
@@ -277,7 +277,7 @@ class Training:
         return audit(problem, model, feed, n_comparisons=n_comparisons, batch_size=size, device=self.stepper.device)
 
     def _n_comparisons(self, split: str) -> float:
-        """How many models a data set compares, those to come too: a run may stop early because one looks good."""
+        """How many models a data set compares, future ones included: a run may stop early because one looks good."""
         if split in self.spec.known:
             return math.inf
         if split != self.spec.select_on:
@@ -304,7 +304,7 @@ class Training:
         return candidate.epoch == self.spec.settled_epoch or proved or ended
 
     def _keep(self, selection: Selection, audits: dict[str, Audit]) -> None:
-        """Take the model at hand for the best one."""
+        """Keep the present model as the best one."""
         method = self.spec.method
         method.gather_()
         weights, state = map(_copied, (self.stepper.weights_to_ship(), method.state_dict()))

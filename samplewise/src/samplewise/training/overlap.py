@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from samplewise.errors import DataError
-from samplewise.problem import SHOWN
+from samplewise.problem import LISTED_SAMPLES
 from samplewise.samples import Data, ItemByItem, cut, mix
 
 BATCH = 256
@@ -23,7 +23,7 @@ WORDS = (torch.int64, torch.int32, torch.uint8)
 
 @dataclass(frozen=True)
 class Keys:
-    """What the samples of a data set are known by: a number for each, ``(N,)``, in each of these ways."""
+    """Keys of the samples of a data set, ``(N,)`` each: by place and by content."""
 
     places: Tensor
     """Where it lies: its number in the data set at the base of this one, or its place in memory."""
@@ -34,7 +34,7 @@ class Keys:
 
     @property
     def fingerprints(self) -> list[str]:
-        """What was ``read``, as text."""
+        """The keys that were ``read``, as text."""
         return [] if self.read is None else [f"{each & (2**64 - 1):016x}" for each in self.read.tolist()]
 
 
@@ -44,7 +44,7 @@ def keys(data: Data, *, read: bool = False) -> Keys:
 
 
 def shared(first: Keys, second: Keys) -> list[int]:
-    """Which samples of the ``second`` data set are in the ``first`` too, as far as their keys tell."""
+    """The samples of the ``second`` data set that are also in the ``first``, by their keys."""
     for ours, theirs in (
         (first.places, second.places),
         (first.contents, second.contents),
@@ -59,7 +59,7 @@ def refuse_overlap(known: Mapping[str, Keys], pairs: Iterable[tuple[str, str]]) 
     """Raise if two data sets that must not share a sample do."""
     for first, second in pairs:
         if both := shared(known[first], known[second]):
-            named = ", ".join(map(str, both[:SHOWN])) + ", ..." * (len(both) > SHOWN)
+            named = ", ".join(map(str, both[:LISTED_SAMPLES])) + ", ..." * (len(both) > LISTED_SAMPLES)
             raise DataError(
                 f"expected {second} to share no sample with {first}, but {len(both):,} of its "
                 f"{len(known[second].places):,} are there too (sample {named} of {second}): leave them out of one, for "
@@ -99,7 +99,7 @@ def _bytes(sample: Any) -> Iterator[bytes]:
 
 
 def _keys(data: Any, key: Callable[[Any], Tensor]) -> Tensor:
-    """A number for each sample, the same wherever it is met: in a part of its data set, or beside another's samples."""
+    """A number for each sample that is the same in a part of its data set, or joined with another one."""
     if isinstance(data, DataLoader):
         return _keys(data.dataset, key)[_drawn(data)]
     if isinstance(data, Subset):
@@ -130,7 +130,7 @@ def _place(data: Any) -> Tensor:
 
 
 def _content(data: Any) -> Tensor:
-    """What each sample of tensors in memory holds, hashed; of other data where they lie."""
+    """A hash of each sample's content, for tensors in memory; of its place, for other data."""
     if not isinstance(data, TensorDataset) or any(each.layout is not torch.strided for each in data.tensors):
         return _place(data)
     keys = torch.zeros(len(data), dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""A share promised of unseen samples: the run steers tau and margins towards it, and proves it at its end."""
+"""A promised share of unseen samples: training steers tau and margins towards it, and a calibration set proves it."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ CANDIDATES = 16  # steps from the last model back to that one
 
 @dataclass(frozen=True)
 class Promise:
-    """At least ``share`` of the samples that nobody has seen will meet every constraint: what a run is asked to keep.
+    """A demand on a run: at least ``share`` of all unseen samples meet every constraint.
 
-    While the run goes on, ``tune_on`` is audited, and tau and margin of each constraint are steered by what it shows
-    (:func:`steer_`): first to just the share, and from three fifths of the epochs on to as much more as the proof will
-    most likely take. The model at three fifths and the last one are the ends of a line of models, ever stricter. At the
-    end ``prove_on``, on which nothing was ever evaluated, tests them from the strictest one on until the first that is
-    not proved to have the share (fixed-sequence testing: whichever of those before it is taken, the promise is wrong
-    with probability ``1 - confidence`` at most); the one with the best objective on ``tune_on`` is shipped.
+    During training ``tune_on`` is audited after each epoch, and steers tau and margin of each constraint
+    (:func:`steer_`): first to just the share, and from three fifths of the epochs on to as much more as the proof most
+    likely needs. The models at three fifths and at the end, and some between them by interpolation of their weights,
+    are the candidates. At the end ``prove_on``, the calibration set, tests them, the strictest first, until one is not
+    proved to have the share. This is fixed-sequence testing: whichever of those before it is taken, the promise is
+    wrong with probability ``1 - confidence`` at most. Of these the one with the best objective on ``tune_on`` is taken.
 
     Args:
         share: of fresh samples that must meet all constraints, between 0 and 1.
-        tune_on: samples like those to come, not among the training data; they steer and select. A few hundred do:
-            where there are more to spare, let them prove.
-        prove_on: other such samples, neither among the training data nor in ``tune_on``.
-            Without either, they are drawn from the training data.
+        tune_on: samples like future ones, not among the training data; they steer and select. A few hundred are
+            enough: give any others to ``prove_on``.
+        prove_on: the calibration set: other such samples, neither among the training data nor in ``tune_on``. If
+            neither is given, both are drawn from the training data.
         confidence: of the proof.
-        groups: name of a measure that tells the group of each sample, as a number: the share is to hold in each group,
-            and all are proved at once (Bonferroni).
-        sources: name of a measure that tells what each sample is from, as a number, such as the patient: of each source
-            the first sample proves. Samples alike would count as so many independent ones.
+        groups: name of a measure with the number of each sample's group: the share must hold in each group, and all
+            are proved at once (Bonferroni).
+        sources: name of a measure with the number of each sample's source, such as the patient: only the first sample
+            of each source counts in the proof, since samples of one source are not independent.
     """
 
     share: float
@@ -69,7 +69,7 @@ class Promise:
 
     @property
     def held_out(self) -> tuple[Data, Data]:
-        """What tunes and what proves, once they are there."""
+        """``tune_on`` and ``prove_on``, once both are set."""
         assert self.tune_on is not None
         assert self.prove_on is not None
         return self.tune_on, self.prove_on
@@ -77,7 +77,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Promised(Printed):
-    """What came of a :class:`Promise`."""
+    """The outcome of a :class:`Promise`."""
 
     share: float
     """That was asked for."""
@@ -124,7 +124,7 @@ class Promised(Printed):
         return Printout(self.message, rows, [self.reason] if self.reason else [])
 
     def monitor(self, alarm: float = 0.05) -> Monitor:
-        """Watch the samples that come after deployment: an alarm is raised when too few of them meet all constraints.
+        """A monitor of the samples after deployment: it raises an alarm when too few of them meet all constraints.
 
         The share that is watched is the one that was asked for, where the promise is kept; where it is not,
         ``share_at_least``, which was proved.
@@ -156,7 +156,7 @@ class Count(NamedTuple):
     samples: int
 
     def upper(self, confidence: float, groups: int) -> float:
-        """Bound on the violation rate of fresh ones, at once with those of so many groups."""
+        """Bound on the violation rate of fresh samples; those of all groups hold at once."""
         return violation_rate_upper(self.violated, self.samples, confidence, groups)
 
 
@@ -190,7 +190,7 @@ def _labels(found: Audit, name: str) -> Tensor:
 def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Promised:
     """What ``found``, of the chosen model on ``prove_on``, says; ``why`` it would not be enough.
 
-    Of several models that were tested the one at hand, if it is proved at all, is proved to have the share, no more.
+    If several models were tested, a proved one is proved to have the share, and no more than that.
     """
     uppers = _uppers(promise, found)
     kept, achievable = 1 - max(uppers.values()) >= promise.share, None
@@ -215,7 +215,7 @@ def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Pr
 
 
 def has_share(promise: Promise, *audits: Audit) -> bool:
-    """Whether audits of different samples together show that the share holds, were they of one model alone."""
+    """Whether audits of different samples together prove the share, as if only one model had been tested."""
     return 1 - max(_uppers(promise, *audits).values()) >= promise.share
 
 
@@ -236,10 +236,10 @@ def highest_aim(promise: Promise, tune: Audit, proving: int) -> float:
 
 
 def aims(promise: Promise, highest: float, progress: float) -> tuple[float, float]:
-    """The share that ``tune_on`` should show by now, and the one to go for, at this part of the run, from 0 to 1.
+    """The share that is due on ``tune_on`` now, and the one to aim at, at this part of the run, from 0 to 1.
 
-    A network that has just begun violates most bounds, and learns to meet many by itself: what is due rises to what is
-    asked for, fast at first. With all of it due at once tau would grow before the objective is learned.
+    An untrained network violates most bounds, and learns to meet many by itself. So the due share rises to the required
+    one, fast at first. If all of it were due at once, tau would grow before the objective is learned.
     """
     careful = min(1.0, max(0.0, (progress - SETTLED) / (CAREFUL - SETTLED)))
     aim = promise.share + careful * (highest - promise.share)
@@ -284,7 +284,7 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
 
 
 def _short(seen: Count, aim: float) -> float:
-    """The logarithm of the violated samples over those that may be."""
+    """The logarithm of the violated samples over the allowed ones."""
     return math.log((seen.violated + 0.5) / ((1 - aim) * seen.samples + 0.5))
 
 
@@ -302,7 +302,7 @@ def why_not(method: Method, promise: Promise, tune: Audit, aim: float) -> str:
 
 
 def _reach(excess: Tensor, share: float) -> float:
-    """The excess that this share of the samples with a value stays within; -inf if there is none."""
+    """The quantile of the excess at this share, of the samples that have a value; -inf if none has."""
     there = excess[excess > -math.inf]
     return float(there.kthvalue(max(1, math.ceil(share * len(there)))).values) if len(there) else -math.inf
 

@@ -1,4 +1,4 @@
-"""What :func:`samplewise.fit` takes where it is given nothing: the recommended choices, and what to say of them."""
+"""The recommended choices for arguments of :func:`samplewise.fit` that are not given, and how they are printed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RISE = 1000.0  # of tau over a run without a promise
 
 
 def fill_in(arguments: dict[str, Any]) -> list[str]:
-    """Put what is recommended in the place of each of ``fit``'s arguments that is None; returns what to say of it."""
+    """Replace each argument of ``fit`` that is None by the recommended choice; returns what to print."""
     said: list[str] = []
     problem, model, epochs = arguments["problem"], arguments["model"], arguments["epochs"]
     _check(problem, model, epochs)
@@ -52,7 +52,7 @@ def fill_in(arguments: dict[str, Any]) -> list[str]:
 
 
 def _check(problem: Any, model: Any, epochs: Any) -> None:
-    """Refuse what nothing can be recommended for."""
+    """Refuse arguments for which no choice can be made."""
     if not isinstance(problem, Problem):
         raise ConfigurationError(f"expected a sw.Problem first, got {type(problem).__name__}")
     if not isinstance(model, nn.Module):
@@ -77,7 +77,7 @@ def _batch_size(samples: int, said: list[str]) -> int:
 
 
 def _split(data: Data, promise: Promise, seed: int, said: list[str]) -> tuple[Data, Promise]:
-    """Hold out at random what tunes and what proves a promise, unless they are given."""
+    """Draw ``tune_on`` and ``prove_on`` of a promise from the training data, unless they are given."""
     if isinstance(data, DataLoader) or stream_loader(data) is not None:
         raise ConfigurationError(
             "expected a data set to hold samples out of for the promise, got a DataLoader or a stream: give the data "

@@ -1,4 +1,4 @@
-"""What was asked of a run, checked together before anything is started or written."""
+"""The settings of a run, checked together before anything is started or written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class RunSpec:
 
     @cached_property
     def stream(self) -> Stream | None:
-        """The training data as they come, if they have no numbers."""
+        """The training data as a stream, if its samples have no index."""
         if (loader := stream_loader(self.train_data)) is None:
             return None
         size, steps = self.size, self.steps_per_epoch
@@ -135,7 +135,7 @@ class RunSpec:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """The audited data sets from which nothing follows for unseen samples: they train, or steer the training.
+        """The audited data sets that allow no bound for unseen samples: they were trained on, or steer the training.
 
         By its name ``train`` is, or is a part of, the training data; others are compared with them.
         """
@@ -170,7 +170,7 @@ class RunSpec:
 
     @cached_property
     def settled_epoch(self) -> int:
-        """Of a promise, the audited epoch after which the model that just has the share is kept."""
+        """Under a promise: the audited epoch after which the model that just has the share is kept."""
         return min(epoch for epoch in self.audited_epochs if self.progress_at(epoch) >= SETTLED)
 
     @property
@@ -180,7 +180,7 @@ class RunSpec:
 
     @cached_property
     def calibration(self) -> dict[str, Keys]:
-        """What the samples of a promise are known by, with their contents; nothing without one.
+        """Keys of the samples of a promise, by which overlaps are found; none without a promise.
 
         These are few and are read in any case: a copy is found among them whatever kind of data set it is in.
         """
@@ -201,13 +201,13 @@ class RunSpec:
 
     @property
     def scheduled_by(self) -> str:
-        """After what the learning rate's scheduler steps: a step, an epoch or an audit."""
+        """When the learning rate's scheduler steps: after a step, an epoch or an audit."""
         if isinstance(self.lr_scheduler, ReduceLROnPlateau):
             return "audit"
         return self.scheduler[1] if isinstance(self.scheduler, tuple) else "epoch"
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run this run and no other: not its length, since a finished one may be continued."""
+        """The settings that identify a run; not its length, since a finished one may be continued."""
         method, optimizer = self.method, self.optimizer
         own = {key: value for key, value in vars(method).items() if key[0] != "_" and key not in PARTS}
         plain = ("seed", "steps_per_epoch", "warmup_epochs", "clip_norm", "accumulate", "average", "audit_every")
@@ -279,7 +279,7 @@ class RunSpec:
             raise ConfigurationError("LBFGS evaluates the loss several times a step, fit does it once: use Adam or SGD")
         trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if trained.isdisjoint(map(id, self.model.parameters())):
-            raise ConfigurationError("the optimizer holds none of the model's parameters: make it of them")
+            raise ConfigurationError("the optimizer holds none of the model's parameters: make it from them")
         self.problem.check_method_over(self.method.constraints)
         if self.samples is not None:
             self.method.check_samples(self.samples)
@@ -331,10 +331,10 @@ class RunSpec:
             ),
             (TUNE in (self.audit_on or {}), f"audit_on has a data set called {TUNE!r}, as the promise's is: rename it"),
             (self.feed is None, "a promise reads training samples again: give them as data with numbers, no stream"),
-            (not self.method.enforces, f"{kind} enforces nothing, so nothing can be steered"),
+            (not self.method.enforces, f"{kind} enforces nothing, so a promise has no tau to change"),
             (
                 isinstance(self.method, FixedPenalty),
-                f"a promise moves the weights, which {kind} holds fixed: take SequentialPenalty, Constant(weight)",
+                f"a promise changes tau, which {kind} holds fixed: take SequentialPenalty with Constant(weight)",
             ),
         ):
             if wrong:

@@ -1,4 +1,4 @@
-"""Where a run stands: one value that the loop moves on and a checkpoint holds, and which epoch's model is kept."""
+"""The state of a run, which the loop updates and a checkpoint holds, and the selection of an epoch."""
 
 import enum
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Validation:
 
     Args:
         every: epochs between audits; the last epoch is always audited, so a large number leaves that audit alone.
-        patience: end the run when the selected epoch lies so many epochs back; warm-up does not count.
+        patience: end the run if the selected epoch is this many epochs old; warm-up does not count.
         stop: end the run at the first audit of a feasible epoch.
         select: ``"feasible"``: of the feasible epochs the one of the best objective; if there is none, the one of the
             fewest samples beyond what is allowed. ``"objective"``: the best objective alone.
@@ -85,7 +85,7 @@ class Selection:
 
     @classmethod
     def of(cls, audit: Audit, **chosen: Any) -> "Selection":
-        """The candidate that an audit stands for; ``chosen`` are the fields that the audit does not tell."""
+        """The candidate for selection after an audit; ``chosen`` are the fields that the audit does not have."""
         numbers = ("satisfied", "objective", "failed", "violated", "mean_violation")
         return cls(**{name: getattr(audit, name) for name in numbers}, **chosen)
 
@@ -158,7 +158,7 @@ class BestSoFar:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands: beside the states of what it trains, all that a checkpoint holds."""
+    """The state of a run: all that a checkpoint holds beside the states of model, method and optimizer."""
 
     planned: int
     """Epochs in all that the run was begun for; a learning rate may have been planned for them."""

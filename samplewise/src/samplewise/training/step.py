@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PAST_THE_MODEL = (
     "expected evaluate to call the model itself, model(x): a call of one of its parts or methods, such as "
-    "model.encoder(x), goes past what exchanges gradients and lowers the precision. Put it into forward"
+    "model.encoder(x), bypasses the exchange of gradients and mixed precision. Put it into forward"
 )
 
 
@@ -276,8 +276,8 @@ def _is_sharded(fabric: Fabric) -> bool:
 
     if isinstance(fabric.strategy, FSDPStrategy):
         raise ConfigurationError(
-            "expected ModelParallelStrategy with torch's fully_shard to shard weights, got FSDPStrategy: PyTorch gives "
-            "up the FSDP that it stands for, and no test here has run it. docs/guides/devices.md shows how"
+            "expected ModelParallelStrategy with torch's fully_shard to shard weights, got FSDPStrategy: PyTorch "
+            "deprecates the FSDP behind it, and no test here has run it. docs/guides/devices.md shows how"
         )
     sharded, among = isinstance(fabric.strategy, ModelParallelStrategy), None
     if isinstance(fabric.strategy, ModelParallelStrategy) and fabric.strategy.device_mesh["tensor_parallel"].size() > 1:

@@ -19,7 +19,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and where it would lie for other patients like these."""
+    """A number with its interval over other patients like these."""
 
     value: float
     low: float
@@ -41,7 +41,7 @@ class Interval:
 
 
 def enough(labels: NDArray[np.uint8], fewest: int = FEWEST) -> NDArray[np.bool_]:
-    """Which pathologies have enough positives among ``labels`` ``(n, 14)`` to count in a mean, ``(14,)``."""
+    """Mask ``(14,)`` of the pathologies with enough positives in ``labels`` ``(n, 14)`` to count in a mean."""
     return cast(NDArray[np.bool_], labels.sum(0) >= fewest)
 
 

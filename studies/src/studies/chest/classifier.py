@@ -36,7 +36,7 @@ IMBALANCE = (
 
 @dataclass(frozen=True)
 class ClassifierSettings:
-    """All that a classifier depends on beside the pictures; rate and patience are the paper's."""
+    """The settings of a classifier; rate and patience are the paper's."""
 
     size: int = 224
     """Height and width of its input; pictures of other sizes are resized."""

@@ -41,10 +41,10 @@ def prepare(
     ],
     out: Annotated[Path, Option(help="Folder of the store: a new or empty one.")],
     size: Annotated[int, Option(min=1, help="Height and width that every image is resized to.")] = 224,
-    seed: Annotated[int, Option(min=0, help="Of the split.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the split.")] = 0,
     split: Annotated[str, Option(help="patients: 70, 15, 15 % of them; official: the published lists.")] = "patients",
     workers: Annotated[int | None, Option(min=1, help="Threads that decode; one for each core if not given.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Use the store if it is there already; else make it.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Use the store if it exists; else make it.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Decode the images once into a store, with labels, and split them so that no patient is on two sides."""
@@ -116,9 +116,9 @@ def _summary_text(summary: dict[str, Any]) -> str:
 def classifier(
     store: Annotated[Path, Option(help="Store made by studies chest prepare.")],
     out: Annotated[Path, Option(help="Folder of the run.")],
-    weights: Annotated[Path | None, Option(help="To start from: of ImageNet, or model.safetensors of a run.")] = None,
+    weights: Annotated[Path | None, Option(help="First weights: ImageNet, or model.safetensors of a run.")] = None,
     size: Annotated[int | None, Option(min=32, help="Height and width of its input (the store's).")] = None,
-    epochs: Annotated[int | None, Option(min=1, help="At most; 100 if not given.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Epochs at most; 100 if not given.")] = None,
     batch_size: Annotated[int | None, Option(min=2, help="Images in a step; 64 if not given.")] = None,
     seed: options.Seed = None,
     recipe: options.RecipeFile = None,
@@ -171,16 +171,16 @@ def _result_text(result: dict[str, Any]) -> str:
 )
 def impact(
     classifier: Annotated[Path, Option(help="Run of studies chest classifier.")],
-    watermark: Annotated[list[Path], Option(help="Run of studies watermark train; may be given often.")],
+    watermark: Annotated[list[Path], Option(help="Run of studies watermark train; may be given several times.")],
     store: Annotated[Path, Option(help="Store made by studies chest prepare; its test part is marked.")],
     out: Annotated[Path, Option(help="Folder for tables, report.json and figure.")],
-    diagnosis: Annotated[list[float] | None, Option(help="Changes of probability to count images within.")] = None,
+    diagnosis: Annotated[list[float] | None, Option(help="Changes of probability; images within are counted.")] = None,
     fewest: Annotated[int, Option(min=1, help="Positives that a pathology needs to count in a mean.")] = 30,
-    resamples: Annotated[int, Option(min=100, help="Of the bootstrap over patients.")] = 2000,
-    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
+    resamples: Annotated[int, Option(min=100, help="Resamples of the bootstrap over patients.")] = 2000,
+    seed: Annotated[int, Option(min=0, help="Seed of the resamples.")] = 0,
     batch_size: Annotated[int, Option(min=1, help="Images in a batch; speed and memory only.")] = 32,
     threads: options.Threads = None,
-    resume: Annotated[bool, Option("--resume", help="Take what an interrupted process had diagnosed.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Use the diagnoses of an interrupted comparison.")] = False,
     accelerator: options.Accelerator = "auto",
     as_json: JsonFlag = False,
 ) -> None:

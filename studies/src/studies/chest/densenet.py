@@ -1,4 +1,4 @@
-"""The pathology classifier: MONAI's DenseNet-121 over grey images of any size, its files, and what it says."""
+"""The pathology classifier: MONAI's DenseNet-121 over grey images of any size, its files and its predictions."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ from studies.pictures import PATHOLOGIES, PictureData
 
 FORMAT = "samplewise-classifier-1"
 MEAN, DEVIATION = 0.449, 0.226  # of ImageNet's pixels over all channels, which published weights expect
-HEAD = ("classifier.", "class_layers.")  # of a thousand other classes
+LAST_LAYER = ("classifier.", "class_layers.")  # of a thousand other classes
 # torchvision's name, and the one in the file that it downloads, of what MONAI keeps in `layers`.
 LAYER = re.compile(r"(denselayer\d+)\.(norm|conv)\.?([12])\.")
 
@@ -60,12 +60,12 @@ def load_pretrained(classifier: Classifier, path: Path) -> None:
     weights = {
         LAYER.sub(r"\1.layers.\2\3.", name): value
         for name, value in _read_weights(path).items()
-        if not name.startswith(HEAD)
+        if not name.startswith(LAST_LAYER)
     }
     first = weights.get("features.conv0.weight")
     if first is not None and first.ndim == 4:
         weights["features.conv0.weight"] = first.sum(1, keepdim=True)
-    own = {name: value for name, value in classifier.densenet.state_dict().items() if not name.startswith(HEAD)}
+    own = {name: value for name, value in classifier.densenet.state_dict().items() if not name.startswith(LAST_LAYER)}
     # Older files do not count batches, which nothing depends on here.
     missing = [name for name in own if name not in weights and not name.endswith("num_batches_tracked")]
     wrong = [name for name, value in weights.items() if name not in own or value.shape != own[name].shape]
@@ -124,7 +124,7 @@ def fingerprint_of(network: nn.Module) -> str:
 def probabilities(
     classifier: Classifier, data: PictureData, *, batch_size: int = 64, watch: Callable[[int, int], None] | None = None
 ) -> Array:
-    """What the classifier says of every picture, ``(n, 14)``; ``watch`` is called with how many are done, and all."""
+    """The predicted probabilities of every picture, ``(n, 14)``; ``watch`` gets the number done and of all."""
     device = next(classifier.parameters()).device
     found = []
     with evaluation_mode(classifier):

@@ -33,7 +33,7 @@ Diagnoses = Mapping[str, Array]
 
 @dataclass(frozen=True, eq=False)
 class Originals:
-    """What the classifier says of the images before anything is hidden in them."""
+    """The classifier's predictions for the original images."""
 
     data: PictureData
     labels: NDArray[np.uint8]
@@ -51,7 +51,7 @@ class Originals:
 
 @dataclass(frozen=True)
 class Difference:
-    """What one run changes for one pathology."""
+    """The effect of one run's marks on one pathology."""
 
     pathology: str
     counts: bool
@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Impact:
-    """What one run changes."""
+    """The effect of one run's marks on the diagnosis."""
 
     name: str
     label: str
@@ -176,7 +176,7 @@ def _shipped(
 
 
 def diagnosed_once(folder: Path, about: Mapping[str, str], of: str, diagnose: Callable[[], Diagnoses]) -> Diagnoses:
-    """What ``diagnose`` gives, kept in ``folder`` so that a comparison that was interrupted need not do it again.
+    """The result of ``diagnose``, cached in ``folder`` so that an interrupted comparison need not repeat it.
 
     ``about`` are the fingerprints of classifier and pictures, ``of`` that of the network that marked them: what was
     kept of others is not taken.

@@ -17,7 +17,7 @@ app = command_app("studies", "The studies of samplewise: the paper's and ours.",
 @app.command(epilog="Example: studies demo --out demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the table, the figures and report.html.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and of what is trained on.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first weights and of the training data.")] = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Fewest bits with a floor under every block: one constrained run beside five fixed weights, in about a minute."""

@@ -1,4 +1,4 @@
-"""The arms of the study: how bits and errors of a batch become one loss, at one recipe for all."""
+"""The arms of the study: each makes one loss of the bits and errors of a batch; the recipe is the same for all."""
 
 import math
 import warnings
@@ -53,7 +53,7 @@ class Costs(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """One number from the costs of a batch and the samples' numbers ``(B,)``, and what goes with it."""
+    """The loss of a batch from its costs and the samples' indices ``(B,)``, and the state of the arm."""
 
     of: Callable[[Costs, Tensor], Tensor]
     end_round: Callable[[], object] = lambda: None
@@ -148,7 +148,7 @@ def _cooper(coefficient: float, samples: int) -> Loss:
 
 
 def _conditioned(weight: float, samples: int) -> Loss:
-    """A codec that is told what the error weighs: weights are drawn, and ``weight`` is one to evaluate at."""
+    """A codec conditioned on the weight of the error: training draws weights, evaluation takes ``weight``."""
     drawn = torch.ones(1)
 
     def weights(count: int) -> Tensor:
@@ -208,7 +208,7 @@ class Arm:
 
     @classmethod
     def parse_all(cls, text: str) -> list[Self]:
-        """An arm, or of ``kind:all`` all that the study tries."""
+        """An arm, or for ``kind:all`` all arms of that kind in the study."""
         kind, _, number = text.partition(":")
         if number == "all" and kind in KINDS:
             return [cls(kind, knob) for knob in KINDS[kind].tried]
@@ -230,7 +230,7 @@ class Arm:
 
     @property
     def weight(self) -> float | None:
-        """What a conditioned codec is told at evaluation."""
+        """The weight that a conditioned codec gets at evaluation."""
         return self.knob if self.kind == "conditioned" else None
 
 
@@ -299,7 +299,7 @@ def _fit(
     seed: int,
     steps: int,
 ) -> None:
-    """As many steps by ``fit`` with a promise: one half of the tuning part steers tau and margin, the other proves."""
+    """The same number of steps by ``fit`` with a promise; half of the tuning part tunes, the other half proves."""
     data = TensorDataset(parts.train.pixels)
     tune, prove = (TensorDataset(half) for half in parts.tune.pixels.chunk(2))
     drawn = RandomSampler(data, num_samples=max(1, steps // ROUNDS) * size)
@@ -349,7 +349,7 @@ def measure(codec: AnyCodec, samples: Blocks, *, level: float | None = None, wei
 
 
 def measure_searched(codec: AnyCodec, samples: Blocks) -> Costs:
-    """The same where every gain is tried and the cheapest above the floor is taken; the best one if none is.
+    """Costs with a search: of all gains the cheapest above the floor; the one of least error if none is above it.
 
     Of whole pictures all blocks have the same gain.
     """

@@ -1,4 +1,4 @@
-"""Files of the codec: every block at its floor, entropy-coded, and decoded to the pixels that were promised."""
+"""Files of the codec: every block above its floor, entropy-coded; the certificate holds for the decoded pixels."""
 
 import hashlib
 import math
@@ -91,7 +91,7 @@ def decode(codec: Codec, words: NDArray[np.uint32], blocks: int) -> Symbols:
 
 
 class _Models:
-    """The entropy models of a codec as the coder takes them."""
+    """The entropy models of a codec, in the form that the coder needs."""
 
     def __init__(self, codec: Codec) -> None:
         model = constriction.stream.model
@@ -117,7 +117,7 @@ class _Models:
 
 
 def fingerprint(codec: Codec) -> bytes:
-    """Eight bytes that tell codecs apart: a file is decoded by the one that made it."""
+    """Eight bytes that identify a codec: a file can be decoded only by the codec that made it."""
     digest = hashlib.blake2b(digest_size=8)
     for name, value in sorted(codec.state_dict().items()):
         digest.update(name.encode() + value.numpy().tobytes())
@@ -159,7 +159,7 @@ def block_errors(shown: Tensor, blocks: Tensor, real: Tensor) -> Tensor:
 
 
 def compress(codec: Codec, picture: Grey) -> tuple[bytes, FloorCertificate]:
-    """A picture as a file with every block above the floor, and what was measured on what the file decodes to."""
+    """Compress a picture with every block above the floor; returns the file and its certificate."""
     height, width = picture.shape
     _check_size(height, width)
     blocks = cut(picture).reshape(-1, PIXELS)

@@ -27,7 +27,7 @@ NAMES = (
 STRIPS = ("train", "train", "validation", "train", "test")
 """Parts of the columns of blocks of a picture, from left to right, over and over."""
 SHIFT = 4
-SHOWN, DIGITS_SHOWN = "astronaut", 8
+SHOWN_PICTURE, SHOWN_DIGITS = "astronaut", 8
 HELD_OUT = 6000, 12000
 """Blocks at most to choose on, and unseen ones."""
 
@@ -36,7 +36,7 @@ Grey = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Blocks:
-    """Samples: blocks of pictures, or whole pictures as all their blocks."""
+    """Samples: single blocks, or whole pictures, each given as all its blocks."""
 
     pixels: Tensor
     """``(N, n, side ** 2)`` of uint8, n blocks a sample."""
@@ -83,7 +83,7 @@ def load(
     side: int = SIDE,
     held_out: tuple[int, int] = HELD_OUT,
 ) -> Parts:
-    """The parts of ``data``: the pictures that come with scikit-image, a folder of pictures, or MNIST's files.
+    """Load the three parts of ``data``: scikit-image's pictures, a folder of pictures, or MNIST's files.
 
     The unseen part is the same for every seed.
 
@@ -150,24 +150,24 @@ def strip_parts(columns: int, side: int = SIDE) -> NDArray[np.str_]:
 def _strips(side: int) -> tuple[Found, Grey]:
     """Strips of the embedded pictures; of those trained on also blocks that are shifted, mirrored and turned.
 
-    Of the picture that is shown nothing is trained on or chosen on.
+    No block of the picture in the figure is in the training or the tuning part.
     """
     found: Found = {part: [] for part in PARTS}
     pictures = dict(embedded())
     for number, (name, whole) in enumerate(pictures.items()):
         picture = _cropped(whole, side)
         columns = strip_parts(picture.shape[1] // side, side)
-        for part in PARTS if name != SHOWN else ("test",):
+        for part in PARTS if name != SHOWN_PICTURE else ("test",):
             rows = [
                 _shifted(strip, side) if part == "train" else cut(strip, side=side).flatten(0, 1)
                 for strip in _runs(picture, columns == part, side)
             ]
             found[part].append((torch.cat(rows), number))
-    return found, pictures[SHOWN]
+    return found, pictures[SHOWN_PICTURE]
 
 
 def _cropped(picture: Grey, side: int) -> Grey:
-    """What whole blocks cover of a picture: padding, which is cheap, would flatter a block."""
+    """The part of a picture that whole blocks cover: padded blocks would need fewer bits than real ones."""
     return picture[: len(picture) // side * side, : picture.shape[1] // side * side]
 
 
@@ -211,11 +211,11 @@ def _digits(folder: Path, side: int) -> tuple[Found, Grey]:
     for part, images in zip(PARTS, (chosen.train, chosen.test, data.test), strict=True):
         pictures = images.tensors[0].mul(255).round().to(torch.uint8).view(-1, length, length).numpy()
         found[part] = [(cut(each, fill=0, side=side).flatten(0, 1), number) for number, each in enumerate(pictures)]
-    return found, np.concatenate(list(pictures[:DIGITS_SHOWN]), 1)
+    return found, np.concatenate(list(pictures[:SHOWN_DIGITS]), 1)
 
 
 def _draw(pictures: Sequence[tuple[Tensor, int]], count: int, seed: int, whole: bool) -> Blocks:
-    """About ``count`` blocks by chance, as many of each picture as of another where it has them."""
+    """About ``count`` blocks drawn at random, equally many from each picture if it has enough."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for number in torch.randperm(len(pictures), generator=generator).tolist():
@@ -232,7 +232,7 @@ def _draw(pictures: Sequence[tuple[Tensor, int]], count: int, seed: int, whole: 
 
 
 def _without(samples: Blocks, known: set[bytes], *, repeated: bool = False) -> Blocks:
-    """Samples that are not ``known``, such as flat blocks that many pictures have; each once unless ``repeated``."""
+    """Samples whose content is not among ``known``; duplicates, such as flat blocks, once unless ``repeated``."""
     seen, rows = set(known), []
     for number, sample in enumerate(samples.pixels.numpy()):
         content = sample.tobytes()

@@ -1,4 +1,4 @@
-"""JPEG, JPEG 2000, WebP and JPEG XL at the same floor: of each sample the smallest file that keeps it."""
+"""JPEG, JPEG 2000, WebP and JPEG XL at the same floor: the smallest file of each sample that keeps it."""
 
 import io
 import math
@@ -60,7 +60,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class ClassicRow:
-    """What a format comes to on unseen samples."""
+    """Bits and PSNR of a format on unseen samples."""
 
     format: str
     bits: float
@@ -81,7 +81,7 @@ def psnr(pixels: Grey, decoded: Grey) -> float:
 
 
 def smallest_file(form: Format, pixels: Grey, floor: float) -> bytes | None:
-    """The smallest file of an image found that decodes to at least ``floor``; None if no setting does.
+    """The smallest file found for an image that decodes to at least ``floor`` dB; None if no setting does.
 
     Bisection for the coarsest setting that keeps the floor, then its neighbours.
     """
@@ -97,8 +97,8 @@ def smallest_file(form: Format, pixels: Grey, floor: float) -> bytes | None:
     return min((data for each in near if (data := file(each)) is not None), key=len, default=None)
 
 
-def judge_format(name: str, samples: Blocks, floor: float) -> ClassicRow:
-    """What a format comes to on samples that are square images."""
+def evaluate_format(name: str, samples: Blocks, floor: float) -> ClassicRow:
+    """Bits and PSNR of a format on samples that are square images."""
     form, side = FORMATS[name], math.isqrt(samples.pixels.shape[2])
     flat, some = np.full((side, side), 128, np.uint8), form.settings[:: len(form.settings) // 50]
     header = min(len(form.encode(flat, setting)) for setting in some)

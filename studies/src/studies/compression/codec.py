@@ -26,7 +26,7 @@ SYMBOL_LIMIT = 4000
 
 
 class Symbols(NamedTuple):
-    """What is sent of some blocks, as whole numbers."""
+    """The transmitted symbols of some blocks, as whole numbers."""
 
     level: Tensor
     """Of the gain, ``(B,)``."""
@@ -37,7 +37,7 @@ class Symbols(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """What coding costs and gives, for each block."""
+    """Bits, error and reconstruction of each block."""
 
     bits: Tensor
     """``(B,)``, side information included."""
@@ -62,7 +62,7 @@ def laplace_bits(x: Tensor, log_scale: Tensor) -> Tensor:
 def rounding_errors(coefficients: Tensor) -> Tensor:
     """Logarithms of the mean squared errors of ``coefficients`` rounded at each gain, ``(B, LEVELS)``.
 
-    In units of what the floor allows, so that a network sees which gain is about enough.
+    In units of the error that the floor allows, so that a network sees which gain is about enough.
     """
     gains = torch.exp(STEP * (torch.arange(LEVELS, dtype=coefficients.dtype) - UNIT_LEVEL))
     scaled = coefficients.unsqueeze(1) * gains.unsqueeze(1)
@@ -86,7 +86,7 @@ def narrowed(x: Tensor) -> Tensor:
 
 
 def _network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """A hidden layer; begins at zero, so that the codec begins as the transform that it is built on."""
+    """A network with one hidden layer; its output starts at zero, so that the codec starts as its linear transform."""
     last = nn.Linear(hidden, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
@@ -138,7 +138,7 @@ class Codec(nn.Module):
         return self.double().eval()
 
     def transforms(self) -> list[nn.Parameter]:
-        """The linear transforms, which begin at a good place and want smaller steps."""
+        """The linear transforms, which start near a good solution and get a smaller learning rate."""
         return [self.analysis, self.synthesis]
 
     def forward(self, blocks: Tensor, level: Tensor | None = None, weight: Tensor | None = None) -> Coded:
@@ -146,8 +146,8 @@ class Codec(nn.Module):
 
         Args:
             blocks: ``(B, PIXELS)`` of uint8.
-            level: of the gain ``(B,)``, in the place of what the network would choose.
-            weight: of a conditioned codec, what the error weighs, ``(B,)``.
+            level: of the gain ``(B,)``, in place of the network's choice.
+            weight: of the error ``(B,)``, for a conditioned codec.
         """
         pixels = blocks.to(self.mean.dtype) / 255
         coefficients = (pixels - self.mean) @ self.analysis.T / self.unit
@@ -192,12 +192,12 @@ class Codec(nn.Module):
         return _on_grid(self.hyper_log_scales)
 
     def expected_level(self, symbols: Symbols) -> Tensor:
-        """The level of the gain that the hyper-latent speaks for, ``(B,)``."""
+        """The level of the gain that the hyper-latent predicts, ``(B,)``."""
         level: Tensor = self.expect(symbols.hyper / WIDTH).squeeze(1) * WIDTH + UNIT_LEVEL
         return level if self.training else (level * GRID).round() / GRID
 
     def level_scale(self) -> Tensor:
-        """Logarithm of how far levels are from the expected one."""
+        """Logarithm of the scale of the levels' distribution around the expected one."""
         return self.level_log_scale if self.training else _on_grid(self.level_log_scale)
 
     def shown(self, symbols: Symbols) -> Tensor:
@@ -205,7 +205,7 @@ class Codec(nn.Module):
         return self.restored(symbols).mul(255).round().clamp(0, 255).to(torch.uint8)
 
     def restored(self, symbols: Symbols) -> Tensor:
-        """Pixels of blocks from what was sent, ``(B, PIXELS)``, about 0 to 1."""
+        """Reconstruct the pixels of blocks from the symbols, ``(B, PIXELS)``, about 0 to 1."""
         gain = symbols.level.unsqueeze(1) - UNIT_LEVEL
         coefficients = symbols.coefficients * torch.exp(-STEP * gain)
         coefficients = coefficients + self.restore(narrowed(coefficients))

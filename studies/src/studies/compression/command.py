@@ -14,7 +14,7 @@ ARMS = ("fixed:100", "square:60", "penalty:300")
 
 def compression(
     data: Annotated[
-        str, typer.Option(help="Folder of images or of MNIST's files; or pictures, those of scikit-image.")
+        str, typer.Option(help="Folder of images or of MNIST's files; or pictures: those of scikit-image.")
     ] = "pictures",
     floor: Annotated[
         float | None, typer.Option(min=10.0, max=60.0, help="PSNR that every block must keep, in dB; 30 if not given.")
@@ -22,18 +22,18 @@ def compression(
     arm: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KIND:NUMBER", help="What to train, such as penalty:300; KIND:all for the five of the study."
+            metavar="KIND:NUMBER", help="Arm to train, such as penalty:300; KIND:all for the five of the study."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first one.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many, from --seed on.")] = 1,
-    steps: Annotated[int, typer.Option(min=30, help="Of training.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from --seed on.")] = 1,
+    steps: Annotated[int, typer.Option(min=30, help="Steps of training.")] = 2000,
     whole: Annotated[bool, typer.Option("--whole", help="The floor is for each picture, not for each block.")] = False,
     convolutional: Annotated[
         bool,
         typer.Option("--convolutional", help="A convolutional codec; the floor is for each tile of 64 x 64 pixels."),
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the runs; what is there already is not trained again.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of the runs; finished ones are not trained again.")] = Path(
         "compression"
     ),
     compress: Annotated[
@@ -42,9 +42,9 @@ def compression(
     ] = None,
     decompress: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(metavar="FILE IMAGE", help="Give back the image of a compressed file."),
+        typer.Option(metavar="FILE IMAGE", help="Decompress a file to an image."),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of PyTorch; the networks are small.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch; the networks are small.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
     """Fewest bits such that every block keeps a PSNR floor: fixed weights, penalties, multipliers, on unseen blocks."""

@@ -35,7 +35,7 @@ FILTER_CELL = 4  # pixels
 
 
 def _network(inputs: int, hidden: int, outputs: int, *, last: int = 1) -> nn.Sequential:
-    """Two convolutions; begins at zero, so that the codec begins as the transform that it is built on."""
+    """Two convolutions; their output starts at zero, so that the codec starts as its linear transform."""
     end = nn.Conv2d(hidden, outputs, last, padding=last // 2)
     nn.init.zeros_(end.weight)
     assert end.bias is not None
@@ -106,7 +106,7 @@ class ConvolutionalCodec(nn.Module):
         return self.eval()
 
     def transforms(self) -> list[nn.Parameter]:
-        """The linear transforms, which begin at a good place and want smaller steps."""
+        """The linear transforms, which start near a good solution and get a smaller learning rate."""
         return [self.analysis, self.joint, self.synthesis, self.joint_synthesis]
 
     def forward(self, tiles: Tensor, level: Tensor | None = None, weight: Tensor | None = None) -> Coded:

@@ -28,8 +28,8 @@ EDGE = POWERS_OF_TEN[-1] / 3
 """Fraction at the end of the axis: smaller ones, zero among them, are drawn there."""
 
 
-class Shown(NamedTuple):
-    """A picture as a codec gives it back."""
+class DecodedPicture(NamedTuple):
+    """A picture decoded by a codec, with its bits and the blocks below the floor."""
 
     pixels: Grey
     bits: Tensor
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 
 
 @torch.no_grad()
-def show(codec: Codec, picture: Grey, weight: float | None = None) -> Shown:
+def decode_picture(codec: Codec, picture: Grey, weight: float | None = None) -> DecodedPicture:
     """Code a picture in one pass."""
     grid = cut(picture)
     rows, columns, _ = grid.shape
@@ -51,12 +51,14 @@ def show(codec: Codec, picture: Grey, weight: float | None = None) -> Shown:
     pixels = joined(codec.shown(coded.symbols).view(rows, columns, PIXELS), *picture.shape)
     per_decibel, _ = prices(codec, blocks, coded.symbols.level)
     table = (rows, columns)
-    return Shown(pixels, coded.bits.view(table), (coded.error > 1).view(table).numpy(), per_decibel.view(table).numpy())
+    return DecodedPicture(
+        pixels, coded.bits.view(table), (coded.error > 1).view(table).numpy(), per_decibel.view(table).numpy()
+    )
 
 
 @torch.no_grad()
 def prices(codec: Codec, blocks: Tensor, level: Tensor) -> tuple[Tensor, Tensor]:
-    """What blocks ``(B, PIXELS)`` pay at the margin for a smaller error: bits for a decibel, and for a unit of error.
+    """Marginal costs of blocks ``(B, PIXELS)`` in bits: for one decibel more, and for a unit of error less.
 
     Measured between the gains one level below and above that of a block; NaN where the error does not fall. The second
     is the multiplier of the block's bound: the weight that would have made the block choose this gain.
@@ -68,7 +70,7 @@ def prices(codec: Codec, blocks: Tensor, level: Tensor) -> tuple[Tensor, Tensor]
     return torch.where(falls, paid / decibels, math.nan), torch.where(falls, paid / fall, math.nan)
 
 
-def draw_beside(shown: Mapping[str, Shown], folder: Path, name: str) -> None:
+def draw_beside(shown: Mapping[str, DecodedPicture], folder: Path, name: str) -> None:
     """Pictures beside each other, blocks below the floor outlined."""
     with styled():
         first = next(iter(shown.values()))
@@ -138,7 +140,7 @@ def _below(share: float) -> float:
 
 
 def _along(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Fractions below the floor and bits along the line of an arm: mixtures of its runs between them."""
+    """Fractions below the floor, and bits, along the curve of an arm, with mixtures between its runs."""
     lowest, highest = (reach(share for share, _ in points) for reach in (min, max))
     steps = np.geomspace(_below(lowest), _below(highest), 60).tolist()
     line = [(below, bits_at(points, min(1 - below, highest))) for below in steps]
@@ -147,8 +149,10 @@ def _along(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[flo
     return [below for below, _ in found], [bits for _, bits in found]
 
 
-def draw_prices(picture: Grey, shown: Shown, multipliers: Mapping[str, Tensor], folder: Path, name: str) -> None:
-    """Where a decibel is dear, and how the blocks' multipliers are spread, by arm."""
+def draw_prices(
+    picture: Grey, shown: DecodedPicture, multipliers: Mapping[str, Tensor], folder: Path, name: str
+) -> None:
+    """Draw the bits that a decibel costs in each block, and the distribution of the multipliers of each arm."""
     with styled():
         figure, (left, right) = new_figure(1, 2, height=3.3)
         _picture(left, picture)

@@ -1,4 +1,4 @@
-"""The study: every arm trained, judged on unseen samples in one pass and with a search of the gain, and kept."""
+"""The study: train every arm, evaluate it on unseen samples in one pass and with a search of the gain, and keep it."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,7 +51,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Row:
-    """What one run comes to on one part, with or without the search."""
+    """Results of one run on one part, with or without the search."""
 
     arm: str
     seed: int
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained and judged."""
+    """The arms, data and settings of a study."""
 
     data: str
     floor: float
@@ -107,8 +107,8 @@ class Plan:
         return train(arm, parts, self.floor, seed=seed, steps=self.steps)
 
 
-def judge(arm: Arm, codec: AnyCodec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
-    """What a codec comes to on one part, in one pass or with the search."""
+def evaluate(arm: Arm, codec: AnyCodec, samples: Blocks, part: str, seed: int, *, searched: bool = False) -> Row:
+    """Results of a codec on one part, in one pass or with the search."""
     bits, error = measure_searched(codec, samples) if searched else measure(codec, samples, weight=arm.weight)
     above = (error <= 1).double()
     low, high = cluster_interval(above, samples.source)
@@ -141,7 +141,7 @@ def cluster_interval(values: Tensor, source: Tensor, seed: int = 0) -> tuple[flo
 def run_study(
     plan: Plan, arms: Sequence[Arm], seeds: Sequence[int], out: Path, note: Callable[[str], None]
 ) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Train what is not in ``out`` yet, and keep each run's rows and codec as it ends: a second call goes on.
+    """Train the arms that are not in ``out`` yet, and keep each run's rows and codec: a second call resumes.
 
     Returns:
         All rows, and for each arm and seed what holds for unseen samples in one pass.
@@ -159,7 +159,7 @@ def run_study(
             codec = codec or plan.train(arm, parts, seed)
             conditioned = codec if arm.weight is not None else conditioned
             for part, samples in (("tune", parts.tune), ("test", parts.test)):
-                rows += [judge(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
+                rows += [evaluate(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
             keep_codec(codec, codec_folder(out, arm, seed))
             plain = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
             write_json(out / ROWS, {**plain, "provenance": provenance()})
@@ -206,7 +206,7 @@ def read_codec(folder: Path) -> Codec:
 
 
 def mixture(points: Sequence[tuple[float, float]], share: float) -> tuple[int, int, float] | None:
-    """Which two of an arm's runs reach a share together with the fewest bits, and the second's part; None if none do.
+    """The two runs of an arm whose mixture reaches a share with the fewest bits, and the second's part; None if none.
 
     ``points`` are (share, bits). Coding some samples with one codec and the others with another reaches whatever lies
     on the line between two points; a run that reaches the share alone stands for both.
@@ -273,7 +273,7 @@ def tables(rows: Sequence[Row], unit: str = "block") -> str:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the tuning part chooses of an arm, on unseen samples: means over the seeds in which it reaches the aim."""
+    """The run or mixture chosen on the tuning part, on unseen samples: means over the seeds that reach the aim."""
 
     share: float
     bits: float
@@ -293,7 +293,7 @@ Choice = Callable[[Sequence[tuple[float, float]], float], tuple[int, int, float]
 def chosen(
     rows: Sequence[Row], kind: str, aims: Mapping[int, float], *, searched: bool, by: Choice = mixture
 ) -> Chosen | None:
-    """What ``by`` chooses on the tuning part for the aim of each seed; None where no seed reaches its aim."""
+    """Choose an arm's run or mixture on the tuning part for the aim of each seed; None if no seed reaches its aim."""
     found, worst = [], []
     for seed, aim in aims.items():
         tune, test = (curve(rows, kind, seed, searched=searched, part=part) for part in ("tune", "test"))

@@ -12,7 +12,7 @@ from samplewise.errors import ConfigurationError
 from samplewise.storage import from_plain, provenance, read_json, write_json, write_text
 from studies.compression.arms import MARGIN, RATE, TAU0, AnyCodec, Arm, optimise
 from studies.compression.blocks import Parts, load
-from studies.compression.classic import FORMATS, ClassicRow, judge_format
+from studies.compression.classic import FORMATS, ClassicRow, evaluate_format
 from studies.compression.codec import LEVELS, PIXELS
 from studies.compression.convolutional import TILE, ConvolutionalCodec
 from studies.compression.study import TABLE, Plan, Row, run_study, tables
@@ -27,7 +27,7 @@ HELD_OUT = 600, 1200
 
 @dataclass(frozen=True)
 class TilePlan(Plan):
-    """What is trained and judged, with tiles as samples."""
+    """The arms, data and settings of the study, with tiles as samples."""
 
     recipe: str = (
         f"convolutional, tiles of {TILE}, batch {BATCH}, rate {RATE:g}, {TRAIN:,} tiles at most, {LEVELS} gains, "
@@ -56,7 +56,7 @@ class TilePlan(Plan):
 def run_tiles(
     plan: TilePlan, arms: Sequence[Arm], seeds: Sequence[int], out: Path, note: Callable[[str], None]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The study, and image formats on the same unseen tiles; what is in ``out`` already is not done again.
+    """Run the study, and image formats on the same unseen tiles; results that are in ``out`` are not made again.
 
     Returns:
         The tables, and for each arm and seed what holds for unseen tiles in one pass.
@@ -75,7 +75,7 @@ def _formats(plan: TilePlan, out: Path, note: Callable[[str], None]) -> list[Cla
     samples, rows = plan.load(0).test, []
     for name in FORMATS:
         note(f"{name} on {len(samples):,} tiles")
-        rows.append(judge_format(name, samples, plan.floor))
+        rows.append(evaluate_format(name, samples, plan.floor))
     plain = {"data": plan.data, "floor": plan.floor, "rows": [asdict(row) for row in rows]}
     write_json(path, {**plain, "imagecodecs": imagecodecs.__version__, "provenance": provenance()})
     return rows

@@ -51,7 +51,7 @@ def best(found: Sequence[Result], labels: RowLabels, kind: str) -> Result | None
 
 
 def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]) -> None:
-    """Draw what the rows at hand allow: no errors where a copy does not keep them, no curve of a single epoch."""
+    """Draw all figures that the rows allow: no errors if a copy does not keep them, no curve of a single epoch."""
     folder.mkdir(parents=True, exist_ok=True)
     labels = RowLabels(result.row for result in found)
     shown = [result for kind in COLOURS if (result := best(found, labels, kind)) is not None]

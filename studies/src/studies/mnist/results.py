@@ -1,4 +1,4 @@
-"""What one row left behind: fit's own folder, and beside it which row it is, its seed, its errors and some pictures."""
+"""The results of one row: fit's own folder and, beside it, the row, its seed, its errors and some pictures."""
 
 import csv
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ THETAS = 5
 
 @dataclass(frozen=True)
 class Result:
-    """What one row with one seed came to."""
+    """The results of one row with one seed."""
 
     folder: Path
     row: Row

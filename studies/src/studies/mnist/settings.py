@@ -1,4 +1,4 @@
-"""What a run of the study is of, and the folder that holds it."""
+"""The settings of a run of the study, and its folder."""
 
 import math
 from dataclasses import dataclass

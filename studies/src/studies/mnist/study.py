@@ -1,4 +1,4 @@
-"""The rows of the study, from the warm start to the files they leave behind, one by one or side by side."""
+"""Train the rows of the study, from the warm start to their result files, one by one or in parallel."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def warm_start(
             epochs=settings.warm_epochs,
             batch_size=settings.batch_size,
             seed=mix("warm", seed),
-            # fit audits after its last epoch: here one sample, since nobody asks how good a warm start is.
+            # fit audits after its last epoch: here one sample, since a warm start's quality is not reported.
             audit_on={"train": TensorDataset(*(tensor[:1] for tensor in data.train.tensors))},
             validation=Validation(every=settings.warm_epochs),
             checkpoint=folder / FIT,
@@ -204,7 +204,7 @@ class Job:
 
 
 class JobFailedError(SamplewiseError, RuntimeError):
-    """Some rows did not come to their end; the others did."""
+    """Some rows failed; the others are complete."""
 
 
 class _EpochEnd(Callback):

@@ -1,4 +1,4 @@
-"""Which pictures a folder holds, whose they are and what they show; no picture is decoded here.
+"""The pictures of a folder, with their patients and findings; no picture is decoded here.
 
 ChestX-ray8 adds to any folder: file names that begin with the patient, a CSV with the findings, two lists for a split.
 """

@@ -141,10 +141,10 @@ def merged_patients(patients: Sequence[str], contents: Sequence[str]) -> list[st
 
 
 def _shuffled(patients: Collection[str], seed: int) -> list[str]:
-    """Every patient once, in an order that is each patient's own: those who join later change little."""
+    """Every patient once, ordered by a hash of each: patients who are added later change little."""
     return sorted(set(patients), key=lambda patient: (mix("split", seed, patient), patient))
 
 
 def _count(share: float, patients: int, kept: int) -> int:
-    """That share of the patients, at least one, with at least ``kept`` left."""
+    """The number of patients for a share: at least one, with at least ``kept`` left."""
     return max(1, min(round(share * patients), patients - kept))

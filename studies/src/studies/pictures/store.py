@@ -180,7 +180,7 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True)
 class Seen:
-    """The pictures that a model has seen, by content and by patient: wherever they lie and whatever they are called."""
+    """The pictures that a model was trained on, known by content and patient, whatever their file and name."""
 
     contents: tuple[str, ...]
     """At the size that the model saw them in."""
