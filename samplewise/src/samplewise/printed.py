@@ -5,7 +5,7 @@ import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from samplewise.errors import printable
 
@@ -34,6 +34,10 @@ class Printed(ABC):
 
     def _repr_html_(self) -> str:
         return as_html(self.printout())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """In IPython without HTML: as ``print`` does, not a dataclass with every tensor in it."""
+        printer.text(str(self))
 
 
 def as_text(printout: Printout) -> str:
