@@ -5,7 +5,7 @@ import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from samplewise.errors import printable
 
@@ -35,9 +35,9 @@ class Printed(ABC):
     def _repr_html_(self) -> str:
         return as_html(self.printout())
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """In IPython without HTML: as ``print`` does, not a dataclass with every tensor in it."""
-        printer.text(str(self))
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """For notebooks: where HTML is not shown the text of ``print``, not a dataclass with every tensor in it."""
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
 
 
 def as_text(printout: Printout) -> str:
