@@ -12,7 +12,6 @@ points = torch.stack([angle.sin(), -angle.cos()], 1)
 seen = points + 0.15 * torch.randn(150, 2)
 bound = [sw.Equal("radius", 1.0, tolerance=0.01)]
 growing = sw.SequentialPenalty(bound, schedule=sw.Geometric(0.01, growth=1.005))
-plt.figure(figsize=(5, 4.5))
 plt.plot(*seen.T, ".", color="0.65", label="seen")
 for name, method in {"least squares": sw.Unconstrained(bound), "on the circle": growing}.items():
     torch.manual_seed(0)
@@ -28,5 +27,5 @@ for name, method in {"least squares": sw.Unconstrained(bound), "on the circle": 
         stats = method.step()["radius"]
     plt.plot(*found.detach().T, label=f"{name}: {stats.satisfied:.0%} hold")
 plt.axis("equal")
-plt.legend()
+plt.legend(loc="center")
 plt.savefig("equality.png")

@@ -26,8 +26,8 @@ for share in (1.0, 0.95):
     options = {"epochs": 40, "explain_infeasibility": True, "progress": False}
     solution = sw.fit(problem, model, data, method=method, optimizer=optimizer, **options)
     plt.plot(x[:, 0], model(x).detach(), label=f"{share:.0%} asked: {solution.status.name}")
-    if found := solution.infeasibility:
-        worst = [sample for sample, _ in found.violators["error"][:5]]
+    if share == 1:
+        worst = [sample for sample, _ in solution.infeasibility.violators["error"][:5]]
         plt.plot(x[worst, 0], y[worst], "o", color="C3", fillstyle="none", label="the five that conflict most")
 plt.legend()
 plt.savefig("infeasible.png")

@@ -12,7 +12,7 @@ powers = x.unsqueeze(1) ** torch.arange(4)
 order = x.argsort()
 
 plt.plot(x, y, ".", color="0.65", label="observed")
-bound = [sw.AtMost("late", 0.0)]
+bound = [sw.AtMost("late", 0.0, margin=0.01)]
 growing = sw.SequentialPenalty(bound, schedule=sw.Geometric(0.01, growth=1.004))
 for name, method in {"mean squared error": sw.Unconstrained(bound), "bounded on one side": growing}.items():
     weights = torch.zeros(4, requires_grad=True)
@@ -26,5 +26,7 @@ for name, method in {"mean squared error": sw.Unconstrained(bound), "bounded on 
         scheduler.step()
         summary = method.step()
     plt.plot(x[order], (powers @ weights).detach()[order], label=f"{name}: {summary['late'].satisfied:.0%} hold")
+plt.xlabel("distance")
+plt.ylabel("days")
 plt.legend()
 plt.savefig("one_sided.png")

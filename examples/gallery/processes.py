@@ -24,9 +24,12 @@ def train(fabric):
 
 
 if __name__ == "__main__":
+    runs = []
     for devices, line in ((1, "-"), (2, "o")):
         fabric = Fabric(accelerator="cpu", devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
-        satisfied = fabric.launch(train)
-        plt.plot(satisfied, line, fillstyle="none", label=f"{devices} process{'es' * (devices > 1)}")
+        runs.append(fabric.launch(train))
+        plt.plot(runs[-1], line, fillstyle="none", label=f"{devices} process{'es' * (devices > 1)}")
+    plt.xlabel("epoch")
+    plt.ylabel("samples within the bound")
     plt.legend()
     plt.savefig("processes.png")

@@ -27,5 +27,6 @@ for name, method in {"least squares": sw.Unconstrained(bounds), "three constrain
         stats = method.step()
     broken = ", ".join(f"{key} {stats[key].violated}" for key in ("error", "rise", "value"))
     plt.plot(grid, value.detach(), label=f"{name}; violated: {broken}")
+plt.xlabel("dose")
 plt.legend()
 plt.savefig("several.png")

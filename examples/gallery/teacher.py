@@ -14,6 +14,7 @@ bound = [sw.AtMost("loss", "limit")]
 growing = sw.SequentialPenalty(bound, schedule=sw.Geometric(0.01, growth=1.015))
 runs = {"teacher": (128, 100, sw.Unconstrained(bound))}
 runs |= {"student, mean loss": (10, 500, sw.Unconstrained(bound)), "student, bounded": (10, 500, growing)}
+beyond = {}
 for name, (width, steps, method) in runs.items():
     torch.manual_seed(0)
     model = Sequential(Linear(64, width), ReLU(), Linear(width, 10))
@@ -23,10 +24,12 @@ for name, (width, steps, method) in runs.items():
         optimizer.zero_grad()
         method(loss, loss=loss, limit=limit).backward()
         optimizer.step()
-        violated = method.step()["loss"].violated
+        beyond[name] = method.step()["loss"].violated
     if name == "teacher":
         limit = loss.detach() + 0.5
     else:
-        plt.plot(limit - 0.5, loss.detach(), ".", alpha=0.6, label=f"{name}: {violated} of 1,000 beyond")
+        plt.plot(limit - 0.5, loss.detach(), ".", alpha=0.6, label=f"{name}: {beyond[name]} of 1,000 beyond")
+plt.xlabel("loss of the teacher")
+plt.ylabel("loss of the student")
 plt.legend()
 plt.savefig("teacher.png")
