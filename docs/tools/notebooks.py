@@ -1,7 +1,7 @@
 """Turns the notebooks in docs/ into pages: their text, code and committed outputs as Markdown.
 
 So they look as every other page, are searched, and their links are checked. In nav a notebook is named as a page,
-``tutorials/own-loop.md``; other pages link to the file, ``own-loop.ipynb``, so that the link works in the repository too.
+``tutorials/own-loop.md``. Other pages link to the file, ``own-loop.ipynb``, so that a link works in the repository too.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Runs the tutorials and keeps what they print and draw: ``python docs/tools/run_notebooks.py docs/tutorials/*.ipynb``."""
+"""Runs notebooks and keeps what they print and draw: ``python docs/tools/run_notebooks.py docs/tutorials/*.ipynb``."""
 
 import sys
 import tempfile

@@ -18,7 +18,7 @@ for name, method in {"least squares": sw.Unconstrained(bound), "on the circle": 
     model = Sequential(Linear(1, 16), Tanh(), Linear(16, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1200)
-    for step in range(1200):
+    for _ in range(1200):
         found = model(angle.unsqueeze(1))
         optimizer.zero_grad()
         method((found - seen).square().sum(1), radius=found.norm(dim=1)).backward()

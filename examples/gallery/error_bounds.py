@@ -18,7 +18,7 @@ for name, method in {"least squares": sw.Unconstrained(bound), "bounded": growin
     weights = torch.zeros(12, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.02)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1500)
-    for step in range(1500):
+    for _ in range(1500):
         error = powers @ weights - y
         optimizer.zero_grad()
         method(error.square(), error=error.abs(), limit=limit).backward()

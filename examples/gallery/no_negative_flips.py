@@ -18,7 +18,7 @@ for name, (samples, method) in runs.items():
     torch.manual_seed(samples)  # the new ones start anew
     model = Sequential(Linear(64, 7), ReLU(), Linear(7, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    for step in range(250):
+    for _ in range(250):
         scores = model(x)
         others = scores.masked_fill(one_hot(y, 10).bool(), -torch.inf).amax(1)
         margin = scores.gather(1, y.unsqueeze(1)).squeeze(1) - others

@@ -18,7 +18,7 @@ for name, method in {"mean squared error": sw.Unconstrained(bound), "bounded on 
     weights = torch.zeros(4, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.02)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2000)
-    for step in range(2000):
+    for _ in range(2000):
         late = y - powers @ weights
         optimizer.zero_grad()
         method(late.square(), late=late).backward()

@@ -15,7 +15,7 @@ for name, method in {"mean error": sw.Unconstrained(bound), "floor for each patc
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 10), nn.Linear(10, 256), nn.ReLU(), nn.Linear(256, 64))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for epoch in range(50):
+    for _ in range(50):
         for x in (*images[torch.randperm(1000)].split(50), images):  # in the end all, to look at
             error = (model(x.flatten(1)).view_as(x) - x).square()
             error = nn.functional.avg_pool2d(error.unsqueeze(1), 4).flatten(1)  # (B, 4): one a patch

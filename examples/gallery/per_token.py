@@ -17,7 +17,7 @@ for name, method in {"a weight on the mean loss": sw.FixedPenalty(bound, 0.05), 
     torch.manual_seed(0)
     model = torch.nn.ModuleList([torch.nn.Embedding(30, 8), torch.nn.Linear(8, 30)])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for step in range(300):
+    for _ in range(300):
         code = model[0](tokens)
         loss = cross_entropy(model[1](code).transpose(1, 2), tokens, reduction="none")  # (B, length)
         size = (code.square().mean(2) * mask).sum(1) / mask.sum(1)

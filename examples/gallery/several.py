@@ -17,7 +17,7 @@ for name, method in {"least squares": sw.Unconstrained(bounds), "three constrain
     weights = torch.zeros(10, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.02)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1500)
-    for step in range(1500):
+    for _ in range(1500):
         error, value = powers[0] @ weights - response, powers[1] @ weights
         rise = value.diff(append=value[-1:])
         optimizer.zero_grad()

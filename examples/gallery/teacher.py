@@ -19,7 +19,7 @@ for name, (width, steps, method) in runs.items():
     torch.manual_seed(0)
     model = Sequential(Linear(64, width), ReLU(), Linear(width, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for step in range(steps):
+    for _ in range(steps):
         loss = cross_entropy(model(x), y, reduction="none")
         optimizer.zero_grad()
         method(loss, loss=loss, limit=limit).backward()
