@@ -26,7 +26,7 @@ CLAIMS = {
     "per_token": "beyond['bounded'] == 0 < beyond['a weight on the mean loss']",
     "processes": "runs[0][-1] > 0.5 and max(abs(a - b) for a, b in zip(*runs)) < 0.02",
     "several": "all(stats[key].violated == 0 for key in ('error', 'rise', 'value'))",
-    "teacher": "beyond['student, bounded'] < beyond['student, mean loss']",
+    "teacher": "beyond['bounded'] == 0 < beyond['a weight on the mean loss']",
 }
 
 
