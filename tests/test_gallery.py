@@ -22,7 +22,7 @@ CLAIMS = {
     "infeasible": "solution.audits['train'].satisfied >= 0.95 and set(worst) == set(range(5))",
     "no_negative_flips": "flips['new, bounded'] < flips['new']",
     "one_sided": "summary['late'].satisfied > 0.99",
-    "per_patch_floor": "held['floor for each patch'] > held['mean error']",
+    "per_patch_floor": "held['floor'] == 1 > 0.9 > held['weight']",
     "per_token": "beyond['bounded'] == 0 < beyond['a weight on the mean loss']",
     "processes": "runs[0][-1] > 0.5 and max(abs(a - b) for a, b in zip(*runs)) < 0.02",
     "several": "all(stats[key].violated == 0 for key in ('error', 'rise', 'value'))",

@@ -25,5 +25,6 @@ for ax, (name, method) in zip(axes, {"weight": sw.FixedPenalty(bound, 0.05), "fl
         method.step()
     held[name] = (error <= 0.001).float().mean().item()
     ax.imshow(smooth.detach()[0, 0], cmap="gray", aspect="equal")
-    ax.set(title=f"{name}: variation {1000 * variation:.1f},\n{held[name]:.1%} of the patches hold", xticks=[], yticks=[])
+    ax.set_title(f"{name}: variation {1000 * variation:.1f},\n{held[name]:.1%} of the patches hold")
+    ax.axis("off")
 plt.savefig("per_patch_floor.png")
