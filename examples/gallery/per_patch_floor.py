@@ -10,7 +10,7 @@ import samplewise as sw
 image = torch.tensor(data.camera()[96:224, 150:278] / 255).float().view(1, 1, 128, 128)
 bound, held = [sw.AtMost("error", 0.001, margin=1e-4)], {}  # 30 dB
 growing = sw.SequentialPenalty(bound, schedule=sw.Geometric(1e-3, growth=1.02))
-figure, axes = plt.subplots(1, 2)
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.8))
 for ax, (name, method) in zip(axes, {"weight": sw.FixedPenalty(bound, 0.05), "floor": growing}.items(), strict=True):
     smooth = image.clone().requires_grad_()
     optimizer = torch.optim.Adam([smooth], lr=0.01)
