@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e ./samplewise -e ./floormark -e
 
-.PHONY: demo test test-slow lint format docs bench front compression clean
+.PHONY: demo test test-slow lint format docs tutorials bench front compression clean
 
 demo: .venv/installed-demo
 	$(BIN)/studies demo --out demo
@@ -28,6 +28,12 @@ format: .venv/installed-dev
 # Warnings are errors; open site/index.html afterwards. The page that reads marks in a browser wants two packages of npm.
 docs: .venv/installed-docs build/npm/installed
 	$(BIN)/mkdocs build --strict
+
+# Runs the notebooks, which keep what they print and draw, and draws the gallery's pictures.
+tutorials: .venv/installed-dev
+	$(BIN)/python docs/tools/run_notebooks.py docs/tutorials/*.ipynb
+	cd docs/images/gallery && for recipe in $(CURDIR)/examples/gallery/*.py; do \
+		MPLBACKEND=agg MATPLOTLIBRC=$(CURDIR)/examples/gallery $(CURDIR)/$(BIN)/python $$recipe || exit 1; done
 
 # Into results/benchmarks. Ratios between interleaved runs: give the machine nothing else to do meanwhile. Those on X-rays
 # want a folder of ChestX-ray8 and the split of the store that was trained on:

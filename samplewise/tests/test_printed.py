@@ -38,6 +38,7 @@ def check(result: Any, *words: str) -> None:
     assert all(len(line) <= 100 for line in lines), lines
     assert lines[0].startswith(words[0])
     page = result._repr_html_()
+    assert result._repr_mimebundle_() == {"text/plain": str(result), "text/html": page}
     text = "".join(ET.fromstring(f"<div>{page}</div>").itertext())
     for word in words:
         assert word in str(result)

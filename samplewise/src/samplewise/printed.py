@@ -35,6 +35,10 @@ class Printed(ABC):
     def _repr_html_(self) -> str:
         return as_html(self.printout())
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """For notebooks: where HTML is not shown the text of ``print``, not a dataclass with every tensor in it."""
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
 
 def as_text(printout: Printout) -> str:
     """At most ten lines of at most 100 characters; what has no room is said to be left out."""
