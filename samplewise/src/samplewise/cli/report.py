@@ -16,6 +16,7 @@ from samplewise.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from samplewise.report.run import RunReport
 
+LARGE = 1_000_000  # bytes of a page from which it says why
 
 def read_reports(folders: Sequence[Path]) -> list[RunReport]:
     """All runs in the folders; where there are several folders, each run's name begins with its folder's.
@@ -82,6 +83,8 @@ def report(
         raise ConfigurationError(f"expected --out as a file, got the folder {out}: give {out / 'report.html'}")
     found = read_reports(runs)
     write_page(out, found, title=title)
+    if (size := out.stat().st_size) > LARGE:
+        note(f"{out} has {size / 1e6:.1f} MB: it holds {len(found)} runs with their pictures and curves")
     results = [
         {
             "name": run.name,

@@ -281,7 +281,7 @@ def read_forecasts(rows: Sequence[Row], method: Row, requirements: Sequence[Requ
         # Of the epochs of one round the last has seen all of it.
         rounds = {row.get("round"): (row[tau], row[worst]) for row in rows if worst in row and not row.get("warmup")}
         if (found := forecast(rounds.values(), kinds[method["type"]], margin=each.margin)) is not None:
-            yield f"{each.name}: {found}."
+            yield f"Forecast for {each.name}: {found}."
 
 
 def _curve(rows: Sequence[Row], column: str) -> tuple[tuple[float, ...], Numbers]:

@@ -22,7 +22,7 @@
     let low = found.reduce((a, b) => Math.min(a, b), zero ? 0 : Infinity);
     let high = found.reduce((a, b) => Math.max(a, b), -Infinity);
     if (!isFinite(high)) [low, high] = [0, 1];
-    const room = (range || whole ? 0 : 0.04 * (high - low)) || (low === high ? 0.1 * Math.abs(low) || 0.5 : 0);
+    const room = (range ? 0 : (whole ? 0.02 : 0.04) * (high - low)) || (low === high ? 0.1 * Math.abs(low) || 0.5 : 0);
     [low, high] = [zero ? low : low - room, high + room];
     const marks = [];
     if (log) {
@@ -35,7 +35,7 @@
       for (let k = Math.ceil(low / step); k * step <= high; k++) marks.push(k * step);
     }
     const at = (value) => (scale(value) - low) / (high - low);
-    const possible = (value) => !percent || (value >= 0 && value <= 1);
+    const possible = (value) => (!percent || (value >= 0 && value <= 1)) && (!whole || value >= 1);
     return {
       at,
       back: (part) => (log ? 10 ** (low + part * (high - low)) : low + part * (high - low)),

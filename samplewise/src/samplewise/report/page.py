@@ -50,6 +50,7 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
         views=[{"run": run, "charts": charts} for run, charts in zip(runs, own, strict=True)],
         curves=curves,
+        zoomed=any("zoom" in chart.figure for chart in curves),
         pictures=_pictures_each(runs),
         swatches=_swatches(runs, look),
         columns=_columns(runs, look),
