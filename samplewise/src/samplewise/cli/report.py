@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 LARGE = 1_000_000  # bytes of a page from which it says why
 
+
 def read_reports(folders: Sequence[Path]) -> list[RunReport]:
     """All runs in the folders; where there are several folders, each run's name begins with its folder's.
 
