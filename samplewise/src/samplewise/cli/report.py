@@ -39,7 +39,8 @@ def _read(folder: Path) -> Sequence[RunReport]:
     from samplewise.report.fits import read_fit
 
     if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder; give the folder of a run")
+        found = "is a file" if folder.exists() else "there is no such folder"
+        raise DataError(f"{folder}: {found}; give the folder of a run")
     # Each knows a kind of run, or gives None. Other packages add theirs as entry points; they may hold what fit wrote.
     for reader in (*_readers(), read_fit):
         if (runs := reader(folder)) is not None:
