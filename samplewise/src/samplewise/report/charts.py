@@ -124,7 +124,7 @@ def _where_it_varies(lines: Sequence[Mapping[str, Any]]) -> list[float] | None:
     epochs = sorted({x for x, _ in points})
 
     def spread(start: float) -> float:
-        values = [y for x, y in points if x >= start]
+        values: list[float] = [y for x, y in points if x >= start]
         return max(values) - min(values)
 
     late = spread(epochs[len(epochs) // 2]) if epochs else 0.0
