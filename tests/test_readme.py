@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from floormark import Watermarker
 from samplewise.storage import from_plain
 from studies.compression.arms import KINDS
 from studies.compression.study import Row, bits_at, chosen
@@ -72,10 +73,31 @@ def test_the_tables_of_the_watermarking_tool_are_the_committed_one() -> None:
         )
         if floor == 45:
             assert f"{exact:,} of {images:,} messages read" in cells("Watermark")[2]
-    assert re.findall(r"^\| (?:40|45|50) .*", page, re.M) == wanted
+    card = (ROOT / "floormark" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    for text in (page, card):
+        assert re.findall(r"^\| (?:40|45|50) .*", text, re.M) == wanted
+    assert card.startswith(f"# Model card: the network `{found['model']}`")
     kinds = len(found["tools"]["samplewise, 45 dB"]["attacks"])
     assert f"on {found['images']} X-rays" in page
     assert f"after {kinds} attacks" in page
+
+
+def test_the_model_card_is_of_the_network_that_is_shipped() -> None:
+    card = " ".join((ROOT / "floormark" / "MODEL_CARD.md").read_text(encoding="utf-8").split())
+    assert f"the network `{Watermarker.load().model}`" in card
+    runs = [read(f"watermark/lattice/result-{run}.json") for run in range(1, 7)]
+    for run in runs:
+        said = {"train": "training", "validation": "validation", "test": "tests"}
+        assert all(f"{run['pictures'][part]:,} for {title}" in card for part, title in said.items())
+        assert f"{run['parameters']:,} parameters" in card
+    steps = (int(re.findall(r"--steps (\d+)", run["provenance"]["command"])[0]) for run in runs)
+    hours, minutes = divmod(round(sum(run["seconds"] for run in runs) / 60), 60)
+    assert f"{sum(steps):,} steps in all, {hours} h {minutes} min on one core" in card
+    assert sum(run["selected"]["feasible"] for run in runs) == 1
+    assert f"({runs[-1]['selected']['satisfied']:.2%} in the last)".replace("%", " %") in card
+    attacks = read("watermark/attacks.json")["tools"]["samplewise, 50 dB"]["attacks"]
+    weakest = sorted(each["exact"] for each in attacks.values())[:4]
+    assert weakest == [25, 26, 26, 26]
 
 
 def test_the_printed_output_is_what_the_lines_above_it_print(capsys: pytest.CaptureFixture[str]) -> None:

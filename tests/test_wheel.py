@@ -1,9 +1,13 @@
-"""The packages outside of their checkout: what a wheel holds, and that it works where nothing else is."""
+"""The packages outside of their checkout: what is released, and that it works where nothing else is."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -11,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("samplewise", "floormark", "studies")
+PUBLISHED = ("samplewise", "floormark")
+PACKAGES = (*PUBLISHED, "studies")
 LIBRARY = """
 import torch, samplewise as sw
 method = sw.SequentialPenalty([sw.AtMost("error", 1.0)], schedule=sw.Geometric(2.0, growth=1.5))
@@ -59,15 +64,79 @@ def test_a_wheel_holds_every_file_of_its_package(package: str, checkout: Path, t
     assert networks == (shipped if package == "floormark" else set())
 
 
+@pytest.mark.parametrize("package", PUBLISHED)
+def test_what_a_package_says_of_itself_leads_somewhere(package: str) -> None:
+    """Links on a package index are absolute: to this version's files, all of which are there."""
+    project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
+    repository, version = project["urls"]["Repository"], project["version"]
+    page = (ROOT / package / project["readme"]).read_text()
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", page), "relative links are dead on an index"
+    links = re.findall(rf"{repository}/([^\s)]+)", page)
+    assert links
+    assert all(link.startswith(f"blob/v{version}/") for link in links), "a release's page shows that release"
+    links += [url.removeprefix(f"{repository}/") for url in project["urls"].values() if "/blob/" in url]
+    assert all((ROOT / link.split("/", 2)[2].partition("#")[0]).is_file() for link in links)
+    assert f"{package}-{version}-py3-none-any.whl" in page, "the line that installs a wheel names this version"
+
+
+@pytest.mark.parametrize("package", PUBLISHED)
+def test_only_what_the_workflow_runs_is_claimed(package: str) -> None:
+    project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
+    claimed = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    (matrix,) = re.findall(r"python: (\[.*\])", (ROOT / ".github" / "workflows" / "test.yml").read_text())
+    assert claimed == json.loads(matrix)
+    assert project["requires-python"] == f">={claimed[0]}"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = dict(re.findall(r"^([\w-]+): (.+)$", (ROOT / "CITATION.cff").read_text(), re.M))
+    project = tomllib.loads((ROOT / "samplewise" / "pyproject.toml").read_text())["project"]
+    assert (cited["cff-version"], cited["version"]) == ("1.2.0", project["version"])
+    assert (cited["license"], cited["repository-code"]) == (project["license"], project["urls"]["Repository"])
+
+
 @pytest.fixture(scope="module")
-def wheels(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Built as for an index, in an environment of its own."""
-    folder = tmp_path_factory.mktemp("wheels")
+def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as for an index, in an environment of its own: an sdist, and a wheel from that alone."""
+    folder = tmp_path_factory.mktemp("built")
     python = environment(folder)
-    install(python, "build", cwd=folder)
+    install(python, "build", "twine", "readme_renderer[md]", cwd=folder)
     for package in PACKAGES:
-        run(python, "-m", "build", "--wheel", "--outdir", folder, checkout / package, cwd=folder)
-    return {package: next(folder.glob(f"{package}-*.whl")) for package in PACKAGES}
+        run(python, "-m", "build", "--outdir", folder / "dist", checkout / package, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheels(built: Path) -> dict[str, Path]:
+    return {package: next((built / "dist").glob(f"{package}-*.whl")) for package in PACKAGES}
+
+
+@pytest.mark.slow
+def test_an_index_would_take_them_and_show_their_pages(built: Path) -> None:
+    python = built / "venv" / "bin" / "python"
+    found = [path for package in PUBLISHED for path in sorted((built / "dist").glob(f"{package}-*"))]
+    assert len(found) == 2 * len(PUBLISHED)
+    run(python, "-m", "twine", "check", "--strict", *found, cwd=built)
+    for package in PUBLISHED:
+        run(python, "-m", "readme_renderer", ROOT / package / "README.md", "-o", built / "page.html", cwd=built)
+        html = (built / "page.html").read_text()
+        links = re.findall(r'href="([^"]*)"', html)
+        assert links
+        assert all(link.startswith(("https://", "#")) for link in links)
+        assert not re.findall(r"\[[^\]\n]+\]\[|\]\(|^#", re.sub(r"<pre.*?</pre>", "", html, flags=re.S), re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", PUBLISHED)
+def test_an_sdist_holds_the_sources_and_no_tests(package: str, built: Path, wheels: dict[str, Path]) -> None:
+    (sdist,) = (built / "dist").glob(f"{package}-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    code = {f"src/{name}" for name in zipfile.ZipFile(wheels[package]).namelist() if ".dist-info/" not in name}
+    assert code <= held
+    assert {"LICENSE", "README.md", "pyproject.toml"} <= held
+    assert ("MODEL_CARD.md" in held) == (package == "floormark")
+    assert not [name for name in held if name.startswith("tests")], "half of them need the checkout"
 
 
 def environment(folder: Path) -> Path:

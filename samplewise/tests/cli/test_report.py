@@ -20,7 +20,7 @@ def test_a_report_is_written_and_the_verdict_said(
     out = tmp_path / "new" / "page.html"
     assert main(["report", str(run), "--out", str(out), "--title", "My run"]) == 0
     shown = capsys.readouterr()
-    assert "samples of test meet the bound: at 95% confidence" in shown.out
+    assert "unseen samples of test" in shown.out
     assert shown.err == f"The report is in {out}\n"
     assert "<h1>My run</h1>" in out.read_text()
     assert main(["report", str(run), str(run), "--out", str(out), "--json"]) == 0

@@ -150,6 +150,7 @@ def test_paper_is_light_has_no_controls_and_shows_every_run(browser: Browser, tm
 
 def test_a_pointer_shows_values_and_zooms(browser: Browser, tmp_path: Path) -> None:
     browser.open(page(tmp_path, ONE))
+    browser.run("document.getElementById('whole').click()")
     browser.run("document.getElementById('curve-0').scrollIntoView()")
     box = browser.run("document.querySelector('#curve-0 .trace').getBoundingClientRect().toJSON()")
     left, middle = box["x"] + 10, box["x"] + box["width"] / 2
@@ -173,6 +174,32 @@ def test_a_pointer_shows_values_and_zooms(browser: Browser, tmp_path: Path) -> N
         mouse("mouseReleased", middle, y, clicks)
     browser.wait(f"Math.max(...{ticks}) === {max(whole)}")
     assert browser.complaints() == []
+
+
+def test_a_chart_begins_where_it_varies_and_is_read_out_by_keyboard(browser: Browser, tmp_path: Path) -> None:
+    browser.open(page(tmp_path, ONE))
+    first = "Number(document.querySelector('#{} .xtick').textContent)"
+    assert browser.run(first.format("curve-0")) > browser.run(first.format("curve-1"))  # objective, and share satisfied
+    browser.run("document.getElementById('curve-0').focus()")
+
+    def press(key: str) -> str:
+        for kind in ("keyDown", "keyUp"):
+            browser.send("Input.dispatchKeyEvent", type=kind, key=key)
+        said: str = browser.run("document.querySelector('#curve-0 .note').textContent")
+        return said
+
+    start = made_up_start()
+    assert f"train: epoch {start}, " in press("ArrowRight")
+    assert f"train: epoch {start + 1}, " in press("ArrowRight")
+    assert f"train: epoch {start}, " in press("ArrowLeft")
+    press("Escape")
+    assert "train: epoch 1, 0.5" in press("ArrowRight")
+    assert browser.complaints() == []
+
+
+def made_up_start() -> int:
+    """Where 0.5 / epoch comes to within four times the range of the second half of 30 epochs, its ends included."""
+    return next(epoch for epoch in range(1, 31) if 0.5 / epoch - 0.5 / 30 <= 4 * (0.5 / 16 - 0.5 / 30))
 
 
 def test_what_a_run_is_called_is_text_and_nothing_else(browser: Browser, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_what_is_foreseen_is_a_note(per_round: int) -> None:
     needed = [Requirement("x", "x", "x <= 1")]
     rows = rows_of_rounds(9, per_round)
     (note,) = read_forecasts(rows, {"type": "SequentialPenalty", "penalty": "Quadratic()"}, needed)
-    assert note.startswith("x: ")
+    assert note.startswith("Forecast for x: ")
     assert "tau of about 19," in note  # where 1 / (1 + tau) is a tenth of the first violation
     assert not list(read_forecasts(rows, {"type": "FixedPenalty"}, needed))
     assert not list(read_forecasts(rows[:3], {"type": "SequentialPenalty", "penalty": "Linear()"}, needed))
@@ -131,7 +131,7 @@ def test_what_is_foreseen_is_a_note(per_round: int) -> None:
 def test_a_long_run_has_its_forecast_unless_a_share_is_asked_for(tmp_path: Path) -> None:
     small_fit(tmp_path, epochs=9)
     audit = json.loads((tmp_path / "audit.json").read_text())
-    assert any(note.startswith("reconstruction: ") for note in read_one(tmp_path).notes)
+    assert any(note.startswith("Forecast for reconstruction: ") for note in read_one(tmp_path).notes)
     for part in audit["splits"].values():
         part["constraints"]["reconstruction"]["share"] = 0.9
     (tmp_path / "audit.json").write_text(json.dumps(audit))
@@ -180,7 +180,8 @@ def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> 
         run = read_one(tmp_path / name)
         assert run.promise is not None
         assert run.promise.kept == outcome.kept == (name == "kept")
-        assert verdict(run) == f"Asked: reconstruction <= {BOUND:g}. {outcome.message}"
+        asked = "2%" if name == "kept" else "90%"
+        assert verdict(run) == f"Asked: reconstruction <= {BOUND:g}, for {asked} of unseen samples. {outcome.message}"
         shown = dict(facts(run.promise.facts))
         assert shown["samples that proved it"] == "200"
         assert (shown["confidence"], shown["kept"]) == ("95%", "yes" if outcome.kept else "no")
@@ -193,7 +194,29 @@ def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> 
         page = make_page([run])
         assert f'<p class="verdict {"holds" if outcome.kept else ""}">' in page
         assert "<h3>Promise</h3>" in page
+        assert f"for at least {asked} of unseen samples" in page
     assert read_one(tmp_path / "kept").splits[0].trained_on, "tune_on steered, so it bounds nothing"
+
+
+def test_what_a_search_for_feasible_weights_found_is_said_until_the_run_goes_on(tmp_path: Path) -> None:
+    problem, data = make_problem(), make_data()
+    for epochs in (2, 3):
+        model = make_model()
+        found = sw.fit(
+            problem,
+            model,
+            data,
+            method=sw.FixedPenalty(problem.constraints, 1e-9),
+            optimizer=torch.optim.Adam(model.parameters(), lr=1e-4),
+            epochs=epochs,
+            batch_size=50,
+            checkpoint=tmp_path,
+            explain_infeasibility=epochs == 2,
+        ).infeasibility
+        run = read_one(tmp_path)
+        assert (found is None) == (epochs == 3)
+        assert run.infeasibility == ("" if found is None else str(found))
+        assert ("A search for weights" in make_page([run])) == (epochs == 2)
 
 
 def torn(path: Path) -> None:

@@ -18,8 +18,8 @@ def test_a_share_is_never_rounded_to_none_or_all(violated: int, more: int) -> No
 def test_the_verdict_says_what_was_asked_and_what_holds_with_the_exact_bound() -> None:
     at_least = share(1 - violation_rate_upper(20, 200, 0.95))
     assert verdict(made_up()) == (
-        "Asked: error <= 0.5. All 200 training samples and 90.0% of the 200 samples of test meet the bound: at 95% "
-        f"confidence, at least {at_least} of all samples like those of test do."
+        "Asked: error <= 0.5. Does not hold on the 200 unseen samples of test: 90.0% meet the bound. At 95% confidence "
+        f"at least {at_least} of all such samples do."
     )
 
 
@@ -27,8 +27,10 @@ def test_the_verdict_says_what_was_asked_and_what_holds_with_the_exact_bound() -
     ("change", "said"),
     [
         ({"requirements": ()}, "Nothing was required"),
-        ({"splits": ()}, "No audit has been made yet"),
-        ({"splits": (split("train", 0.5),)}, "no unseen data was audited"),
+        ({"splits": ()}, "Not known yet"),
+        ({"splits": (split("train", 0.5),)}, "Not known for unseen samples"),
+        ({"splits": (split("train", 0.5), split("test", 1.0))}, "Holds on the 200 unseen samples of test: all meet"),
+        ({"promised_share": "95%"}, "Asked: error <= 0.5, for 95% of unseen samples."),
         (
             {"splits": (replace(split("test", 0.5), n_comparisons=50),)},
             "do (corrected: best of 50 epochs on these data).",

@@ -132,7 +132,8 @@ def run(
             for line in traceback.format_exc().splitlines():
                 note(line)
         if hasattr(error, "format_message"):  # what typer raises for a bad command line, whatever its version calls it
-            code, message = BAD_INPUT, f"{error.format_message()} (see {program} --help)"
+            asked = getattr(getattr(error, "ctx", None), "command_path", program)
+            code, message = BAD_INPUT, f"{error.format_message()} (see {asked} --help)"
         elif isinstance(error, bad_input + failed):
             code, message = BAD_INPUT if isinstance(error, bad_input) else FAILED, str(error)
         else:

@@ -16,6 +16,8 @@ from samplewise.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from samplewise.report.run import RunReport
 
+LARGE = 1_000_000  # bytes of a page from which it says why
+
 
 def read_reports(folders: Sequence[Path]) -> list[RunReport]:
     """All runs in the folders; where there are several folders, each run's name begins with its folder's.
@@ -37,7 +39,8 @@ def _read(folder: Path) -> Sequence[RunReport]:
     from samplewise.report.fits import read_fit
 
     if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder; give the folder of a run")
+        found = "is a file" if folder.exists() else "there is no such folder"
+        raise DataError(f"{folder}: {found}; give the folder of a run")
     # Each knows a kind of run, or gives None. Other packages add theirs as entry points; they may hold what fit wrote.
     for reader in (*_readers(), read_fit):
         if (runs := reader(folder)) is not None:
@@ -82,6 +85,8 @@ def report(
         raise ConfigurationError(f"expected --out as a file, got the folder {out}: give {out / 'report.html'}")
     found = read_reports(runs)
     write_page(out, found, title=title)
+    if (size := out.stat().st_size) > LARGE:
+        note(f"{out} has {size / 1e6:.1f} MB: it holds {len(found)} runs with their pictures and curves")
     results = [
         {
             "name": run.name,

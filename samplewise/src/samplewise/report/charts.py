@@ -10,6 +10,9 @@ from samplewise.report.run import TRAINING, Distribution, Multipliers, RunReport
 from samplewise.report.words import count, objective
 
 BUDGET = 20_000  # points of all curves together, about 300 kB
+DESCRIBED = 12  # lines of a chart that are also told in words
+STEEP = 4  # a chart begins where what is left has no more than this many times the range of its second half,
+EARLY = 1 / 3  # in this first part of the epochs
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
 # fmt: off
@@ -104,10 +107,32 @@ def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
                 style = {"dashes": look.dashes(split), "run": place, "split": printable(split)}
                 lines.append(_line(look.name(run, split), x, y, look.colour(place, split), **style))
         share, tau = title.startswith("Share"), title.startswith("τ")
-        axes = {"x": _axis("epoch"), "y": _axis("", percent=share, log=tau)}
-        figure = {**axes, "lines": lines, "rules": rules, "scalable": not (share or tau)}
-        charts.append(Chart(f"curve-{number}", title, caption, figure))
+        axes = {"x": _axis("epoch", whole=True), "y": _axis("", percent=share, log=tau)}
+        figure: dict[str, Any] = {**axes, "lines": lines, "rules": rules, "scalable": not (share or tau)}
+        said = caption
+        shown = [line for line in lines if line["split"] not in look.hidden]
+        if figure["scalable"] and (zoom := _where_it_varies(shown)) is not None:
+            figure["zoom"] = zoom
+            said = f"From epoch {zoom[0]:g}: the first ones would leave the others flat. {caption}".strip()
+        charts.append(Chart(f"curve-{number}", title, said, figure))
     return charts
+
+
+def _where_it_varies(lines: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """The epochs to show at first, if the first of them would leave the rest flat."""
+    points = sorted((x, y) for line in lines for x, y in zip(line["x"], line["y"], strict=True) if y is not None)
+    epochs = sorted({x for x, _ in points})
+
+    def spread(start: float) -> float:
+        values: list[float] = [y for x, y in points if x >= start]
+        return max(values) - min(values)
+
+    late = spread(epochs[len(epochs) // 2]) if epochs else 0.0
+    if not late or spread(epochs[0]) <= STEEP * late:
+        return None
+    early = epochs[: max(1, round(EARLY * len(epochs)))]
+    start = next((epoch for epoch in early if spread(epoch) <= STEEP * late), early[-1])
+    return [start, epochs[-1]] if start > epochs[0] else None
 
 
 def _order(title: str) -> tuple[int, str]:
@@ -140,7 +165,7 @@ def run_charts(run: RunReport, place: int, look: Look) -> dict[str, list[Chart]]
     bounded = {requirement.measure for requirement in run.requirements}
     # A measure of two values is told by its mean.
     spreads = sorted((each for each in run.distributions if _values(each) > 2), key=lambda s: s.measure not in bounded)
-    tails = [each for each in run.multipliers if each.ranks]
+    tails = [each for each in run.multipliers if each.ranks and not each.few]
     return {
         "distributions": [_distribution(run, each, f"run-{place}-spread-{n}", look) for n, each in enumerate(spreads)],
         "multipliers": [_multipliers(each, f"run-{place}-tail-{n}") for n, each in enumerate(tails)],
@@ -198,12 +223,23 @@ def _occupied(spread: Distribution, bounds: Iterable[float]) -> tuple[float, flo
 
 def _multipliers(tail: Multipliers, identity: str) -> Chart:
     axes = {"x": _axis("rank", log=True), "y": _axis("multiplier", log=True)}
-    caption = (
-        f"{count(tail.positive)} of {count(tail.total)} multipliers are positive, the largest {tail.values[0]:.4g}: "
-        "what each sample's bound costs, sorted."
-    )
     lines = [_line(tail.constraint, tail.ranks, tail.values, colour(0), marks=len(tail.ranks) < 50)]
-    return Chart(identity, tail.constraint, caption, {**axes, "lines": lines})
+    return Chart(identity, tail.constraint, tail.sentence, {**axes, "lines": lines})
+
+
+def described(chart: Chart) -> str:
+    """Where the lines of a chart of curves begin and end, for those who do not see it."""
+    said = []
+    for line in chart.figure["lines"][:DESCRIBED]:
+        known = [(x, y) for x, y in zip(line["x"], line["y"], strict=True) if y is not None]
+        if known and not line.get("steps"):
+            ends = [f"{_read_out(y, chart.figure['y'])} at {chart.figure['x']['title']} {x:g}" for x, y in known]
+            said.append(f"{line['name']}: {' to '.join(dict.fromkeys((ends[0], ends[-1])))}.")
+    return " ".join(said)
+
+
+def _read_out(value: float, axis: Mapping[str, Any]) -> str:
+    return f"{100 * value:.4g}%" if axis.get("percent") else f"{value:.4g}"
 
 
 def _short(value: float | None) -> float | None:

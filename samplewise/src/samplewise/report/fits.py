@@ -1,6 +1,7 @@
 """The folder that :func:`samplewise.fit` writes, read for a report; and the certificate, put there to be shown."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from samplewise.report.run import (
 )
 from samplewise.storage.disk import write_json
 from samplewise.storage.records import decoding, from_plain, read_json
-from samplewise.training.folder import AUDIT, IDENTITY, PROMISE, VALUES
+from samplewise.training.folder import AUDIT, IDENTITY, INFEASIBILITY, PROMISE, VALUES
 
 CURVES = {"objective": "Objective", "satisfied": "Share satisfied", "violation": "Mean violation"}
 CERTIFICATE = "certificate.json"
@@ -86,7 +87,9 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
             splits=(),
             curves=curves,
             multipliers=read_multipliers(folder),
+            promised_share=_promised_share(asked),
             promise=read_promise(folder),
+            infeasibility=_read_infeasibility(folder, len(rows)),
             certificate=read_certificate(folder),
             settings={**asked, "epochs so far": len(rows), "model": size},
             provenance=dict(stored["provenance"]),
@@ -149,7 +152,24 @@ def read_promise(folder: Path) -> Statement | None:
             facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
         if stored["achievable_bounds"]:
             facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
-        return Statement(str(stored["message"]), facts, bool(stored["kept"]))
+        at_least = words.at_least(stored["share_at_least"])
+        return Statement(str(stored["message"]), facts, kept=bool(stored["kept"]), at_least=at_least)
+
+
+def _promised_share(asked: Row) -> str:
+    """The share that a run is to promise, also before it has ended."""
+    found = re.search(r"share=([\d.e-]+)", str(asked.get("promise") or ""))
+    return words.percent(float(found[1])) if found else ""
+
+
+def _read_infeasibility(folder: Path, epochs: int) -> str:
+    """What a search for feasible weights found, unless the run has gone on since."""
+    path, what = folder / INFEASIBILITY, "the outcome of a search for feasible weights"
+    if not path.exists():
+        return ""
+    stored = read_json(path, what)
+    with decoding(path, what):
+        return str(stored["sentence"]) if stored["epochs"] == epochs else ""
 
 
 def read_multipliers(folder: Path) -> tuple[Multipliers, ...]:
@@ -261,7 +281,7 @@ def read_forecasts(rows: Sequence[Row], method: Row, requirements: Sequence[Requ
         # Of the epochs of one round the last has seen all of it.
         rounds = {row.get("round"): (row[tau], row[worst]) for row in rows if worst in row and not row.get("warmup")}
         if (found := forecast(rounds.values(), kinds[method["type"]], margin=each.margin)) is not None:
-            yield f"{each.name}: {found}."
+            yield f"Forecast for {each.name}: {found}."
 
 
 def _curve(rows: Sequence[Row], column: str) -> tuple[tuple[float, ...], Numbers]:

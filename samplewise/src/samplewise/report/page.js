@@ -4,6 +4,8 @@
   const charts = [...document.querySelectorAll(".chart")];
   const boxes = [...document.querySelectorAll("input[data-kind]")];
   const logarithmic = document.getElementById("logarithmic"); // a page without curves has none
+  const whole = document.getElementById("whole");
+  for (const figure of Object.values(figures)) figure.start = figure.zoom;
   const margin = { top: 22, right: 14, bottom: 42, left: 62 };
 
   function add(parent, name, attributes, text) {
@@ -14,13 +16,13 @@
   }
 
   // Which part of the axis a value is at and back, the round values to name, and how a value is written.
-  function axis({ log = false, percent = false, zero = false, range = null }, values) {
+  function axis({ log = false, percent = false, zero = false, whole = false, range = null }, values) {
     const scale = log ? Math.log10 : Number;
     const found = (range ?? values.filter((value) => value !== null && !(log && value <= 0))).map(scale);
     let low = found.reduce((a, b) => Math.min(a, b), zero ? 0 : Infinity);
     let high = found.reduce((a, b) => Math.max(a, b), -Infinity);
     if (!isFinite(high)) [low, high] = [0, 1];
-    const room = (range ? 0 : 0.04 * (high - low)) || (low === high ? 0.1 * Math.abs(low) || 0.5 : 0);
+    const room = (range ? 0 : (whole ? 0.02 : 0.04) * (high - low)) || (low === high ? 0.1 * Math.abs(low) || 0.5 : 0);
     [low, high] = [zero ? low : low - room, high + room];
     const marks = [];
     if (log) {
@@ -28,16 +30,16 @@
       const digits = high - low < 2.5 ? [1, 2, 5] : [1];
       for (let k = Math.floor(low); k <= high; k += step) marks.push(...digits.map((digit) => digit * 10 ** k));
     } else {
-      const unit = 10 ** Math.floor(Math.log10((high - low) / 7));
+      const unit = 10 ** Math.max(whole ? 0 : -Infinity, Math.floor(Math.log10((high - low) / 7)));
       const step = unit * [1, 2, 5, 10].find((times) => high - low <= 7.001 * times * unit);
       for (let k = Math.ceil(low / step); k * step <= high; k++) marks.push(k * step);
     }
     const at = (value) => (scale(value) - low) / (high - low);
-    const whole = (value) => !percent || (value >= 0 && value <= 1);
+    const possible = (value) => (!percent || (value >= 0 && value <= 1)) && (!whole || value >= 1);
     return {
       at,
       back: (part) => (log ? 10 ** (low + part * (high - low)) : low + part * (high - low)),
-      marks: marks.filter((value) => at(value) >= 0 && at(value) <= 1 && whole(value)),
+      marks: marks.filter((value) => at(value) >= 0 && at(value) <= 1 && possible(value)),
       text: (value) => (percent ? `${Number((100 * value).toPrecision(4))}%` : String(Number(value.toPrecision(5)))),
     };
   }
@@ -107,7 +109,26 @@
     }
 
     const dot = add(plot, "circle", { class: "dot", r: 0 });
-    const note = add(svg, "text", { class: "note", x: width - margin.right, y: 13 });
+    const note = add(svg, "text", { class: "note", x: width - margin.right, y: 13, "aria-live": "polite" });
+    const show = ([left, top, text]) => {
+      note.textContent = text;
+      dot.setAttribute("r", text ? 4 : 0);
+      if (text) dot.setAttribute("transform", `translate(${left} ${top})`);
+    };
+    let reading = -1; // by the arrow keys, of the points in sight
+    place.onkeydown = (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (event.key === "Escape") return zoom(null);
+      const inSight = points.filter(([left]) => left >= 0 && left <= wide);
+      if (!step || !inSight.length) return;
+      event.preventDefault();
+      reading = (reading + step + inSight.length) % inSight.length;
+      show(inSight[reading]);
+    };
+    const zoom = (range) => {
+      figure.zoom = range;
+      draw(place);
+    };
     const pointer = (event) => {
       const box = svg.getBoundingClientRect();
       return [event.clientX - box.left - margin.left, event.clientY - box.top - margin.top];
@@ -116,23 +137,16 @@
       const [left, top] = pointer(event);
       const far = ([a, b]) => Math.hypot(a - left, b - top);
       const near = points.reduce((best, each) => (far(each) < far(best) ? each : best), [Infinity, Infinity, ""]);
-      const found = far(near) < 40;
-      note.textContent = found ? near[2] : "";
-      dot.setAttribute("r", found ? 4 : 0);
-      if (found) dot.setAttribute("transform", `translate(${near[0]} ${near[1]})`);
+      show(far(near) < 40 ? near : [0, 0, ""]);
     };
     let begun = null;
     svg.onpointerdown = (event) => (begun = pointer(event)[0]);
     svg.onpointerup = (event) => {
       const ends = [begun, pointer(event)[0]].sort((a, b) => a - b);
       if (begun === null || ends[1] - ends[0] < 8) return;
-      figure.zoom = ends.map((end) => x.back(end / wide));
-      draw(place);
+      zoom(ends.map((end) => x.back(end / wide)));
     };
-    svg.ondblclick = () => {
-      figure.zoom = null;
-      draw(place);
-    };
+    svg.ondblclick = () => zoom(null);
   }
 
   const drawAll = () => charts.forEach(draw);
@@ -160,6 +174,10 @@
   const resized = new ResizeObserver((entries) => entries.forEach((entry) => draw(entry.target)));
   for (const place of charts) resized.observe(place);
   for (const box of [...boxes, logarithmic]) box?.addEventListener("change", drawAll);
+  whole?.addEventListener("change", () => {
+    for (const figure of Object.values(figures)) figure.zoom = whole.checked ? null : figure.start;
+    drawAll();
+  });
   addEventListener("hashchange", openTarget);
   addEventListener("beforeprint", beforePrint);
   addEventListener("afterprint", () => closed.forEach((each) => (each.open = false)));

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
-from samplewise.report.charts import Look, colour, curve_charts, run_charts
+from samplewise.report.charts import Look, colour, curve_charts, described, run_charts
 from samplewise.report.run import RunReport
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 LARGEST = 5_000_000  # bytes of a page
-PICTURES = 1_300_000  # bytes of all pictures together
+PICTURES = 500_000  # bytes of all pictures together
 
 
 def write_page(path: Path, runs: Sequence[RunReport], *, title: str | None = None) -> None:
@@ -49,6 +50,7 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         title=title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs"),
         views=[{"run": run, "charts": charts} for run, charts in zip(runs, own, strict=True)],
         curves=curves,
+        zoomed=any("zoom" in chart.figure for chart in curves),
         pictures=_pictures_each(runs),
         swatches=_swatches(runs, look),
         columns=_columns(runs, look),
@@ -126,9 +128,17 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = ("share", "at_least", "percent", "count", "number", "corrected", "verdict", "flat", "facts")
+    filters = ("share", "at_least", "percent", "count", "number", "corrected", "asked", "outcome", "flat", "facts")
     environment.filters.update({name: getattr(words, name) for name in filters}, colour=colour, data_uri=_data_uri)
+    environment.filters.update(breakable=_breakable, described=described)
     return environment
+
+
+def _breakable(text: str) -> Markup:
+    """A text that may break after the underscores of long names."""
+    from markupsafe import Markup, escape
+
+    return Markup(str(escape(printable(text))).replace("_", "_<wbr>"))
 
 
 def _harmless(value: Any) -> Any:

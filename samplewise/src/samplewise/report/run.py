@@ -91,6 +91,11 @@ class Audited:
         return self.n_comparisons == math.inf
 
     @property
+    def met(self) -> bool:
+        """Whether every constraint holds as it was asked for."""
+        return all(part.met for part in self.constraints.values())
+
+    @property
     def violated(self) -> int:
         """Samples that violate some constraint."""
         return round((1.0 - self.satisfied) * self.samples)
@@ -163,6 +168,19 @@ class Multipliers:
     def __post_init__(self) -> None:
         _check_lengths(self.constraint, len(self.ranks), [self.values])
 
+    @property
+    def few(self) -> bool:
+        """Whether there are some, but too few to be drawn."""
+        return 0 < len(self.ranks) <= 2
+
+    @property
+    def sentence(self) -> str:
+        """How many samples have one, and the largest."""
+        return (
+            f"{self.positive:,} of {self.total:,} multipliers {'is' if self.positive == 1 else 'are'} positive, the "
+            f"largest {self.values[0]:.4g}: what each sample's bound costs, sorted."
+        )
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -198,6 +216,8 @@ class Statement:
     facts: Mapping[str, Any]
     kept: bool | None = None
     """Whether a promise is kept."""
+    at_least: str = ""
+    """Share of all samples that it is proved of."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +244,12 @@ class RunReport:
     tables: tuple[Table, ...] = ()
     galleries: tuple[Gallery, ...] = ()
     multipliers: tuple[Multipliers, ...] = ()
+    promised_share: str = ""
+    """Share of unseen samples that was to meet every constraint, if one was promised."""
     promise: Statement | None = None
+    """What came of that, once the run has ended."""
+    infeasibility: str = ""
+    """What a search for weights that meet the constraints found, if one was made."""
     certificate: Statement | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -245,10 +270,10 @@ class RunReport:
 
     @property
     def holds(self) -> bool:
-        """Whether what was asked for is there: the promised share, or every constraint on every data set."""
+        """Whether what was asked for is there on unseen samples: the promised share, or every constraint."""
         if self.promise is not None:
             return bool(self.promise.kept)
-        return bool(self.splits) and all(part.met for split in self.splits for part in split.constraints.values())
+        return self.unseen is not None and self.unseen.met
 
 
 def distribution(measure: str, values: Mapping[str, NDArray[Any]], bounds: Sequence[float]) -> Distribution:

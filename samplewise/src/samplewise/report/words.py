@@ -37,26 +37,45 @@ def number(value: float | None) -> str:
 
 
 def verdict(run: RunReport) -> str:
-    """What was asked and whether it holds, in one or two sentences: the outcome of a promise, or training data and
-    unseen data with the exact bound.
-    """
+    """What was asked and whether it holds on unseen samples: the outcome of a promise, or the audit of unseen data."""
+    return f"{asked(run)} {outcome(run)}".strip()
+
+
+def asked(run: RunReport) -> str:
+    """The constraints, and the share that was promised to meet them, in one sentence."""
     if not run.requirements:
         return "Nothing was required of the samples."
-    asked = f"Asked: {'; '.join(each.formula for each in run.requirements)}."
+    promised = f", for {run.promised_share} of unseen samples" if run.promised_share else ""
+    return f"Asked: {'; '.join(each.formula for each in run.requirements)}{promised}."
+
+
+def outcome(run: RunReport) -> str:
+    """Whether that holds on unseen samples, in one or two sentences; empty if nothing was required."""
+    if not run.requirements:
+        return ""
     if run.promise is not None:
-        return f"{asked} {run.promise.sentence}"
+        return run.promise.sentence
     if not run.splits:
-        return "No audit has been made yet: the curves show what was seen while training."
+        return "Not known yet: no audit has been made; the curves show what was seen while training."
     bound = {1: "the bound", 2: "both bounds"}.get(len(run.requirements), f"all {len(run.requirements)} bounds")
-    said = " and ".join(_held(split) for split in run.splits)
-    said = f"{asked} {said[0].upper()}{said[1:]} meet {bound}"
     unseen = run.unseen
     if unseen is None:
-        return f"{said}; no unseen data was audited, so this says nothing of other samples."
+        held = " and ".join(_held(split) for split in run.splits)
+        return f"Not known for unseen samples: none were audited; {held} meet {bound}."
+    verdict = "Holds" if unseen.met else "Does not hold"
     return (
-        f"{said}: at {percent(unseen.confidence)} confidence, at least {at_least(unseen.at_least)} of all samples like "
-        f"those of {unseen.name} do{corrected(unseen)}."
+        f"{verdict} on the {count(unseen.samples)} unseen samples of {unseen.name}: {_part(unseen)} meet {bound}"
+        f"{_missed(unseen)}. At {percent(unseen.confidence)} confidence at least {at_least(unseen.at_least)} of all "
+        f"such samples do{corrected(unseen)}."
     )
+
+
+def _missed(split: Audited) -> str:
+    """Which of several constraints do not hold as asked."""
+    missed = [name for name, part in split.constraints.items() if not part.met]
+    if len(split.constraints) == 1 or not missed:
+        return ""
+    return f", and {', '.join(missed)} {'is' if len(missed) == 1 else 'are'} violated more often than allowed"
 
 
 def corrected(split: Audited) -> str:
@@ -91,8 +110,11 @@ def same_problem(runs: Sequence[RunReport]) -> bool:
 
 def _held(split: Audited) -> str:
     kind = "training samples" if split.trained_on else f"samples of {split.name}"
-    samples = count(split.samples)
-    return f"all {samples} {kind}" if split.satisfied == 1.0 else f"{share(split.satisfied)} of the {samples} {kind}"
+    return f"{_part(split)} of the {count(split.samples)} {kind}"
+
+
+def _part(split: Audited) -> str:
+    return "all" if split.satisfied == 1.0 else share(split.satisfied)
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

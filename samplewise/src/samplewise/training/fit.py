@@ -192,6 +192,8 @@ def fit(
         elif explain_infeasibility and not selected.feasible:
             infeasibility = training.find_infeasibility()
             status = Status.INFEASIBLE if infeasibility.is_infeasible else status
+            if training.folder is not None:
+                training.folder.write_infeasibility(infeasibility, training.state.epoch)
     solution = Solution(model, method, status, selected, training.history, audits, outcome, infeasibility)
     logger.end(solution)
     return solution

@@ -18,6 +18,7 @@ from samplewise.audits.audit import Audit
 from samplewise.constraints import at_bound
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.history import History
+from samplewise.optimality.feasibility import Infeasibility
 from samplewise.storage import distributed
 from samplewise.storage.checkpoint import Checkpoints, load_state, save_state
 from samplewise.storage.disk import (
@@ -38,7 +39,7 @@ from samplewise.training.state import BestSoFar, RunState, Selection, Snapshot
 
 IDENTITY = "run.json"
 MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"
-PROMISE, PROVED = "promise.json", "proved.json"
+PROMISE, PROVED, INFEASIBILITY = "promise.json", "proved.json", "infeasibility.json"
 NEXT = "best.next"  # the best model before the checkpoint that knows it is written
 WORST = 20  # violators named for each constraint and data set
 KEEP = 2  # checkpoints that stay: the newest, and one in case it is torn
@@ -51,7 +52,8 @@ class RunFolder:
     each epoch, ``checkpoints/`` the state to go on from. Of the selected model, ``best.safetensors`` has the weights,
     ``best-method.safetensors`` the method's state of that moment, ``audit.json`` what holds for it, and
     ``audit.safetensors`` objective and measures of every sample that was audited. ``promise.json`` has the outcome of
-    a promise, ``proved.json`` which samples, by what they hold, were used up to prove it.
+    a promise, ``proved.json`` which samples, by what they hold, were used up to prove it, ``infeasibility.json`` what a
+    search for feasible weights found after how many epochs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,6 +142,11 @@ class RunFolder:
         if self._writes:
             write_json(self.path / PROVED, self._proved() | dict.fromkeys(_proving(spec), epochs))
             write_json(self.path / PROMISE, promised.to_dict())
+
+    def write_infeasibility(self, found: Infeasibility, epochs: int) -> None:
+        """Write what a search for feasible weights found after so many epochs."""
+        if self._writes:
+            write_json(self.path / INFEASIBILITY, {"epochs": epochs, "sentence": str(found)})
 
     def refuse_second_proof(self, spec: RunSpec, state: RunState, *, goes_on: bool) -> None:
         """A proof takes samples never evaluated before: these cannot prove what is trained after their result."""
