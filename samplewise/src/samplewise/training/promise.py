@@ -24,6 +24,7 @@ from samplewise.samples import Data, Feed, Source
 GAIN = 20.0  # over the number of audits: how much of what is short tau makes up for in one, as a logarithm
 FASTER, SLOWER, FASTEST = 1.3, 0.5, 2.0  # the gain while the same side is missed, once the other one is, and at most
 RISE, FALL = 1.0, 1.5  # by how much the logarithm of tau moves at most in an audit
+LEAD = 3.0  # audits ahead for which it is foreseen how far the share is from its bounds, before tau moves
 SPAN = 10_000.0  # how far from its first value tau may go, unless the schedule says
 BAND = 0.1  # training samples under pressure beyond those that may violate, as a fraction: fewer are a poor estimate
 LEARNED = 0.5  # the part of a run after which all that is asked for is due
@@ -251,8 +252,10 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
 
     tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
     ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
-    ratio, more while the same side is missed again and again, less after it turned. So first taus that are far apart
-    lead to the same share, without a model of the training. Of several constraints those with the most violators rise
+    ratio, more while the same side is missed again and again, less after it turned; and less the sooner the share will
+    be there by itself, as its last change foretells: weights lag behind tau (Adam moves them at about one speed, whatever
+    tau is), and without that the share would swing. So first taus that are far apart lead to the same share, without a
+    model of the training. Of several constraints those with the most violators rise
     the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
     The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
@@ -264,6 +267,8 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
     seen = list(counts(replace(promise, sources=None), tune).values())
     behind, beyond = (max(_short(each, share) for each in seen) for share in (due, aim))
     short = behind if behind > 0 else min(0.0, beyond)
+    edge = _edge(promise, tune, aim)
+    moves = _moves(edge, float(method.coefficients.edge)) if edge * short > 0 else 1.0
     noise = 1 / math.sqrt((1 - aim) * min(each.samples for each in seen) + 0.5)
     most = max((part.violated for part in tune.values()), default=0)
     slowest = min(1.0, GAIN / audits)
@@ -275,12 +280,27 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
         elif gain > 0 and short > noise:
             gain *= FASTER
         gains[name] = math.copysign(min(FASTEST, max(slowest, abs(gain))), short)
-        moved = abs(gains[name]) * short * (part.violated / most if short > 0 and most else 1.0)
+        moved = abs(gains[name]) * short * moves * (part.violated / most if short > 0 and most else 1.0)
         tau = method.taus[name] * math.exp(min(RISE, max(-FALL, moved)))
         taus[name] = min(max(tau, rule.first / SPAN), rule.highest(SPAN))
-        edge = _reach(train[name].excess, max(0.0, promise.share - BAND))
-        margins[name] = min(max(0.0, -edge), part.constraint.reach) if math.isfinite(edge) else method.margins[name]
-    method.coefficients.steer_(taus, margins, gains)
+        inner = _reach(train[name].excess, max(0.0, promise.share - BAND))
+        margins[name] = min(max(0.0, -inner), part.constraint.reach) if math.isfinite(inner) else method.margins[name]
+    method.coefficients.steer_(taus, margins, gains, edge)
+
+
+def _edge(promise: Promise, tune: Audit, aim: float) -> float:
+    """What the samples of the worst group stay within, but for those that may violate: their excess over all bounds."""
+    excess = torch.stack([part.excess / part.constraint.scale for part in tune.values()]).amax(0)
+    if promise.groups is None:
+        return _reach(excess, aim)
+    groups = _labels(tune, promise.groups)
+    return max(_reach(excess[groups == each], aim) for each in groups.unique())
+
+
+def _moves(edge: float, before: float) -> float:
+    """How much of a step tau makes, from 0 to 1, where ``edge`` comes nearer to zero since the last audit."""
+    ahead = 1 + LEAD * (edge - before) / edge
+    return 1.0 if math.isnan(ahead) else min(1.0, max(0.0, ahead))
 
 
 def _short(seen: Count, aim: float) -> float:
