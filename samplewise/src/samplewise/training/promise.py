@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samplewise.audits.audit import Audit
+from samplewise.audits.audit import Audit, ConstraintAudit
 from samplewise.audits.binomial import check, check_share, to_aim_at, violation_rate_upper
 from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
@@ -258,8 +258,9 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
     model of the training. Of several constraints those with the most violators rise
     the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
 
-    The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
-    it reaches down to that quantile of the excess on ``train``. Where that is inside of the bound, a linear penalty
+    The margin puts a fraction of the training samples under pressure, those that may violate and ``BAND`` more: it
+    reaches down to that quantile of the excess on ``train``. It is larger where unseen samples violate more often than
+    training ones, which ever higher taus would only fit more closely: at most all of them, as a fixed weight does. Where that is inside of the bound, a linear penalty
     is, but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev,
     2000).
     With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
@@ -283,9 +284,16 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
         moved = abs(gains[name]) * short * moves * (part.violated / most if short > 0 and most else 1.0)
         tau = method.taus[name] * math.exp(min(RISE, max(-FALL, moved)))
         taus[name] = min(max(tau, rule.first / SPAN), rule.highest(SPAN))
-        inner = _reach(train[name].excess, max(0.0, promise.share - BAND))
+        pressed = (1 - promise.share + BAND) * max(1.0, _overfit(part, train[name]))
+        inner = _reach(train[name].excess, max(0.0, 1 - pressed))
         margins[name] = min(max(0.0, -inner), part.constraint.reach) if math.isfinite(inner) else method.margins[name]
     method.coefficients.steer_(taus, margins, gains, edge)
+
+
+def _overfit(tune: ConstraintAudit, train: ConstraintAudit) -> float:
+    """The root of how many times more often unseen samples violate than training ones."""
+    rates = [(part.violated + 0.5) / (part.samples + 0.5) for part in (tune, train)]
+    return math.sqrt(rates[0] / rates[1])
 
 
 def _edge(promise: Promise, tune: Audit, aim: float) -> float:
