@@ -335,6 +335,7 @@ def promised(task: Task, parts: Parts, model: nn.Module, share: float, seed: int
             tune_on=DataLoader(parts["validation"], batch_size=AT_ONCE),
             prove_on=DataLoader(parts["calibration"], batch_size=AT_ONCE),
             confidence=CONFIDENCE,
+            rival=False,
         ),
         progress=False,
     )

@@ -149,6 +149,8 @@ def read_promise(folder: Path) -> Statement | None:
             facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
         if stored["achievable_bounds"]:
             facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
+        if stored.get("comparison"):
+            facts["beside it"] = stored["comparison"]
         return Statement(str(stored["message"]), facts, bool(stored["kept"]))
 
 

@@ -55,6 +55,10 @@ class Promise:
             and all are proved at once (Bonferroni).
         sources: name of a measure that tells what each sample is from, as a number, such as the patient: of each source
             the first sample proves. Samples alike would count as so many independent ones.
+        rival: whether to compare it with what is often enough: the model of the objective alone, trained by the same
+            recipe (twice the time), plus the least constant that proves the share (conformal calibration). Only where
+            the model returns one number for each sample, and adding to it moves every measure one way.
+        weights: fixed weights to compare it with too; each is trained by the same recipe.
     """
 
     share: float
@@ -63,6 +67,8 @@ class Promise:
     confidence: float = 0.95
     groups: str | None = None
     sources: str | None = None
+    rival: bool = True
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.confidence, 1)
@@ -74,6 +80,29 @@ class Promise:
         assert self.tune_on is not None
         assert self.prove_on is not None
         return self.tune_on, self.prove_on
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What a promise is compared with, proved on the same samples, each by itself: choose before you look."""
+
+    name: str
+    kept: bool
+    """Whether it is proved to have the share."""
+    share_at_least: float
+    objective: float
+    """Mean on ``prove_on``."""
+    shift: float
+    """To add to the output."""
+    weights: dict[str, Tensor] = field(repr=False)
+    """For ``model.load_state_dict``."""
+
+    def __str__(self) -> str:
+        by = f" by {self.shift:.4g}" if self.shift else ""
+        return f"{self.name}{by}: {'proved too' if self.kept else 'not proved'}, mean objective {self.objective:.4g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("name", "kept", "share_at_least", "objective", "shift")}
 
 
 @dataclass(frozen=True)
@@ -100,6 +129,19 @@ class Promised(Printed):
     """Where it is not kept, why, and what would help; empty if it is."""
     groups: dict[float, float] = field(default_factory=dict)
     """``share_at_least`` of each group, where it was promised by groups."""
+    rivals: tuple[Rival, ...] = ()
+    """The objective's own model plus a constant, and the best fixed weight, where they were asked for."""
+    no_rival: str = ""
+    """Why the first of them is missing."""
+
+    @property
+    def comparison(self) -> str:
+        """What the promise bought against them, in a sentence."""
+        missing = f"Not compared with the objective alone plus a constant: {self.no_rival}." if self.no_rival else ""
+        if not self.rivals:
+            return missing
+        others = "; ".join(map(str, self.rivals))
+        return f"Mean objective {self.audit.objective:.4g} on prove_on; {others}. {missing}".rstrip()
 
     @property
     def message(self) -> str:
@@ -122,7 +164,7 @@ class Promised(Printed):
         for name, part in self.audit.items():
             trained = f"{self.margins.get(name, math.nan):.4g}", f"{self.taus.get(name, math.nan):.4g}"
             rows.append((str(part.constraint), percentage(part.satisfied, digits=2), f"{part.violated:,}", *trained))
-        return Printout(self.message, rows, [self.reason] if self.reason else [])
+        return Printout(self.message, rows, [each for each in (self.reason, self.comparison) if each])
 
     def monitor(self, alarm: float = 0.05) -> Monitor:
         """Watch the samples that come after deployment: an alarm is raised when too few of them meet all constraints.
@@ -147,6 +189,7 @@ class Promised(Printed):
             for name in ("share", "kept", "share_at_least", "margins", "taus", "reason", "groups")
         }
         found = {"confidence": self.audit.confidence, "audit": self.audit.to_dict()}
+        found |= {"comparison": self.comparison, "rivals": [each.to_dict() for each in self.rivals]}
         return {**plain, "message": self.message, "achievable_bounds": achievable, **found}
 
 
@@ -217,7 +260,12 @@ def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Pr
 
 def has_share(promise: Promise, *audits: Audit) -> bool:
     """Whether audits of different samples together show that the share holds, were they of one model alone."""
-    return 1 - max(_uppers(promise, *audits).values()) >= promise.share
+    return share_shown(promise, *audits) >= promise.share
+
+
+def share_shown(promise: Promise, *audits: Audit) -> float:
+    """The share that audits of different samples together show, were they of one model alone; of the worst group."""
+    return 1 - max(_uppers(promise, *audits).values())
 
 
 def _uppers(promise: Promise, *audits: Audit) -> dict[float | None, float]:
@@ -253,17 +301,17 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
     tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
     ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
     ratio, more while the same side is missed again and again, less after it turned; and less the sooner the share will
-    be there by itself, as its last change foretells: weights lag behind tau (Adam moves them at about one speed, whatever
-    tau is), and without that the share would swing. So first taus that are far apart lead to the same share, without a
-    model of the training. Of several constraints those with the most violators rise
-    the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
+    be there by itself, as its last change foretells: weights lag behind tau (Adam moves them at about one speed,
+    whatever tau is), and the share would swing. So first taus that are far apart lead to the same share, without a
+    model of the training. Of several constraints those with the most violators rise the most; of several groups the one
+    that is furthest from the aim counts. ``audits`` is how many there will be.
 
     The margin puts a fraction of the training samples under pressure, those that may violate and ``BAND`` more: it
-    reaches down to that quantile of the excess on ``train``. It is larger where unseen samples violate more often than
-    training ones, which ever higher taus would only fit more closely: at most all of them, as a fixed weight does. Where that is inside of the bound, a linear penalty
-    is, but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev,
-    2000).
-    With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
+    reaches down to that quantile of the excess on ``train``. Where that is inside of the bound, a linear penalty is,
+    but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev, 2000).
+    With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated. The
+    fraction is larger where unseen samples violate more often than training ones, which ever higher taus would only fit
+    more closely: at most all of them, as under a fixed weight.
     """
     seen = list(counts(replace(promise, sources=None), tune).values())
     behind, beyond = (max(_short(each, share) for each in seen) for share in (due, aim))
