@@ -350,8 +350,8 @@ class RunSpec:
         refuse_overlap(known | self.calibration, pairs)
         if promise.sources is None and (copies := copied(self.calibration[PROVE])):
             warnings.warn(
-                f"{copies:,} of the {self.proving:,} samples of prove_on hold the same as another of them: copies of one "
-                "sample count as so many independent ones, and the proof would be wrong more often than it says. Leave "
-                "them out, or name a measure that tells what each sample is from, Promise(..., sources='patient')",
+                f"{copies:,} of the {self.proving:,} samples of prove_on hold the same as another of them: copies of "
+                "one sample count as so many independent ones, and the proof would be wrong more often than it says. "
+                "Leave them out, or name a measure that tells what each is from, Promise(..., sources='patient')",
                 stacklevel=4,
             )
