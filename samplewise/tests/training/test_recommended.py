@@ -192,7 +192,7 @@ def test_copies_prove_once_where_their_source_is_known() -> None:
 
 def test_copies_in_what_proves_are_found_and_said(recwarn: pytest.WarningsRecorder) -> None:
     """Of 80 samples 20 are there twice more."""
-    draw_ = torch.Generator().manual_seed(0)
+    draw_ = torch.Generator().manual_seed(77)
     some = torch.randn(80, 10, generator=draw_), torch.randint(2, (80,), generator=draw_)
     twice = TensorDataset(*(torch.cat([each, each[:20], each[:20]]) for each in some))
     promise = sw.Promise(0.3, make_data(60, seed=2), twice)
