@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common import begin, keep, options
-from front_parts.arms import COMPARED, NAMES, TRIED, run_once
-from front_parts.page import PILOTS, RULE, Runs, draw, section, shipped, tried
-from front_parts.tasks import Parts, Task, fashion, mnist, regression, watermark
+from front_parts.arms import NAMES, run_once
+from front_parts.page import PILOTS, RULE, Runs, draw, section, shown
+from front_parts.tasks import Parts, Setting, Task, digit_task, fashion, forecast, mnist, regression, watermark
 
 from floormark.processes import side_by_side
 from samplewise.errors import NotFiniteError
@@ -33,16 +33,16 @@ class Job:
 
     task: str
     arm: str
-    setting: float
+    setting: Setting
     seed: int
 
     def file(self, work: Path) -> Path:
-        return work / self.task / f"{self.arm}-{self.setting:g}-seed{self.seed}.json"
+        return work / self.task / f"{self.arm}-{shown(self.setting)}-seed{self.seed}.json"
 
 
 def tasks_of(chosen: argparse.Namespace) -> dict[str, Task]:
     """The tasks whose data are given, made smaller as asked."""
-    tasks = [regression()]
+    tasks = [regression(), forecast(), digit_task()]
     if chosen.mnist is not None:
         tasks.append(mnist(chosen.mnist))
     if chosen.fashion is not None:
@@ -63,7 +63,7 @@ def tasks_of(chosen: argparse.Namespace) -> dict[str, Task]:
     return found
 
 
-def spread_out(values: tuple[float, ...], count: int) -> tuple[float, ...]:
+def spread_out(values: tuple[Setting, ...], count: int) -> tuple[Setting, ...]:
     """So many of them, evenly; of one the middle."""
     if count >= len(values):
         return values
@@ -116,7 +116,7 @@ def run_all(jobs: list[Job], chosen: argparse.Namespace, tasks: Mapping[str, Tas
     with side_by_side(chosen.jobs, partial(Bench, chosen), threads=chosen.threads, end_at_once=True) as workers:
         running = partial(work_on, work=chosen.work)
         for number, record in enumerate(workers.map(running, left), start=1):
-            what = f"{record['task']}, {record['arm']} {record['setting']:g}, seed {record['seed']}"
+            what = f"{record['task']}, {record['arm']} {shown(record['setting'])}, seed {record['seed']}"
             last = record["candidates"][-1]["validation"] if record["candidates"] else {"share": 0.0, "score": 0.0}
             held = f"validation: share {last['share']:.3f}, score {last['score']:.4f}"
             print(f"{number} of {len(left)}: {what}: {record['seconds']:.1f} s; {held}", flush=True)
@@ -124,15 +124,12 @@ def run_all(jobs: list[Job], chosen: argparse.Namespace, tasks: Mapping[str, Tas
 
 def write(records: list[dict[str, Any]], chosen: argparse.Namespace, tasks: Mapping[str, Task]) -> None:
     """Page, figures and numbers of the runs that are there."""
-    every = [Runs(task, records, COMPARED) for task in tasks.values()]
-    parts = [Runs(task, records, TRIED) for task in tasks.values() if set(TRIED) <= set(task.tries)]
+    every = [Runs(task, records, tuple(NAMES)) for task in tasks.values()]
     lines = ["# What holds on samples nobody has seen, and what it costs", "", RULE, "", PILOTS, ""]
     for runs in every:
         if runs.records:
             draw(runs, chosen.out / "front")
             lines += section(runs, f"front/{runs.task.name}.svg")
-    for runs in parts:
-        lines += [f"## What the promise is made of: {runs.task.name}", "", *shipped(runs), "", *tried(runs), ""]
     rows = {runs.task.name: runs.rows() for runs in every}
     keep(__file__, chosen, {"rows": rows, "runs": records}, lines, ("cooper-optim", "humancompatible-train"))
 
@@ -145,15 +142,15 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("front.work"), help="folder of the finished runs (front.work)"
     )
-    parser.add_argument("--tasks", nargs="+", help="only these of regression, mnist, fashion, watermark")
+    parser.add_argument("--tasks", nargs="+", help="only these of all the tasks")
     parser.add_argument("--arms", nargs="+", choices=list(NAMES), default=list(NAMES), help="only these (all)")
     parser.add_argument("--page-only", action="store_true", help="run nothing: make the page of what is there")
     chosen = begin(parser)
     tasks = tasks_of(chosen)
     jobs = [
         Job(task.name, arm, setting, seed)
-        for task in tasks.values()
         for seed in range(chosen.seeds)
+        for task in tasks.values()
         for arm, settings in task.tries.items()
         for setting in settings
     ]

@@ -125,7 +125,7 @@ def run(task: Task, penalty: str, share: float, seed: int, epochs: int) -> dict[
         warmup_epochs=task.warmup,
         batch_size=task.batch_size,
         seed=seed,
-        promise=sw.Promise(share, tune, prove),
+        promise=sw.Promise(share, tune, prove, rival=False),
         progress=False,
     )
     assert solution.promise is not None

@@ -27,22 +27,22 @@ def record(arm: str, *candidates: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_validation_alone_selects() -> None:
-    from front_parts.arms import COMPARED
+    from front_parts.arms import NAMES
     from front_parts.page import Runs
     from front_parts.tasks import regression
 
     few, enough = candidate(0.79, 0.1, 0.95, 0.01), candidate(0.9, 0.2, 0.5, 0.9)
     worse = candidate(0.95, 0.3, 0.99, 0.001)  # the best of all on test
-    runs = Runs(regression(), [record("sequential", few, worse), record("sequential", enough)], COMPARED)
+    runs = Runs(regression(), [record("sequential", few, worse), record("sequential", enough)], tuple(NAMES))
     assert runs.pick("sequential", 0, 0.8) is enough  # a small error is a good score
     assert runs.pick("sequential", 0, 0.92) is worse
     assert runs.pick("sequential", 0, 0.96) is None
-    turned = Runs(replace(regression(), higher_is_better=True), runs.records, COMPARED)
+    turned = Runs(replace(regression(), higher_is_better=True), runs.records, tuple(NAMES))
     assert turned.pick("sequential", 0, 0.8) is worse
 
 
 def test_the_fixed_front_joins_what_validation_would_ship() -> None:
-    from front_parts.arms import COMPARED
+    from front_parts.arms import NAMES
     from front_parts.page import Runs
     from front_parts.tasks import regression
 
@@ -51,7 +51,7 @@ def test_the_fixed_front_joins_what_validation_would_ship() -> None:
     runs = Runs(
         regression(),
         [record("fixed", low, beaten, high), record("feasible", candidate(0.9, 0.25, 0.85, 0.15))],
-        COMPARED,
+        tuple(NAMES),
     )
     assert runs.fixed_front(0, 0.85) == pytest.approx(0.2)
     assert runs.fixed_front(0, 0.79) is None
@@ -97,7 +97,7 @@ def test_the_multiplier_of_feasible_learning_settles_at_alpha_times_the_violatio
     task = regression()
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    learner = feasible(Run(task, 7.0, model, optimizer, 3))
+    learner = feasible(Run(task, (7.0, 0.1), model, optimizer, 3))
     inputs = torch.zeros(3, 4)
     with torch.no_grad():
         model.bias.zero_()

@@ -51,7 +51,7 @@ def test_the_picture_and_the_first_row_are_those_of_the_demo() -> None:
 
 
 def test_what_is_said_of_digits_and_clothes_is_what_their_runs_found() -> None:
-    rows = read("benchmarks/front.json")["rows"]
+    rows = read("benchmarks/front_0.2.json")["rows"]
     for task, start in (("mnist", "MNIST"), ("fashion", "Fashion-MNIST")):
         said = []
         for arm in ("promise", "fixed"):

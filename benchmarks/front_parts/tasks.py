@@ -14,6 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from promise_kept import (
+    BATCH,
+    BOUND,
+    DIGITS_EPOCHS,
+    EPOCHS,
+    FORECAST,
+    LIMIT,
+    RATE,
+    WARMUP,
+    draw_digits,
+    draw_forecasts,
+    forecaster,
+)
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -21,14 +34,16 @@ import samplewise as sw
 from samplewise.measures import mse
 from samplewise.samples import mix
 from samplewise.storage.disk import atomic
-from studies.data import load_folder
+from studies.data import digits, load_folder
 from studies.mnist.digit_network import DigitNetwork, study_problem
+from studies.mnist.digit_network import evaluate as evaluate_digits
 from studies.pictures.decode import decode
 from studies.watermark.pipeline import Pipeline
 from studies.watermark.recipe import SWIFT
 from studies.watermark.training import make_network
 
 Parts = Mapping[str, TensorDataset]
+Setting = float | tuple[float, float]
 PARTS = ("train", "validation", "calibration", "test")
 DRAWN = 0  # which samples are the test part is the same for every seed
 
@@ -56,10 +71,8 @@ class Task:
     higher_is_better: bool
     shares: tuple[float, ...]
     """Wanted shares in the table."""
-    tries: Mapping[str, tuple[float, ...]]
+    tries: Mapping[str, tuple[Setting, ...]]
     """What each arm varies, in its own unit."""
-    width: float
-    """Of the logarithmic penalty that goes with the promise: the size of the bound, or what matters beside it."""
     rate: float = 1e-3
     decay: float = 1e-4
     fixed_on: sw.Constraint | None = None
@@ -70,6 +83,11 @@ class Task:
     @property
     def constraint(self) -> sw.Constraint:
         return self.problem.constraints[0]
+
+    @property
+    def size(self) -> float:
+        """Of the bound."""
+        return abs(self.constraint.bound)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.Adam(model.parameters(), lr=self.rate, weight_decay=self.decay, fused=True)
@@ -144,6 +162,29 @@ def seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
         return make()
 
 
+def weights(prices: tuple[float, ...]) -> dict[str, tuple[Setting, ...]]:
+    """Tries of the arms whose knob has the unit of a weight: five each, rates of multipliers among them."""
+    low, _, middle, above, high = prices
+    return {
+        "fixed": prices,
+        "sequential": prices,
+        "everywhere": ((low, 0.1), (middle, 0.1), (middle, 1.0), (above, 0.1), (high, 1.0)),
+    }
+
+
+def multipliers(prices: tuple[float, ...], size: float) -> dict[str, tuple[Setting, ...]]:
+    """Tries of the arms whose knob has the unit of a weight over that of the measure, the ``size`` of the bound."""
+    low, below, middle, above, high = (price / size for price in prices)
+    pairs = ((below, 0.05), (middle, 0.05), (middle, 0.5), (above, 0.05), (high, 0.5))
+    return {
+        "lagrangian": pairs,
+        "cooper": pairs,
+        "feasible": pairs,
+        "nupi": ((0.05 * low, 0.0), (0.05 * middle, 0.0), (0.05 * middle, 5.0), (0.05 * high, 0.0), (0.05 * high, 5.0)),
+        "humancompatible": ((0.001, 0.05), (0.01, 0.05), (0.03, 0.5), (0.06, 0.05), (0.2, 0.05)),
+    }
+
+
 def image_task(name: str, title: str, bound: float, load: Callable[[Task, int], Parts], **more: Any) -> Task:
     return Task(
         name,
@@ -158,7 +199,6 @@ def image_task(name: str, title: str, bound: float, load: Callable[[Task, int], 
         score="accuracy",
         score_name="accuracy",
         higher_is_better=True,
-        width=bound,
         rate=3e-3,  # in so few epochs ahead of the study's 1e-3 in share and in accuracy
         groups=classes,
         **more,
@@ -173,16 +213,9 @@ def mnist(folder: Path) -> Task:
         partial(mnist_parts, folder),
         shares=(0.4, 0.45, 0.5, 0.55, 0.6, 0.65),
         tries={
-            "fixed": (10, 30, 100, 300, 1000),
-            "sequential": (10, 30, 100, 300, 1000),
+            **weights((10, 30, 100, 300, 1000)),
+            **multipliers((10, 30, 100, 300, 1000), 0.01),
             "promise": (0.45, 0.5, 0.55, 0.6, 0.65),
-            "lagrangian": (3e3, 1e4, 3e4, 1e5, 3e5),
-            "cooper": (3e3, 1e4, 3e4, 1e5, 3e5),
-            "feasible": (1e4, 3e4, 1e5, 3e5, 1e6),
-            "humancompatible": (0.1, 0.15, 0.2, 0.3, 0.45),
-            "margin": (10, 30, 100, 300, 1000),
-            "logarithmic": (10, 30, 100, 300, 1000),
-            "linear_promise": (0.45, 0.5, 0.55, 0.6, 0.65),
         },
     )
 
@@ -195,13 +228,9 @@ def fashion(folder: Path, work: Path) -> Task:
         partial(fashion_parts, folder, work / "fashion.npz"),
         shares=(0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7),
         tries={
-            "fixed": (10, 30, 100, 300, 1000),
-            "sequential": (10, 30, 100, 300, 1000),
+            **weights((10, 30, 100, 300, 1000)),
+            **multipliers((10, 30, 100, 300, 1000), 0.012),
             "promise": (0.5, 0.55, 0.6, 0.65, 0.68),
-            "lagrangian": (3e3, 1e4, 3e4, 1e5, 3e5),
-            "cooper": (3e3, 1e4, 3e4, 1e5, 3e5),
-            "feasible": (1e4, 3e4, 1e5, 3e5, 1e6),
-            "humancompatible": (0.1, 0.15, 0.2, 0.3, 0.45),
         },
     )
 
@@ -280,16 +309,74 @@ def regression() -> Task:
         score="",
         score_name="mean squared error",
         higher_is_better=False,
-        width=LATE_BOUND,
         shares=(0.8, 0.85, 0.9, 0.95, 0.99),
         tries={
-            "fixed": (0.03, 0.1, 0.3, 1, 3),
-            "sequential": (0.03, 0.1, 0.3, 1, 10),
+            **weights((0.03, 0.1, 0.3, 1, 3)),
+            **multipliers((0.1, 0.3, 1, 3, 10), 1.0),
             "promise": (0.8, 0.85, 0.9, 0.95, 0.99),
-            "lagrangian": (0.3, 1, 3, 10, 30),
-            "cooper": (0.3, 1, 3, 10, 30),
-            "feasible": (1, 3, 10, 30, 100),
-            "humancompatible": (0.001, 0.01, 0.03, 0.06, 0.1),
+        },
+    )
+
+
+# --- the tasks of promise_kept.py: errors below are bounded, and the digits ---
+
+
+def forecast() -> Task:
+    """No forecast may be too low by more than a bound: here a constant added to the output would do."""
+
+    def load(task: Task, seed: int) -> Parts:
+        (test,) = cut(draw_forecasts(task.sizes[3], 9).tensors, task.sizes[3:], DRAWN)
+        drawn = [draw_forecasts(size, 1000 * (400 + seed) + part) for part, size in enumerate(task.sizes[:3])]
+        return dict(zip(PARTS, [*drawn, test], strict=True))
+
+    shares = (0.85, 0.9, 0.95, 0.97, 0.99)
+    return Task(
+        "forecast",
+        f"Regression, no error below {-LIMIT:g}",
+        FORECAST,
+        forecaster,
+        load,
+        sizes=(3000, 1000, 1000, 20_000),
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        warm_epochs=0,
+        score="",
+        score_name="mean squared error",
+        higher_is_better=False,
+        shares=shares,
+        rate=RATE,
+        decay=0.0,
+        tries={
+            **weights((0.05, 0.1, 0.2, 0.4, 0.8)),
+            **multipliers((0.1, 0.3, 1, 3, 10), LIMIT),
+            "promise": shares,
+            "shift": shares,
+        },
+    )
+
+
+def digit_task() -> Task:
+    """For each seed the digits are drawn anew, those to test on too."""
+    return Task(
+        "digits",
+        f"Digits, each redrawn with an error of at most {BOUND:g}",
+        sw.Problem(evaluate_digits, [sw.AtMost("reconstruction", BOUND)]),
+        partial(seeded, lambda: DigitNetwork(pixels=64, hidden=128, code=10)),
+        lambda task, seed: dict(zip(PARTS, draw_digits(digits(), 400 + seed), strict=True)),
+        sizes=(700, 300, 300, 497),
+        epochs=DIGITS_EPOCHS,
+        batch_size=BATCH,
+        warm_epochs=WARMUP,
+        score="accuracy",
+        score_name="accuracy",
+        higher_is_better=True,
+        shares=(0.8, 0.85, 0.9, 0.95),
+        rate=5e-3,
+        groups=classes,
+        tries={
+            **weights((3, 10, 30, 100, 300)),
+            **multipliers((3, 10, 30, 100, 300), BOUND),
+            "promise": (0.7, 0.8, 0.85, 0.9, 0.92),
         },
     )
 
@@ -334,15 +421,11 @@ def watermark(folder: Path) -> Task:
         higher_is_better=False,
         shares=(0.5, 0.8, 0.9, 0.95, 0.99),
         tries={
+            **weights((0.001, 0.003, 0.01, 0.03, 0.1)),
+            **multipliers((0.001, 0.003, 0.01, 0.03, 0.1), 1.0),
             "fixed": (10, 30, 100, 300, 1000),
-            "sequential": (0.001, 0.003, 0.01, 0.03, 0.1),
             "promise": (0.5, 0.8, 0.9, 0.95, 0.98),
-            "lagrangian": (0.001, 0.003, 0.01, 0.03, 0.1),
-            "cooper": (0.001, 0.003, 0.01, 0.03, 0.1),
-            "feasible": (0.001, 0.003, 0.01, 0.03, 0.1),
-            "humancompatible": (0.01, 0.03, 0.1, 0.3, 1),
         },
-        width=6.0,
         rate=recipe.rate,
         decay=0.0,
         # The same requirement in the unit that an image loss is written in.

@@ -43,7 +43,7 @@ class Printed(ABC):
 def as_text(printout: Printout) -> str:
     """At most ten lines of at most 100 characters; what has no room is said to be left out."""
     head = _wrapped(printout.verdict, 4)
-    notes = [line for note in printout.notes[:2] for line in _wrapped(note, 2)]
+    notes = [line for note in printout.notes[:3] for line in _wrapped(note, 2)][: max(4, LINES - len(head) - 3)]
     rows = [[_clipped(printable(row[0]), LABEL), *map(printable, row[1:])] for row in printout.rows]
     room = LINES - len(head) - len(notes)
     left_out = len(rows) - (room - 1) if len(rows) > room else 0

@@ -28,6 +28,7 @@ from samplewise.training.promise import (
     FASTER,
     FASTEST,
     GAIN,
+    LEAD,
     RISE,
     SLOWER,
     SPAN,
@@ -274,6 +275,42 @@ def test_tau_moves_by_no_more_than_its_limits_and_in_short_runs_faster() -> None
     assert steered(penalty(), audited(share_of(0.0)), audits=1) == pytest.approx(math.exp(RISE))
     assert steered(penalty(), audited(share_of(1.0)), audits=1) == pytest.approx(math.exp(-FALL))
     assert steered(penalty(), audited(share_of(0.88)), audits=10) == pytest.approx(math.exp(ratio(12, 10)))
+
+
+def test_tau_waits_while_the_share_is_on_its_way() -> None:
+    """The 90 % quantile is 0.6 beyond the bound, then 0.5: three audits on it would be halfway and more."""
+    shift = float(share_of(0.9).kthvalue(90).values) - 1.0
+    before, near = (audited(share_of(0.9) + each - shift) for each in (0.6, 0.5))
+    method = penalty()
+    steered(method, before)
+    gain = min(FASTEST, GAIN / 40 * FASTER)
+    short = ratio(near.violated, 10)
+    assert steered(method, near) == pytest.approx(math.exp(min(RISE, gain * short * (1 - LEAD * 0.1 / 0.5))))
+    for arrives in (audited(share_of(0.9) + 0.3 - shift), audited(share_of(0.9) + 0.1 - shift)):
+        assert steered(method, arrives) == pytest.approx(1.0), "it is there in three audits, or nearly"
+    assert steered(method, audited(share_of(0.9) + 0.2 - shift)) > 1.2, "it turned"
+
+
+def test_a_first_tau_that_is_far_too_large_is_not_begun_with() -> None:
+    taus = []
+    for tau0 in (1e4, "auto"):
+        method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Constant(tau0))  # type: ignore[arg-type]
+        _, solution = run(method=method, epochs=2)
+        taus.append(solution.history.column("tau/reconstruction")[0])
+    assert taus[0] == taus[1] < 1e3
+    small = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Constant(1e-4))
+    assert run(method=small, epochs=2)[1].history.column("tau/reconstruction")[0] == 1e-4
+
+
+def test_more_training_samples_are_pressed_where_unseen_ones_violate_more_often() -> None:
+    train = audited(torch.linspace(-3, 0.99, 100))
+    margins = []
+    for satisfied in (1.0, 0.9, 0.3):
+        method = penalty()
+        steered(method, audited(share_of(satisfied)), train=train)
+        margins.append(method.margins["first"])
+    assert margins[0] < margins[1] < margins[2]
+    assert margins[2] == pytest.approx(4.0), "all of them"
 
 
 def test_the_same_side_again_and_again_makes_it_faster_the_other_one_slower() -> None:

@@ -51,6 +51,7 @@ class Coefficients(FullPrecision):
         self.met_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # last rounds in a row that met it
         self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
         self.gains = nn.Buffer(torch.zeros_like(taus))  # of what steers: how fast, below zero where tau fell last
+        self.edge = nn.Buffer(taus.new_tensor(math.nan))  # and how far the share was from its bounds
         if self.shared:
             # The limit of g beyond which a sample gets no penalty; that of the round before; in the last round log of
             # the violated samples over those allowed, and the same some rounds ahead; how often that changed its sign.
@@ -77,12 +78,27 @@ class Coefficients(FullPrecision):
         rules = list(self.schedules)
         for i in self.auto:
             if not math.isnan(tau0 := self.initial.tau0(i)):
-                rules[i] = rules[i].starting_at(tau0)
+                given = rules[i].first  # NaN where it is "auto"
+                rules[i] = rules[i].starting_at(min(tau0, tau0 if math.isnan(given) else given))
         return rules
+
+    def cap_(self) -> None:
+        """Begin with a tau0 that was given only if it is not above the estimate.
+
+        Adam remembers the squares of the first gradients for thousands of steps: after a first tau that is far too
+        large its steps stay small.
+        """
+        self.auto = list(range(len(self.constraints)))
+        self._refresh_()
 
     def estimate_tau0_(self, objective: Tensor, costs: Iterable[tuple[int, Tensor, Tensor]]) -> None:
         """Set tau0 where it is ``"auto"``, from one batch more; the arguments are those of :meth:`InitialTau.add_`."""
-        self.initial.add_(objective, costs)
+        try:
+            self.initial.add_(objective, costs)
+        except ConfigurationError:
+            self.auto = [i for i, schedule in enumerate(self.schedules) if schedule.tau0 == AUTO]
+            if self.auto:
+                raise
         for i, rule in enumerate(self.rules()):
             self.taus[i] = rule.first
         self._refresh_()
@@ -134,12 +150,17 @@ class Coefficients(FullPrecision):
         self.shares[i] = self.shares.new_tensor([further, limit, short, ahead or side, turns])
 
     def steer_(
-        self, taus: Mapping[str, float], margins: Mapping[str, float], gains: Mapping[str, float] | None = None
+        self,
+        taus: Mapping[str, float],
+        margins: Mapping[str, float],
+        gains: Mapping[str, float] | None = None,
+        edge: float = math.nan,
     ) -> None:
-        """Set tau and margin of every constraint, and how fast; the schedules have no effect from now on."""
+        """Set tau and margin of every constraint, and what steers next; the schedules have no effect from now on."""
         for i, each in enumerate(self.constraints):
             self.taus[i], self.margins[i] = taus[each.name], margins[each.name]
             self.gains[i] = 0.0 if gains is None else gains[each.name]
+        self.edge.fill_(edge)
         self.steered.fill_(True)
         if self.shared:
             self.shares[:, :2] = math.inf
@@ -148,6 +169,7 @@ class Coefficients(FullPrecision):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         fresh = self.taus.new_tensor([UNKNOWN] * len(self.taus)) if self.shared else None
         fit_optional_(state_dict, prefix + "shares", fresh)
+        fit_optional_(state_dict, prefix + "edge", self.taus.new_tensor(math.nan))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def gain(self, name: str) -> float:

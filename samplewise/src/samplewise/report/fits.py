@@ -152,6 +152,8 @@ def read_promise(folder: Path) -> Statement | None:
             facts |= {f"margin of {name}": stored["margins"][name], f"tau of {name}": stored["taus"][name]}
         if stored["achievable_bounds"]:
             facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
+        if stored.get("comparison"):
+            facts["beside it"] = stored["comparison"]
         at_least = words.at_least(stored["share_at_least"])
         return Statement(str(stored["message"]), facts, kept=bool(stored["kept"]), at_least=at_least)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,6 +29,7 @@ from samplewise.training.logging import Callback, RunLogger
 from samplewise.training.loop import Training
 from samplewise.training.promise import Promise, Promised
 from samplewise.training.recommended import fill_in
+from samplewise.training.rivals import Rivals
 from samplewise.training.spec import RunSpec
 from samplewise.training.state import Selection, Status, Validation
 from samplewise.training.step import Auxiliary, Stepper, single_device
@@ -67,7 +70,8 @@ class Solution(Printed):
             rows.append((name, *counts, f"{found.objective:.6g}", upper))
         more = [f"{self.infeasibility}."] if self.infeasibility else []
         if self.promise:
-            more += [text for text in (self.promise.message, self.promise.reason) if text]
+            compared = self.promise.comparison if self.promise.rivals else ""
+            more += [text for text in (self.promise.message, self.promise.reason, compared) if text]
         verdict = f"{self.status.name.replace('_', ' ').capitalize()}: {self.status.message}."
         return Printout(verdict, rows, [*more, f"Selected {self.selected.reason}."])
 
@@ -174,6 +178,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         stack.enter_context(logger.logging())
         training.try_out()
+        rivals = None if promise is None else Rivals(spec, fabric.device)
         if checkpoint is not None:
             training.open(stack.enter_context(open_folder(Path(checkpoint), spec, fabric.device)))
             stack.enter_context(_resumable(checkpoint))
@@ -186,6 +191,9 @@ def fit(
         selected = training.state.selection
         assert selected is not None, "the last epoch is always audited"
         if outcome is not None:
+            assert rivals is not None
+            found = rivals.find(partial(_train_rival, arguments))
+            outcome = replace(outcome, rivals=found, no_rival=rivals.reason)
             status = Status.KEPT if outcome.kept else Status.NOT_KEPT
             if training.folder is not None:
                 training.folder.write_promise(outcome, spec, training.state.epoch)
@@ -197,6 +205,17 @@ def fit(
     solution = Solution(model, method, status, selected, training.history, audits, outcome, infeasibility)
     logger.end(solution)
     return solution
+
+
+def _train_rival(arguments: Mapping[str, Any], method: Method, name: str) -> None:
+    """Train the model of a run under another method, in a folder of its own, so that it can be killed too."""
+    folder = arguments["checkpoint"]
+    others = inspect.signature(fit).parameters.items()
+    own = {"problem", "model", "train_data", "epochs", "optimizer", "batch_size", "seed", "warmup_epochs", "scheduler"}
+    kept = own | {"clip_norm", "accumulate", "average", "checkpoint_steps", "fabric"}
+    given = {key: arguments[key] if key in kept else each.default for key, each in others}
+    given |= {"checkpoint": None if folder is None else Path(folder) / "rivals" / name}
+    fit(**given | {"method": method, "progress": False})
 
 
 @contextlib.contextmanager

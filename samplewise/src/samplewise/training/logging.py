@@ -18,6 +18,8 @@ from samplewise.storage import distributed
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+LINE = 79  # characters that are written over
+
 
 class Callback:
     """What :func:`samplewise.fit` calls, in every process; a subclass overrides what it needs."""
@@ -35,7 +37,8 @@ class RunLogger(Callback):
     def __init__(self, fabric: Fabric, progress: bool | None) -> None:
         first = distributed.rank() == 0
         self.loggers: list[Any] = list(fabric.loggers) if first else []
-        seen = sys.stderr.isatty() or "ipykernel" in sys.modules  # a notebook shows bars although it is no terminal
+        self._notebook = "ipykernel" in sys.modules  # which is no terminal, but shows one line that is written anew
+        seen = sys.stderr.isatty() or self._notebook
         self.shown = first and (seen if progress is None else progress)
         self._lines = self.shown and not seen  # in a file or a pipe a bar cannot move
         self._quiet = not first or progress is False
@@ -64,11 +67,15 @@ class RunLogger(Callback):
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for logger in self.loggers:
             logger.log_metrics(numbers, step=row["epoch"])
-        if self._bar is not None:
+        if self._bar is not None or (self.shown and self._notebook):
             names = [name.removeprefix("tau/") for name in row if name.startswith("tau/")]
             least = min((row[f"running/{name}/satisfied"] for name in names), default=1.0)
             note = f"objective {row['running/objective']:.4g}, met {percentage(least)}"
-            self._bar.update(self._epochs, advance=1, note=note)
+            if self._bar is not None:
+                self._bar.update(self._epochs, advance=1, note=note)
+            else:
+                line = f"epoch {row['epoch']} of {self._last}: {note}"
+                print(f"\r{line:<{LINE}}", end="", file=sys.stderr, flush=True)
 
     def end(self, solution: object) -> None:
         """Write the summary of the run where lines are written."""
@@ -105,8 +112,10 @@ class RunLogger(Callback):
     def bar(self, epochs: int, done: int) -> Iterator[None]:
         """Show on standard error how far a run of ``epochs`` is, ``done`` of them complete, if that is wanted."""
         self._last = epochs
-        if not self.shown or self._lines:
+        if not self.shown or self._lines or self._notebook:
             yield
+            if self.shown and self._notebook:
+                print(file=sys.stderr, flush=True)
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -56,6 +56,8 @@ class Training:
         self.state = RunState(planned=spec.last_epoch)
         self.history = History()
         self.folder: RunFolder | None = None
+        if spec.promise is not None:
+            spec.method.coefficients.cap_()
         spec.method.to(stepper.device)
         # Warm-up minimises the objective alone, but its rows in the history still say how the constraints fare.
         self._warmup = Unconstrained(spec.method.constraints).to(stepper.device)

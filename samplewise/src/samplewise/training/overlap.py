@@ -55,6 +55,11 @@ def shared(first: Keys, second: Keys) -> list[int]:
     return []
 
 
+def copied(known: Keys) -> int:
+    """How many samples of a data set hold what an earlier one of it holds; 0 if none was read."""
+    return 0 if known.read is None else len(known.read) - len(known.read.unique())
+
+
 def refuse_overlap(known: Mapping[str, Keys], pairs: Iterable[tuple[str, str]]) -> None:
     """Raise if two data sets that must not share a sample do."""
     for first, second in pairs:

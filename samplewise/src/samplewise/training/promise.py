@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samplewise.audits.audit import Audit
+from samplewise.audits.audit import Audit, ConstraintAudit
 from samplewise.audits.binomial import check, check_share, to_aim_at, violation_rate_upper
 from samplewise.audits.monitor import Monitor
 from samplewise.constraints import Constraint
@@ -24,6 +24,7 @@ from samplewise.samples import Data, Feed, Source
 GAIN = 20.0  # over the number of audits: how much of what is short tau makes up for in one, as a logarithm
 FASTER, SLOWER, FASTEST = 1.3, 0.5, 2.0  # the gain while the same side is missed, once the other one is, and at most
 RISE, FALL = 1.0, 1.5  # by how much the logarithm of tau moves at most in an audit
+LEAD = 3.0  # audits ahead for which it is foreseen how far the share is from its bounds, before tau moves
 SPAN = 10_000.0  # how far from its first value tau may go, unless the schedule says
 BAND = 0.1  # training samples under pressure beyond those that may violate, as a fraction: fewer are a poor estimate
 LEARNED = 0.5  # the part of a run after which all that is asked for is due
@@ -54,6 +55,10 @@ class Promise:
             are proved at once (Bonferroni).
         sources: name of a measure with the number of each sample's source, such as the patient: only the first sample
             of each source counts in the proof, since samples of one source are not independent.
+        rival: whether to compare it with what is often enough: the model of the objective alone, trained by the same
+            recipe (twice the time), plus the least constant that proves the share (conformal calibration). Only where
+            the model returns one number for each sample, and adding to it moves every measure one way.
+        weights: fixed weights to compare it with too; each is trained by the same recipe.
     """
 
     share: float
@@ -62,6 +67,8 @@ class Promise:
     confidence: float = 0.95
     groups: str | None = None
     sources: str | None = None
+    rival: bool = True
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check(self.confidence, 1)
@@ -73,6 +80,29 @@ class Promise:
         assert self.tune_on is not None
         assert self.prove_on is not None
         return self.tune_on, self.prove_on
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What a promise is compared with, proved on the same samples, each by itself: choose before you look."""
+
+    name: str
+    kept: bool
+    """Whether it is proved to have the share."""
+    share_at_least: float
+    objective: float
+    """Mean on ``prove_on``."""
+    shift: float
+    """To add to the output."""
+    weights: dict[str, Tensor] = field(repr=False)
+    """For ``model.load_state_dict``."""
+
+    def __str__(self) -> str:
+        by = f" by {self.shift:.4g}" if self.shift else ""
+        return f"{self.name}{by}: {'proved too' if self.kept else 'not proved'}, mean objective {self.objective:.4g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("name", "kept", "share_at_least", "objective", "shift")}
 
 
 @dataclass(frozen=True)
@@ -99,6 +129,19 @@ class Promised(Printed):
     """Where it is not kept, why, and what would help; empty if it is."""
     groups: dict[float, float] = field(default_factory=dict)
     """``share_at_least`` of each group, where it was promised by groups."""
+    rivals: tuple[Rival, ...] = ()
+    """The objective's own model plus a constant, and the best fixed weight, where they were asked for."""
+    no_rival: str = ""
+    """Why the first of them is missing."""
+
+    @property
+    def comparison(self) -> str:
+        """What the promise bought against them, in a sentence."""
+        missing = f"Not compared with the objective alone plus a constant: {self.no_rival}." if self.no_rival else ""
+        if not self.rivals:
+            return missing
+        others = "; ".join(map(str, self.rivals))
+        return f"Mean objective {self.audit.objective:.4g} on prove_on; {others}. {missing}".rstrip()
 
     @property
     def message(self) -> str:
@@ -121,7 +164,7 @@ class Promised(Printed):
         for name, part in self.audit.items():
             trained = f"{self.margins.get(name, math.nan):.4g}", f"{self.taus.get(name, math.nan):.4g}"
             rows.append((str(part.constraint), percentage(part.satisfied, digits=2), f"{part.violated:,}", *trained))
-        return Printout(self.message, rows, [self.reason] if self.reason else [])
+        return Printout(self.message, rows, [each for each in (self.reason, self.comparison) if each])
 
     def monitor(self, alarm: float = 0.05) -> Monitor:
         """A monitor of the samples after deployment: it raises an alarm when too few of them meet all constraints.
@@ -146,6 +189,7 @@ class Promised(Printed):
             for name in ("share", "kept", "share_at_least", "margins", "taus", "reason", "groups")
         }
         found = {"confidence": self.audit.confidence, "audit": self.audit.to_dict()}
+        found |= {"comparison": self.comparison, "rivals": [each.to_dict() for each in self.rivals]}
         return {**plain, "message": self.message, "achievable_bounds": achievable, **found}
 
 
@@ -216,7 +260,12 @@ def outcome(promise: Promise, found: Audit, method: Method, why: str = "") -> Pr
 
 def has_share(promise: Promise, *audits: Audit) -> bool:
     """Whether audits of different samples together prove the share, as if only one model had been tested."""
-    return 1 - max(_uppers(promise, *audits).values()) >= promise.share
+    return share_shown(promise, *audits) >= promise.share
+
+
+def share_shown(promise: Promise, *audits: Audit) -> float:
+    """The share that audits of different samples together prove, as if only one model had been tested; of the worst group."""
+    return 1 - max(_uppers(promise, *audits).values())
 
 
 def _uppers(promise: Promise, *audits: Audit) -> dict[float | None, float]:
@@ -251,19 +300,24 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
 
     tau follows the ratio of the violated samples of ``tune`` to those that may be: it rises while fewer than are
     ``due`` meet all constraints, and falls while more than the ``aim`` do. Its logarithm moves by a part of that of the
-    ratio, more while the same side is missed again and again, less after it turned. So first taus that are far apart
-    lead to the same share, without a model of the training. Of several constraints those with the most violators rise
-    the most; of several groups the one that is furthest from the aim counts. ``audits`` is how many there will be.
+    ratio, more while the same side is missed again and again, less after it turned; and less the sooner the share will
+    be there by itself, as its last change foretells: weights lag behind tau (Adam moves them at about one speed,
+    whatever tau is), and the share would swing. So first taus that are far apart lead to the same share, without a
+    model of the training. Of several constraints those with the most violators rise the most; of several groups the one
+    that is furthest from the aim counts. ``audits`` is how many there will be.
 
-    The margin puts a fixed fraction of the training samples under pressure, those that may violate and ``BAND`` more:
-    it reaches down to that quantile of the excess on ``train``. Where that is inside of the bound, a linear penalty
-    is, but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev,
-    2000).
-    With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated.
+    The margin puts a fraction of the training samples under pressure, those that may violate and ``BAND`` more: it
+    reaches down to that quantile of the excess on ``train``. Where that is inside of the bound, a linear penalty is,
+    but for constants, the mean excess of the worst: their conditional value at risk (Rockafellar and Uryasev, 2000).
+    With the violated ones alone each of them would be fitted, not what makes a sample likely to be violated. The
+    fraction is larger where unseen samples violate more often than training ones, which ever higher taus would only fit
+    more closely: at most all of them, as under a fixed weight.
     """
     seen = list(counts(replace(promise, sources=None), tune).values())
     behind, beyond = (max(_short(each, share) for each in seen) for share in (due, aim))
     short = behind if behind > 0 else min(0.0, beyond)
+    edge = _edge(promise, tune, aim)
+    moves = _moves(edge, float(method.coefficients.edge)) if edge * short > 0 else 1.0
     noise = 1 / math.sqrt((1 - aim) * min(each.samples for each in seen) + 0.5)
     most = max((part.violated for part in tune.values()), default=0)
     slowest = min(1.0, GAIN / audits)
@@ -275,12 +329,34 @@ def steer_(method: Method, promise: Promise, tune: Audit, train: Audit, *, due: 
         elif gain > 0 and short > noise:
             gain *= FASTER
         gains[name] = math.copysign(min(FASTEST, max(slowest, abs(gain))), short)
-        moved = abs(gains[name]) * short * (part.violated / most if short > 0 and most else 1.0)
+        moved = abs(gains[name]) * short * moves * (part.violated / most if short > 0 and most else 1.0)
         tau = method.taus[name] * math.exp(min(RISE, max(-FALL, moved)))
         taus[name] = min(max(tau, rule.first / SPAN), rule.highest(SPAN))
-        edge = _reach(train[name].excess, max(0.0, promise.share - BAND))
-        margins[name] = min(max(0.0, -edge), part.constraint.reach) if math.isfinite(edge) else method.margins[name]
-    method.coefficients.steer_(taus, margins, gains)
+        pressed = (1 - promise.share + BAND) * max(1.0, _overfit(part, train[name]))
+        inner = _reach(train[name].excess, max(0.0, 1 - pressed))
+        margins[name] = min(max(0.0, -inner), part.constraint.reach) if math.isfinite(inner) else method.margins[name]
+    method.coefficients.steer_(taus, margins, gains, edge)
+
+
+def _overfit(tune: ConstraintAudit, train: ConstraintAudit) -> float:
+    """The root of how many times more often unseen samples violate than training ones."""
+    rates = [(part.violated + 0.5) / (part.samples + 0.5) for part in (tune, train)]
+    return math.sqrt(rates[0] / rates[1])
+
+
+def _edge(promise: Promise, tune: Audit, aim: float) -> float:
+    """What the samples of the worst group stay within, but for those that may violate: their excess over all bounds."""
+    excess = torch.stack([part.excess / part.constraint.scale for part in tune.values()]).amax(0)
+    if promise.groups is None:
+        return _reach(excess, aim)
+    groups = _labels(tune, promise.groups)
+    return max(_reach(excess[groups == each], aim) for each in groups.unique())
+
+
+def _moves(edge: float, before: float) -> float:
+    """How much of a step tau makes, from 0 to 1, where ``edge`` comes nearer to zero since the last audit."""
+    ahead = 1 + LEAD * (edge - before) / edge
+    return 1.0 if math.isnan(ahead) else min(1.0, max(0.0, ahead))
 
 
 def _short(seen: Count, aim: float) -> float:

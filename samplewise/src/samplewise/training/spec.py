@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,7 +24,7 @@ from samplewise.stopping import GradientRule
 from samplewise.storage.origins import described
 from samplewise.training.batching import Stream
 from samplewise.training.logging import Callback
-from samplewise.training.overlap import Keys, keys, refuse_overlap, shared
+from samplewise.training.overlap import Keys, copied, keys, refuse_overlap, shared
 from samplewise.training.promise import SETTLED, Promise
 from samplewise.training.state import OBJECTIVE, Validation
 
@@ -347,3 +348,10 @@ class RunSpec:
         known = {name: keys(data) for name, data in {trained: self.train_data, **others}.items()}
         pairs = [(trained, TUNE), *((name, PROVE) for name in (trained, TUNE, *others))]
         refuse_overlap(known | self.calibration, pairs)
+        if promise.sources is None and (copies := copied(self.calibration[PROVE])):
+            warnings.warn(
+                f"{copies:,} of the {self.proving:,} samples of prove_on hold the same as another of them: copies of "
+                "one sample count as so many independent ones, and the proof would be wrong more often than it says. "
+                "Leave them out, or name a measure that tells what each is from, Promise(..., sources='patient')",
+                stacklevel=4,
+            )
