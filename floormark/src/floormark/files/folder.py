@@ -125,6 +125,7 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
         "model": marker.marker.model,
         "message_and_key": marker.message_and_key,
         "lossy": marker.lossy,
+        "to_rgb": marker.to_rgb,
         "keep_series": marker.keep_series,
         "signed_by": None if marker.signer is None else marker.signer.public.fingerprint,
         **marker.options.settings(),
@@ -157,10 +158,13 @@ def _check_links(out: Path, folders: set[Path]) -> None:
 
 
 def extract_file(marker: Watermarker, path: Path) -> Extracted:
-    """What one file says."""
-    image = read(path)
+    """What one file says: of several frames, the first that says something."""
+    found = Extracted()
     with prefix_path(path):
-        return marker.extract(image)
+        for frame in read(path).frames():
+            if found := marker.extract(frame):
+                break
+    return found
 
 
 def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[Extracted | DataError]:
