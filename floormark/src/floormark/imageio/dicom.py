@@ -60,28 +60,31 @@ def _code(value: str, meaning: str) -> list[Dataset]:
 def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source and this tool.
 
-    PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series).
+    PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series); in an enhanced one, C.7.6.16.2.6
+    (derivation image).
     """
     now = datetime.datetime.now()
     source = Dataset()
     source.ReferencedSOPClassUID = dataset.SOPClassUID
     source.ReferencedSOPInstanceUID = dataset.SOPInstanceUID
     source.PurposeOfReferenceCodeSequence = _code("121322", "Source image for image processing operation")
-    dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
-
+    added = _code("113042", "Pixel by pixel addition")
+    if "SharedFunctionalGroupsSequence" in dataset:
+        _derive_frames(dataset, source, added)
+    else:
+        dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
+        dataset.DerivationCodeSequence = [*(dataset.get("DerivationCodeSequence") or ()), *added]
+        before = dataset.get("DerivationDescription")
+        dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
     kind = dataset.get("ImageType") or []
     kind = [kind] if isinstance(kind, str) else list(kind)
     dataset.ImageType = ["DERIVED", *(kind[1:] or ["SECONDARY"])]
-    added = _code("113042", "Pixel by pixel addition")
-    dataset.DerivationCodeSequence = [*(dataset.get("DerivationCodeSequence") or ()), *added]
     tool = Dataset()
     tool.PurposeOfReferenceCodeSequence = _code("109103", "Modifying Equipment")
     tool.Manufacturer = tool.ManufacturerModelName = "floormark"
     tool.SoftwareVersions, tool.ContributionDescription = version("floormark"), DESCRIPTION
     tool.ContributionDateTime = now.strftime("%Y%m%d%H%M%S")
     dataset.ContributingEquipmentSequence = [*(dataset.get("ContributingEquipmentSequence") or ()), tool]
-    before = dataset.get("DerivationDescription")
-    dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
     if lossy:
         dataset.LossyImageCompression = "01"
     for tag in SIGNATURES:  # of other pixels
@@ -94,6 +97,20 @@ def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
         dataset.SeriesDescription = (described + MARKED_SERIES).strip()
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid(prefix=None)
+
+
+def _derive_frames(dataset: FileDataset, source: Dataset, added: list[Dataset]) -> None:
+    """Say in the functional groups of an enhanced image how its frames were derived."""
+    shared, frames = (dataset.get(f"{which}FunctionalGroupsSequence") or () for which in ("Shared", "PerFrame"))
+    apart = any("DerivationImageSequence" in frame for frame in frames)  # a macro is in one of the two
+    for group in frames if apart else shared:
+        derived = Dataset()
+        derived.DerivationDescription, derived.DerivationCodeSequence = DESCRIPTION, added
+        derived.SourceImageSequence = [source]
+        group.DerivationImageSequence = [*(group.get("DerivationImageSequence") or ()), derived]
+    for macro in (element for group in (*shared, *frames) for element in group if element.VR == "SQ"):
+        for item in macro.value if macro.keyword.endswith("FrameTypeSequence") else ():
+            item.FrameType = ["DERIVED", *list(item.get("FrameType") or ())[1:]]
 
 
 def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
@@ -124,7 +141,9 @@ def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
         if image.had_palette:
             _drop_palette(dataset)
         if image.pixels.ndim == 3:
-            dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
+            colours = streams.PHOTOMETRIC.get(dataset.file_meta.TransferSyntaxUID, "RGB")
+            dataset.PhotometricInterpretation = colours
+            dataset.PlanarConfiguration = 0
         for name, value in (("SmallestImagePixelValue", least), ("LargestImagePixelValue", most)):
             if name in dataset:
                 dataset[name].value = value
@@ -303,7 +322,8 @@ def _image(kind: Format, path: Path, content: bytes, dataset: FileDataset, numbe
     lossy = syntax in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
     if syntax.is_encapsulated and syntax not in streams.ENCODERS:
         notes.append(f"{syntax.name} will be written uncompressed")
-    if pixels.ndim == 3 and dataset.PhotometricInterpretation not in ("RGB", PALETTE):
+    reversible = dataset.PhotometricInterpretation == streams.PHOTOMETRIC.get(syntax)
+    if pixels.ndim == 3 and not reversible and dataset.PhotometricInterpretation not in ("RGB", PALETTE):
         notes.append(f"{dataset.PhotometricInterpretation} turned into RGB")
     if any(tag in dataset for tag in SIGNATURES):
         notes.append("digital signatures will not be kept, as they are of the original pixels")
