@@ -2,8 +2,8 @@
 
     python benchmarks/medical_files.py --files pydicom/data pydicom-data pylibjpeg-data
 
-Files are found below the folders that are named; of those with equal pixels in one transfer syntax, one is taken. A file counts as read back
-if its message is read from every frame of what was written and the certificate agrees with both files.
+Files are found below the folders that are named; of those with equal pixels in one transfer syntax, one is taken. A file
+counts as read back if its message is read from every frame of what was written and the certificate agrees with both.
 """
 
 import re
@@ -102,8 +102,8 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         tries = [row[named] for row in rows]
         marked = [one for one in tries if one["marked"]]
         lines += [
-            f"**At {named} dB** {len(marked)} of {len(rows)} files were marked, {sum(one['read'] for one in marked)} of them "
-            f"read back; {len(rows) - len(marked)} were refused.",
+            f"**At {named} dB** {len(marked)} of {len(rows)} files were marked, {sum(one['read'] for one in marked)} of "
+            f"them read back; {len(rows) - len(marked)} were refused.",
             "",
         ]
         for field in ("modality", "syntax"):

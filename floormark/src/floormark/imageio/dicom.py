@@ -69,7 +69,7 @@ def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
     source.ReferencedSOPInstanceUID = dataset.SOPInstanceUID
     source.PurposeOfReferenceCodeSequence = _code("121322", "Source image for image processing operation")
     added = _code("113042", "Pixel by pixel addition")
-    if "SharedFunctionalGroupsSequence" in dataset:
+    if "Enhanced" in uid.UID(dataset.SOPClassUID).name or "SharedFunctionalGroupsSequence" in dataset:
         _derive_frames(dataset, source, added)
     else:
         dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
@@ -111,6 +111,12 @@ def _derive_frames(dataset: FileDataset, source: Dataset, added: list[Dataset]) 
     for macro in (element for group in (*shared, *frames) for element in group if element.VR == "SQ"):
         for item in macro.value if macro.keyword.endswith("FrameTypeSequence") else ():
             item.FrameType = ["DERIVED", *list(item.get("FrameType") or ())[1:]]
+    if shared or frames:
+        named, series, study = Dataset(), Dataset(), Dataset()
+        named.ReferencedSOPClassUID, named.ReferencedSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
+        series.SeriesInstanceUID, series.ReferencedSOPSequence = dataset.get("SeriesInstanceUID"), [named]
+        study.StudyInstanceUID, study.ReferencedSeriesSequence = dataset.get("StudyInstanceUID"), [series]
+        dataset.SourceImageEvidenceSequence = [*(dataset.get("SourceImageEvidenceSequence") or ()), study]
 
 
 def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
