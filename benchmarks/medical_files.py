@@ -106,8 +106,8 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
         marked = [one for one in tries if one["marked"]]
         back = sum(one["read"] for one in marked)
         lines += [
-            f"**At {named} dB** {len(marked)} of {len(rows)} images were marked, and {back} of these read back; the other "
-            f"{len(rows) - len(marked)} were refused, and nothing was written.",
+            f"**At {named} dB** {len(marked)} of {len(rows)} images were marked, and {back} of these read back; "
+            f"the other {len(rows) - len(marked)} were refused, and nothing was written.",
             "",
         ]
         for field in ("modality", "syntax"):
