@@ -2,7 +2,7 @@
 
     python benchmarks/watermark_harm.py --data ChestX-ray8/px1024/images
 
-Lung, bone and background of X-rays at three floors, and a CT that comes with pydicom, in the normal window. The pictures
+Lung, bone and background of X-rays at three floors, and a CT that comes with pydicom, in the normal window. Pictures
 go to ``docs/images``, the numbers to ``results/watermark/harm``.
 """
 

@@ -130,7 +130,7 @@ def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
             correct_ambiguous_vr(dataset, True)
     encoder = streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID)
     least, most = image.lowest + image.peak, image.lowest
-    plain, encoded = io.BytesIO(), []  # written from there, not copied: all frames may be much
+    plain, encoded = io.BytesIO(), list[io.BufferedIOBase]()  # written from there, not copied: all frames may be much
     for pixels in frames:
         least, most = min(least, int(pixels.min())), max(most, int(pixels.max()))
         if encoder is None:
@@ -218,7 +218,8 @@ def _decoding() -> Iterator[None]:
 
 def _encoded_frames(dataset: FileDataset, content: bytes, count: int) -> Iterator[bytes]:
     """The pixel data of each frame, encoded as those of a file that has no other."""
-    raw, syntax = dataset.get_item(PIXEL_DATA, keep_deferred=True), dataset.file_meta.TransferSyntaxUID
+    raw: Any = dataset.get_item(PIXEL_DATA, keep_deferred=True)
+    syntax = dataset.file_meta.TransferSyntaxUID
     start, end = raw.value_tell, raw.value_tell + raw.length
     if raw.value is not None or syntax == uid.DeflatedExplicitVRLittleEndian:
         content, start, end = dataset.PixelData, 0, len(dataset.PixelData)
