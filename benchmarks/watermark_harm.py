@@ -1,52 +1,52 @@
-"""What a mark looks like: details of marked images beside their originals, four times as large, in two windows.
+"""What a mark looks like: details of marked images beside their originals at 300 %, and ten times the difference.
 
-    python benchmarks/watermark_harm.py --data ChestX-ray8/px1024/images --image 00001526_002.png
+    python benchmarks/watermark_harm.py --data ChestX-ray8/px1024/images
 
-Lung, bone and background of an X-ray at three floors, and a CT that comes with pydicom, in its display window.
-Below a normal window there is a narrow one around the middle grey of the detail: what somebody does who looks closely.
+Lung, bone and background of X-rays at three floors, and a CT that comes with pydicom, in the normal window. Pictures
+go to ``docs/images``, the numbers to ``results/watermark/harm``.
 """
 
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from common import ROOT, begin, keep, options, table
+from numpy.typing import NDArray
 from PIL import Image
 
 from floormark import RefusedError, Watermarker
 from floormark.display_range import shown_grey, shown_range
 from floormark.imageio import StoredImage, read
 
-mpl.use("agg")
-from matplotlib import pyplot as plt
-
-SIDE, NARROW = 96, 0.16
-"""Pixels of a detail, and the width of the narrow window as a share of the whole."""
+IMAGES = ROOT / "docs" / "images"
+SIDE, ZOOM, DIFFERENCE = 100, 3, 10
+"""Pixels of a detail, how many times as large it is drawn, and how many times the difference."""
 FLOORS = (40.0, 45.0, 50.0)
-DETAILS = {"lung": (0.42, 0.28), "bone": (0.22, 0.5), "background": (0.02, 0.02)}
-"""Where the details begin, as shares of the height and the width."""
+DETAILS = {
+    "lung": ("00001308_002.png", (430, 280)),
+    "bone": ("00001526_002.png", (512, 225)),
+    "background": ("00001526_002.png", (20, 20)),
+    "calm": ("00003490_008.png", (500, 300)),
+}
+"""The X-ray of each detail, and the row and the column where it begins."""
 CT = "CT_small.dcm"
-CT_FLOORS = (30.0, 45.0)
+CT_FLOORS = (30.0, 38.0, 45.0)
 
 
-def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], place: Path, title: str) -> None:
-    """One detail of an image and of what it became, in a normal and in a narrow window."""
-    low, span = shown_range(image)
+def panels(image: StoredImage, at: tuple[int, int], marked: dict[str, Any], place: Path) -> None:
+    """One detail of an image and of what it became at each floor, above ten times the difference."""
     rows, columns = (slice(start, start + SIDE) for start in at)
-    middle = float(np.median(image.pixels[rows, columns]))
-    windows = {"": (low, low + span), "narrow window": (middle - NARROW * span / 2, middle + NARROW * span / 2)}
-    every = {"original": image.pixels, **marked}
-    figure, axes = plt.subplots(2, len(every), figsize=(2.6 * len(every), 6.2), squeeze=False)
-    for line, (name, (black, white)) in zip(axes, windows.items(), strict=True):
-        for axis, (what, pixels) in zip(line, every.items(), strict=True):
-            axis.imshow(pixels[rows, columns], cmap="gray", vmin=black, vmax=white, interpolation="nearest")
-            axis.set_title(f"{what}\n{name}" if name else what, fontsize=9)
-            axis.axis("off")
-    figure.suptitle(title, fontsize=10)
-    figure.tight_layout(h_pad=2.0)
-    figure.savefig(place, dpi=110)
-    plt.close(figure)
+    shown = shown_range(image)
+
+    def drawn(grey: NDArray[Any]) -> NDArray[np.uint8]:
+        levels = np.rint(np.clip(grey, 0.0, 1.0) * 255.0).astype(np.uint8)
+        return np.kron(levels, np.ones((ZOOM, ZOOM), np.uint8))
+
+    every = [image.pixels, *marked.values()]
+    above = [drawn(shown_grey(pixels[rows, columns], shown)) for pixels in every]
+    change = [(pixels[rows, columns].astype(np.float64) - image.pixels[rows, columns]) / shown[1] for pixels in every]
+    below = [drawn(0.5 + DIFFERENCE * each) for each in change]
+    Image.fromarray(np.vstack([np.hstack(above), np.hstack(below)])).save(place, optimize=True)
 
 
 def liveliest(image: StoredImage) -> tuple[int, int]:
@@ -91,31 +91,31 @@ def main() -> None:
     parser = options(__doc__)
     parser.set_defaults(out=ROOT / "results" / "watermark" / "harm")
     parser.add_argument("--data", type=Path, required=True, help="folder of grey PNG images")
-    parser.add_argument("--image", default="00001526_002.png", help="name of the X-ray (00001526_002.png)")
     chosen = begin(parser)
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    for folder in (chosen.out, IMAGES):
+        folder.mkdir(parents=True, exist_ok=True)
     marker = Watermarker.load()
-    with Image.open(chosen.data / chosen.image) as opened:
-        xray = StoredImage(np.array(opened.convert("L")), 8)
-    found, rows = marks(marker, xray, FLOORS)
-    height, width = xray.pixels.shape
-    for name, (row, column) in DETAILS.items():
-        at = int(row * height), int(column * width)
-        panels(xray, at, found, chosen.out / f"{name}.png", f"{name}, {SIDE} x {SIDE} pixels")
+    xrays: dict[str, Any] = {}
+    for name in dict.fromkeys(name for name, _ in DETAILS.values()):
+        with Image.open(chosen.data / name) as opened:
+            xray = StoredImage(np.array(opened.convert("L")), 8)
+        xrays[name] = xray, *marks(marker, xray, FLOORS)
+    for detail, (name, at) in DETAILS.items():
+        xray, found, _ = xrays[name]
+        panels(xray, at, found, IMAGES / f"harm-{detail}.png")
     import pydicom
 
     ct = read(next(Path(pydicom.__file__).parent.rglob(CT)))
     slices, ct_rows = marks(marker, ct, CT_FLOORS)
-    panels(ct, liveliest(ct), slices, chosen.out / "ct.png", "CT in its display window")
-    lines = [
-        (what, f"{row['floor']:g}", *_line(row)) for what, some in (("X-ray", rows), ("CT", ct_rows)) for row in some
-    ]
+    panels(ct, liveliest(ct), slices, IMAGES / "harm-ct.png")
+    tables = {f"X-ray {name.removesuffix('.png')}": rows for name, (_, _, rows) in xrays.items()} | {"CT": ct_rows}
+    lines = [(what, f"{row['floor']:g}", *_line(row)) for what, some in tables.items() for row in some]
     page = [
         "# What a mark looks like",
         "",
         *table(["Image", "Floor, dB", "PSNR in the window", "Floor all patches keep", "SSIM", "Largest change"], lines),
     ]
-    keep(__file__, chosen, {"xray": rows, "ct": ct_rows, "image": chosen.image}, page)
+    keep(__file__, chosen, {"images": tables}, page)
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from pydicom.data import get_testdata_files
 from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
@@ -149,17 +150,39 @@ def test_a_long_description_of_a_series_still_fits(tmp_path: Path) -> None:
     assert described.endswith(" watermarked")
 
 
+def complaints(path: Path) -> set[str]:
+    """What the validator of dicom3tools says of a file."""
+    told = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, check=False).stderr
+    lines = told.decode(errors="replace").splitlines()
+    return {line for line in lines if line.startswith(("Error", "Warning"))}
+
+
 @pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="install dicom3tools to have derived files validated")
-@pytest.mark.parametrize("name", ["CT_small.dcm", "MR_small.dcm", "SC_rgb_small_odd.dcm"])
+@pytest.mark.parametrize("name", ["CT_small.dcm", "MR_small.dcm", "SC_rgb_small_odd.dcm", "examples_jpeg2k.dcm"])
 def test_the_validator_finds_nothing_new(name: str, tmp_path: Path) -> None:
     picture = read(real(name))
     picture.write(tmp_path / name, picture.pixels)
+    assert complaints(tmp_path / name) <= complaints(real(name))
 
-    def complaints(path: Path) -> set[str]:
-        told = subprocess.run(["dciodvfy", "-new", str(path)], capture_output=True, text=True, check=False).stderr
-        return {line for line in told.splitlines() if line.startswith(("Error", "Warning"))}
 
-    assert complaints(tmp_path / name) <= complaints(Path(real(name)))
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("dciodvfy") is None, reason="install dicom3tools to have derived files validated")
+def test_the_validator_finds_nothing_new_in_any_file(tmp_path: Path) -> None:
+    checked = 0
+    for path in map(Path, sorted(get_testdata_files())):
+        try:
+            picture = read(path)
+        except DataError:
+            continue
+        before = opened(path)
+        if before.file_meta.TransferSyntaxUID == DeflatedExplicitVRLittleEndian:
+            continue  # the validator takes the deflated bytes for attributes
+        picture.write(tmp_path / "after.dcm", *(frame.pixels for frame in picture.frames()), force=True)
+        told = complaints(tmp_path / "after.dcm") - complaints(path)
+        # A reference repeats the UID of the source, which may be invalid there as well.
+        assert not {line for line in told if str(before.SOPInstanceUID) not in line}, path.name
+        checked += 1
+    assert checked >= 50
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -266,9 +289,7 @@ def test_loss_is_told_and_never_forgotten(tmp_path: Path) -> None:
         ("ExplVR_LitEndNoMeta.dcm", "expected a PNG, TIFF, BMP, JPEG, WEBP or DICOM"),
         ("MR_truncated.dcm", "less than expected"),
         ("JPEG2000-embedded-sequence-delimiter.dcm", "cannot be decoded"),
-        ("SC_rgb_rle_2frame.dcm", "expected one frame, got 2"),
         ("SC_rgb_rle_32bit.dcm", "expected 8 or 16 bits, got 32"),
-        ("examples_palette.dcm", "PALETTE COLOR"),
         ("rtplan.dcm", "without pixel data"),
         ("badVR.dcm", "not a valid DICOM file"),
         ("meta_missing_tsyntax.dcm", "SOPClassUID, got none"),

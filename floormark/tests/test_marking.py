@@ -296,9 +296,9 @@ def forged(source: Path, target: Path, floor: float = 25.0, **changes: Any) -> P
     """An unsigned certificate of true numbers, but for ``changes``, as anybody could write it for any two files."""
     before, after = read(source), read(target)
     found = MARKER.extract(after)
-    options, hashes = EmbedOptions(psnr=floor), (before.sha256, after.sha256)
-    errors = found.corrected_errors
-    told = MARKER.certify(PreparedImage(before), after.pixels, options, bit_errors=errors, hashes=hashes)
+    options, errors = EmbedOptions(psnr=floor), found.corrected_errors
+    told = MARKER.certify(PreparedImage(before), after.pixels, options, bit_errors=errors)
+    told = replace(told, original_sha256=before.sha256, result_sha256=after.sha256)
     inner = {name: value for name, value in changes.items() if hasattr(told.fidelity, name)}
     outer = {name: value for name, value in changes.items() if name not in inner}
     replace(told, fidelity=replace(told.fidelity, **inner), **outer).write(certificate_path(target))

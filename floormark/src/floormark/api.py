@@ -107,8 +107,7 @@ class Watermarker:
         asked = EmbedOptions(**options)
         original = PreparedImage.of(image)
         marked = self.mark(original, message, asked)
-        hashes = original.image.pixels_sha256, original.image.with_pixels(marked.pixels).pixels_sha256  # in no file
-        certificate = self.certify(original, marked.pixels, asked, bit_errors=marked.bit_errors, hashes=hashes)
+        certificate = self.certify(original, marked.pixels, asked, bit_errors=marked.bit_errors)
         return Embedded(marked.pixels, certificate)
 
     @one_thread
@@ -194,14 +193,15 @@ class Watermarker:
         options: EmbedOptions,
         *,
         bit_errors: int,
-        hashes: tuple[str, str],
     ) -> ImageCertificate:
-        """What holds for ``original`` and the pixels it has become; ``hashes`` are of the two files."""
+        """What holds for ``original`` and the pixels it has become, as images that are in no file."""
         image = original.image
+        before, after = image.pixels_sha256, image.with_pixels(marked).pixels_sha256
         return ImageCertificate(
-            *hashes,
-            original_pixels_sha256=image.pixels_sha256,
-            result_pixels_sha256=image.with_pixels(marked).pixels_sha256,
+            original_sha256=before,
+            result_sha256=after,
+            original_pixels_sha256=before,
+            result_pixels_sha256=after,
             model=self.model,
             floor=options.psnr,
             bits=self.network.bits,

@@ -6,6 +6,7 @@ import math
 import re
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,6 +91,22 @@ class Fidelity:
         """Whether image and patches keep a floor in dB."""
         return all(one >= floor for one in self.floors)
 
+    @staticmethod
+    def worst(frames: Sequence["Fidelity"]) -> "Fidelity":
+        """The worst of each measure in any frame of a file; the worst patch is that of the frame where it is."""
+
+        def least(name: str) -> Any:
+            return min((one for each in frames if (one := getattr(each, name)) is not None), default=None)
+
+        patch = min(frames, key=lambda one: math.inf if (worst := one.min_adjusted_patch_psnr) is None else worst)
+        return dataclasses.replace(
+            patch,
+            **{name: least(name) for name in ("psnr", "ssim", "shown", "shown_psnr")},
+            **{name: max(getattr(one, name) for one in frames) for name in ("max_difference", "changed_share")},
+            largest_change=max(one.largest_change for one in frames),
+            protected_unchanged=all(one.protected_unchanged for one in frames),
+        )
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -127,15 +144,20 @@ class ImageCertificate:
     bit_errors: int
     """How many of them are wrong when read from the result."""
     fidelity: Fidelity
+    """Of several frames, the worst of each measure."""
     protected: str | None = None
     """Which region was not to be touched: a rectangle ``x,y,w,h``, or the SHA-256 of a mask."""
     signature: Signature | None = None
+    frames: int = 1
+    """How many images the files hold."""
 
     def __post_init__(self) -> None:
         if not all(SHA256.fullmatch(getattr(self, name)) for name in HASHES):
             raise DataError(f"expected a SHA-256 of 64 hexadecimal digits as each of {', '.join(HASHES)}")
         if not LOWEST_FLOOR <= self.floor <= HIGHEST_FLOOR:
             raise DataError(f"expected a floor of {LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB, got {self.floor:g}")
+        if self.frames < 1:
+            raise DataError(f"expected at least one frame, got {self.frames}")
         if not 0 <= self.bit_errors <= self.bits:
             raise DataError(f"expected 0 to {self.bits} bit errors, got {self.bit_errors}")
         if self.protected is not None and not (PLACE.fullmatch(self.protected) or SHA256.fullmatch(self.protected)):

@@ -8,11 +8,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from floormark.display_range import relative_floors, shown_grey, shown_range
+from floormark.display_range import patch_sizes, relative_floors, shown_grey, shown_range
 from floormark.errors import DataError
-from floormark.filters import Picture, filled, local_maximum, shrunk
+from floormark.filters import Picture, filled, local_maximum, resized, shrunk
 from floormark.imageio import StoredImage, bands
 from floormark.network import CELL
+from floormark.patches import unseen_floors
 from floormark.payload import Key, derived
 from floormark.periods import Window
 from floormark.registration import Alignment, resample
@@ -149,6 +150,13 @@ class PreparedImage:
     def relative_floors(self) -> NDArray[np.float64]:
         """How many dB the floor of each patch lies above that of the image, ``(rows, columns)``."""
         return relative_floors(self.image, self.shown)
+
+    @cached_property
+    def unseen_floors(self) -> NDArray[np.float64]:
+        """The PSNR in dB from which on a mark in each patch is not seen, ``(rows, columns)``."""
+        rows, columns = patch_sizes(self.pixels.shape).shape
+        height, width = (max(1, round(length / self.scale)) for length in self.pixels.shape[:2])
+        return unseen_floors(resized(self.picture, (height, width)), (rows, columns))
 
     @property
     def scale(self) -> float:

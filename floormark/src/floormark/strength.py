@@ -90,7 +90,10 @@ def fit_to_floor(
     """
     image, span = prepared.image, prepared.shown[1]
     sizes = patch_sizes(image.pixels.shape)
-    allowed = sizes * span**2 * 10.0 ** (-(floor + prepared.relative_floors) / 10.0)
+    floors = floor + prepared.relative_floors
+    if floor >= ADVISED_FLOOR:
+        floors = np.maximum(floors, prepared.unseen_floors)
+    allowed = sizes * span**2 * 10.0 ** (-floors / 10.0)
     total_allowed = span**2 * image.pixels.size * 10.0 ** (-floor / 10.0)
     if not residual.values.any():
         return image.pixels

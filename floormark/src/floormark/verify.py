@@ -4,13 +4,16 @@ import math
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from floormark.api import Watermarker
 from floormark.certificate import HASHES, PLACE, Fidelity, ImageCertificate, certificate_path, read_entries
 from floormark.errors import DataError, finite_number, prefix_path
 from floormark.fidelity import fidelity
-from floormark.imageio import ImageFile, read, shown_alike
+from floormark.imageio import ImageFile, frames_sha256, read, shown_alike
 from floormark.options import Region
 from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by
@@ -37,8 +40,10 @@ class Verification:
     bits: int
     fidelity: Fidelity
     extracted: Extracted
+    """Of several frames, from the one that says least."""
     certificate: ImageCertificate | None
     """That beside the marked file."""
+    frames: int = 1
     signed_by: str | None = None
     """Fingerprint of the key whose signature the certificate has; None without a valid one."""
     trusted: bool = False
@@ -95,25 +100,31 @@ def verify_files(
         with prefix_path(beside):
             certified = Region.parse(told.protected).mask(before.pixels.shape[:2])
     protected = certified if protect is None else protect.mask(before.pixels.shape[:2])
-    with prefix_path(marked):
-        extracted = marker.extract(after)
+    frames = []
+    for first, second in zip(before.frames(), after.frames(), strict=True):
+        with prefix_path(marked):
+            frames.append(_Frame.of(marker, first, second, protected))
+    said = {frame.extracted.payload for frame in frames}
     found = Verification(
         original_sha256=before.sha256,
         result_sha256=after.sha256,
-        original_pixels_sha256=before.pixels_sha256,
-        result_pixels_sha256=after.pixels_sha256,
+        original_pixels_sha256=frames_sha256([frame.pixels_sha256[0] for frame in frames]),
+        result_pixels_sha256=frames_sha256([frame.pixels_sha256[1] for frame in frames]),
         model=marker.model,
         floor=max(floors, default=None),
         bits=marker.network.bits,
-        fidelity=fidelity(before, after.pixels, protected=protected),
-        extracted=extracted,
+        fidelity=Fidelity.worst([frame.fidelity for frame in frames]),
+        extracted=min((frame.extracted for frame in frames), key=_trust),
+        frames=len(frames),
         certificate=told,
         signed_by=None if signer is None else signer.fingerprint,
         trusted=signer is not None and signer == public_key,
     )
     found = replace(found, re_encoded=_re_encoded(found))
     problems = _problems(found)
-    if not shown_alike(before, after):
+    if len(said) > 1:
+        problems.append("the frames do not all say the same")
+    if not all(frame.shown_alike for frame in frames):
         problems.append("shown otherwise than the original: its window, polarity, padding or transparency is another")
     if told is not None and told.protected is not None:
         if protected is None:  # of a mask, a certificate has the hash only
@@ -129,10 +140,34 @@ def verify_files(
     return replace(found, problems=tuple(problems))
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """What one frame of two files shows; of an image in another format there is one."""
+
+    pixels_sha256: tuple[str, str]
+    fidelity: Fidelity
+    extracted: Extracted
+    shown_alike: bool
+
+    @classmethod
+    def of(cls, marker: Watermarker, before: ImageFile, after: ImageFile, protected: NDArray[np.bool_] | None) -> Self:
+        hashes, measured = (
+            (before.pixels_sha256, after.pixels_sha256),
+            fidelity(before, after.pixels, protected=protected),
+        )
+        return cls(hashes, measured, marker.extract(after), shown_alike(before, after))
+
+
+def _trust(found: Extracted) -> tuple[bool, bool, int]:
+    """Lowest for the frame of a file that says least."""
+    return bool(found), found.belongs is not False, -found.corrected_errors
+
+
 def _kind(image: ImageFile) -> str:
     height, width = image.pixels.shape[:2]
     colour = "colour" if image.pixels.ndim == 3 else "grey"
-    return f"{width} x {height}, {colour}, {image.bits} bits{' signed' if image.lowest else ''}"
+    frames = "" if image.frame_count == 1 else f"{image.frame_count} frames of "
+    return f"{frames}{width} x {height}, {colour}, {image.bits} bits{' signed' if image.lowest else ''}"
 
 
 def _problems(found: Verification) -> list[str]:
@@ -154,7 +189,7 @@ def _disagreements(found: Verification) -> list[str]:
     told = found.certificate
     if told is None:
         return []
-    said = {name: getattr(told, name) for name in (*HASHES, "model", "bits", "bit_errors")}
+    said = {name: getattr(told, name) for name in (*HASHES, "model", "bits", "bit_errors", "frames")}
     for which in found.re_encoded:
         del said[f"{which}_sha256"]
     said |= asdict(told.fidelity)

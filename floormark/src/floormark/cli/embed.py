@@ -49,6 +49,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("--resume", action="store_true", help="go on with a folder, with the same options")
     add("--force", action="store_true", help="replace an image that is there")
     add("--keep-series", action="store_true", help="leave DICOM images in the series of their originals")
+    add("--to-rgb", action="store_true", help="turn DICOM images with a palette into RGB, as they cannot keep it")
     add("--lossy", action="store_true", help="allow OUT as JPEG; otherwise JPEG becomes PNG")
 
 
@@ -70,6 +71,7 @@ def embed(given: Namespace) -> int:
         marker=load_marker(given),
         force=given.force,
         lossy=given.lossy,
+        to_rgb=given.to_rgb,
         keep_series=given.keep_series,
     )
     if source.is_dir():

@@ -125,6 +125,7 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
         "model": marker.marker.model,
         "message_and_key": marker.message_and_key,
         "lossy": marker.lossy,
+        "to_rgb": marker.to_rgb,
         "keep_series": marker.keep_series,
         "signed_by": None if marker.signer is None else marker.signer.public.fingerprint,
         **marker.options.settings(),
@@ -157,10 +158,17 @@ def _check_links(out: Path, folders: set[Path]) -> None:
 
 
 def extract_file(marker: Watermarker, path: Path) -> list[Extracted]:
-    """What each of the marked images in a file says; one entry without a message if there are none."""
-    image = read(path)
+    """What each of the marked images in a file says, of several frames in the first that says something.
+
+    One entry without a message if there are none.
+    """
+    found: list[Extracted] = []
     with prefix_path(path):
-        return marker.extract_all(image) or [Extracted()]
+        for frame in read(path).frames():
+            found = marker.extract_all(frame) or found
+            if any(found):
+                break
+    return found or [Extracted()]
 
 
 def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[list[Extracted] | DataError]:

@@ -6,15 +6,17 @@ import dataclasses
 import hashlib
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floormark.api import TAKEN_FOR_ANOTHER, Watermarker
-from floormark.certificate import ImageCertificate, certificate_path
+from floormark.certificate import Fidelity, ImageCertificate, certificate_path
 from floormark.errors import ConfigurationError, DataError, RefusedError, prefix_path
 from floormark.files.messages import Messages
-from floormark.imageio import ImageFile, check_free, read, target_format
+from floormark.imageio import ImageFile, Pixels, check_free, frames_sha256, read, target_format
 from floormark.options import EmbedOptions
 from floormark.payload import Payload
 from floormark.prepared import PreparedImage
@@ -53,6 +55,8 @@ class FileMarker:
     """Replace files that are there."""
     lossy: bool = False
     """Allow files that change the pixels (JPEG)."""
+    to_rgb: bool = False
+    """Turn DICOM images with a palette, which no marked image can keep, into RGB of 8 bits; else they are refused."""
     keep_series: bool = False
     """Leave DICOM images in the series of their originals, instead of one series for each of theirs."""
     signer: Signer | None = None
@@ -90,6 +94,8 @@ class FileMarker:
         exact = target_format(image, target, lossy=self.lossy).exact
         if not exact and self.options.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
+        if image.had_palette and not self.to_rgb:
+            raise DataError(f"{source}: has a palette, which no marked image can keep: allow RGB with --to-rgb")
         payload = self._payload(image, name or source.name)
         prepared, asked, below = PreparedImage(image), self.options.psnr, None
         floor = asked
@@ -139,18 +145,23 @@ class FileMarker:
         self, image: ImageFile, prepared: PreparedImage, payload: Payload, target: Path, floor: float, *, exact: bool
     ) -> ImageCertificate:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
-        with prefix_path(image.path):
-            marked = self.marker.mark(prepared, payload, dataclasses.replace(self.options, psnr=floor))
-        with image.writing(target, marked.pixels, force=self.force, lossy=self.lossy) as written:
+        frames: list[ImageCertificate] = []
+        marked = self._frames(image, prepared, payload, floor, frames)
+        first = next(marked)  # where it is refused, not even a folder is made
+        with image.writing(target, chain([first], marked), force=self.force, lossy=self.lossy) as written:
             # A file that holds every pixel as it is, which writing has checked, is read as the pixels were.
-            found = marked.found if exact else self.marker.extract(written)
-            if found is None or found.payload != payload:
-                told = "the message cannot be read from the written file: lower the floor, or write .png"
-                raise RefusedError(f"{image.path}: {told}")
-            if found.belongs is False:
-                raise RefusedError(f"{image.path}: {TAKEN_FOR_ANOTHER}, as written: raise the floor, or write .png")
-            hashes, errors = (image.sha256, written.sha256), found.corrected_errors
-            certificate = self.marker.certify(prepared, written.pixels, self.options, bit_errors=errors, hashes=hashes)
+            if not exact:
+                frames = [self._read_back(image, prepared, payload, written)]
+            certificate = dataclasses.replace(
+                frames[0],
+                original_sha256=image.sha256,
+                result_sha256=written.sha256,
+                original_pixels_sha256=frames_sha256([each.original_pixels_sha256 for each in frames]),
+                result_pixels_sha256=frames_sha256([each.result_pixels_sha256 for each in frames]),
+                bit_errors=max(each.bit_errors for each in frames),
+                fidelity=Fidelity.worst([each.fidelity for each in frames]),
+                frames=len(frames),
+            )
             if not certificate.satisfied:
                 reached = min(certificate.fidelity.floors, default=math.inf)
                 told = f"compressed with loss it has {reached:.2f} dB, below the floor of {self.options.psnr:g}"
@@ -159,3 +170,28 @@ class FileMarker:
                 certificate = self.signer.sign(certificate)
             certificate.write(certificate_path(target))
         return certificate
+
+    def _frames(
+        self, image: ImageFile, first: PreparedImage, payload: Payload, floor: float, into: list[ImageCertificate]
+    ) -> Iterator[Pixels]:
+        """The pixels of each frame, marked at ``floor``, one at a time; what holds for each is put ``into`` a list."""
+        for number, frame in enumerate(image.frames(), 1):
+            with prefix_path(image.path if image.frame_count == 1 else f"{image.path}: frame {number}"):
+                prepared = first if number == 1 else PreparedImage(frame)
+                marked = self.marker.mark(prepared, payload, dataclasses.replace(self.options, psnr=floor))
+            assert marked.found is not None  # else it is refused
+            errors = marked.found.corrected_errors
+            into.append(self.marker.certify(prepared, marked.pixels, self.options, bit_errors=errors))
+            yield marked.pixels
+
+    def _read_back(
+        self, image: ImageFile, prepared: PreparedImage, payload: Payload, written: ImageFile
+    ) -> ImageCertificate:
+        """What holds for a file that was compressed with loss."""
+        found = self.marker.extract(written)
+        if found.payload != payload:
+            told = "the message cannot be read from the written file: lower the floor, or write .png"
+            raise RefusedError(f"{image.path}: {told}")
+        if found.belongs is False:
+            raise RefusedError(f"{image.path}: {TAKEN_FOR_ANOTHER}, as written: raise the floor, or write .png")
+        return self.marker.certify(prepared, written.pixels, self.options, bit_errors=found.corrected_errors)

@@ -4,20 +4,32 @@ Which format a file has is told by its first bytes and not by its name.
 """
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from floormark.disk import decoding, open_regular, read_bytes
 from floormark.errors import ConfigurationError, DataError, prefix_path
 from floormark.imageio.raster import RASTERS, RasterFormat
-from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Window, bands, check_free, shown_alike
+from floormark.imageio.stored import (
+    Format,
+    ImageFile,
+    Pixels,
+    StoredImage,
+    Window,
+    bands,
+    check_free,
+    frames_sha256,
+    shown_alike,
+)
 
-__all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "StoredImage", "Window", "bands", "check_free"]
-__all__ += ["looks_like_image", "read", "shown_alike", "suffix_format", "target_format"]
+__all__ = ["FORMATS", "SUFFIXES", "Format", "ImageFile", "Pixels", "StoredImage", "Window", "bands", "check_free"]
+__all__ += ["frames_sha256", "looks_like_image", "read", "shown_alike", "suffix_format", "target_format"]
 
 
 class DicomFormat(Format):
-    """DICOM with its preamble, one frame; pixels are the stored values, before any rescale or window.
+    """DICOM with its preamble; pixels are the stored values, before any rescale or window.
 
     Names of such files are often UIDs. The module imports pydicom, which takes long: only when there is such a file.
     """
@@ -27,10 +39,15 @@ class DicomFormat(Format):
 
         return dicom.read(self, path, content)
 
-    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
+    def frames(self, image: ImageFile) -> Iterator[ImageFile]:
         from floormark.imageio import dicom
 
-        return dicom.encode(image, pixels)
+        return dicom.frames(self, image.path, image.kept)
+
+    def encode(self, image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
+        from floormark.imageio import dicom
+
+        dicom.encode(image, frames, file)
 
 
 DICOM = DicomFormat("dicom", (".dcm", ".dicom"), rb".{128}DICM", any_name=True)
@@ -45,8 +62,8 @@ def read(path: Path | str) -> ImageFile:
     """Read one image, of any of :data:`FORMATS`.
 
     Raises:
-        DataError: the file cannot be read, is torn, too large, or holds what cannot be marked: several frames, 16-bit
-            colour in PNG or TIFF, floating point, CMYK.
+        DataError: the file cannot be read, is torn, too large, or holds what cannot be marked: several frames but in
+            DICOM, 16-bit colour in PNG or TIFF, floating point, CMYK.
     """
     path = Path(path)
     with decoding(path, "an image"):

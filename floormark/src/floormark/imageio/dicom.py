@@ -3,22 +3,24 @@
 import datetime
 import io
 import math
+import re
 import uuid
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from pydicom import DataElement, Dataset, FileDataset, dcmread, uid
-from pydicom.encaps import encapsulate, generate_frames
+from pydicom.encaps import encapsulate, encapsulate_buffer, generate_frames
 from pydicom.filereader import read_dataset, read_preamble
 from pydicom.filewriter import correct_ambiguous_vr
-from pydicom.pixels.utils import pixel_array
+from pydicom.pixels.processing import apply_color_lut
+from pydicom.pixels.utils import get_expected_length, pixel_array
 
 from floormark.errors import DataError
 from floormark.imageio import streams
@@ -27,15 +29,22 @@ from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Win
 DESCRIPTION = "Invisible watermark embedded by floormark"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
 """Bytes that any deflated file may inflate to, and the factor on its own size up to which a larger one may."""
+DEFERRED_BYTES = 1 << 16  # bytes of a value from which on it is read when it is needed
 INFLATED_AT_ONCE = 1 << 20  # bytes that are inflated at once
 LOSSY_SYNTAXES = (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, uid.JPEGLSNearLossless, uid.JPEG2000, uid.HTJ2K)
 """The last two may have been lossless: the file does not say."""
+MAX_FRAMES_BYTES = 1 << 28
+"""Of the pixels of all frames: 512 slices of 512 x 512 with 16 bits. Of these, one frame at a time is decoded."""
+PALETTE = "PALETTE COLOR"
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 UNITS = frozenset({"HU", "HU_MOD", "OD", "MGML", "PCT", "ED", "EDW", "Z_EFF"})
 """Values of RescaleType that the standard defines; anything else there is free text."""
 HEAD_PARTS = frozenset({"HEAD", "BRAIN", "SKULL", "HEADNECK"})
 BRAIN_WINDOW, SOFT_TISSUE_WINDOW = (40.0, 80.0), (40.0, 400.0)
 """Centre and width in HU that are assumed for a CT image without a window: the narrow presets of viewers."""
+PALETTE_ATTRIBUTES = re.compile(
+    r"(Segmented)?(Red|Green|Blue|Alpha)PaletteColorLookupTable\w+|PaletteColorLookupTableUID"
+)
 MARKED_SERIES, MAX_SERIES_DESCRIPTION = " watermarked", 64  # characters that the attribute's type takes
 MAX_ENTRIES = 1 << 16
 SIGNATURES, OFFSET_TABLES, PIXEL_DATA = (0xFFFAFFFA, 0x4FFE0001), (0x7FE00001, 0x7FE00002), 0x7FE00010
@@ -51,28 +60,31 @@ def _code(value: str, meaning: str) -> list[Dataset]:
 def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source and this tool.
 
-    PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series).
+    PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series); in an enhanced one, C.7.6.16.2.6
+    (derivation image).
     """
     now = datetime.datetime.now()
     source = Dataset()
     source.ReferencedSOPClassUID = dataset.SOPClassUID
     source.ReferencedSOPInstanceUID = dataset.SOPInstanceUID
     source.PurposeOfReferenceCodeSequence = _code("121322", "Source image for image processing operation")
-    dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
-
+    added = _code("113042", "Pixel by pixel addition")
+    if "Enhanced" in uid.UID(dataset.SOPClassUID).name or "SharedFunctionalGroupsSequence" in dataset:
+        _derive_frames(dataset, source, added)
+    else:
+        dataset.SourceImageSequence = [*(dataset.get("SourceImageSequence") or ()), source]
+        dataset.DerivationCodeSequence = [*(dataset.get("DerivationCodeSequence") or ()), *added]
+        before = dataset.get("DerivationDescription")
+        dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
     kind = dataset.get("ImageType") or []
     kind = [kind] if isinstance(kind, str) else list(kind)
     dataset.ImageType = ["DERIVED", *(kind[1:] or ["SECONDARY"])]
-    added = _code("113042", "Pixel by pixel addition")
-    dataset.DerivationCodeSequence = [*(dataset.get("DerivationCodeSequence") or ()), *added]
     tool = Dataset()
     tool.PurposeOfReferenceCodeSequence = _code("109103", "Modifying Equipment")
     tool.Manufacturer = tool.ManufacturerModelName = "floormark"
     tool.SoftwareVersions, tool.ContributionDescription = version("floormark"), DESCRIPTION
     tool.ContributionDateTime = now.strftime("%Y%m%d%H%M%S")
     dataset.ContributingEquipmentSequence = [*(dataset.get("ContributingEquipmentSequence") or ()), tool]
-    before = dataset.get("DerivationDescription")
-    dataset.DerivationDescription = f"{before}; {DESCRIPTION}"[:1024] if before else DESCRIPTION
     if lossy:
         dataset.LossyImageCompression = "01"
     for tag in SIGNATURES:  # of other pixels
@@ -87,51 +99,143 @@ def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid(prefix=None)
 
 
-def encode(image: ImageFile, pixels: Pixels) -> bytes:
-    """The file that ``image`` was read from with other pixels, as a derived instance."""
-    file = io.BytesIO()
+def _derive_frames(dataset: FileDataset, source: Dataset, added: list[Dataset]) -> None:
+    """Say in the functional groups of an enhanced image how its frames were derived."""
+    shared, frames = (dataset.get(f"{which}FunctionalGroupsSequence") or () for which in ("Shared", "PerFrame"))
+    apart = any("DerivationImageSequence" in frame for frame in frames)  # a macro is in one of the two
+    for group in frames if apart else shared:
+        derived = Dataset()
+        derived.DerivationDescription, derived.DerivationCodeSequence = DESCRIPTION, added
+        derived.SourceImageSequence = [source]
+        group.DerivationImageSequence = [*(group.get("DerivationImageSequence") or ()), derived]
+    for macro in (element for group in (*shared, *frames) for element in group if element.VR == "SQ"):
+        for item in macro.value if macro.keyword.endswith("FrameTypeSequence") else ():
+            item.FrameType = ["DERIVED", *list(item.get("FrameType") or ())[1:]]
+    if shared or frames:
+        named, series, study = Dataset(), Dataset(), Dataset()
+        named.ReferencedSOPClassUID, named.ReferencedSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
+        series.SeriesInstanceUID, series.ReferencedSOPSequence = dataset.get("SeriesInstanceUID"), [named]
+        study.StudyInstanceUID, study.ReferencedSeriesSequence = dataset.get("StudyInstanceUID"), [series]
+        dataset.SourceImageEvidenceSequence = [*(dataset.get("SourceImageEvidenceSequence") or ()), study]
+
+
+def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
+    """Write the file that ``image`` was read from with other pixels, as a derived instance."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that were invalid before and are kept
-        dataset = dcmread(io.BytesIO(image.kept))
+        dataset = dcmread(io.BytesIO(image.kept), defer_size=DEFERRED_BYTES)
+        del dataset[PIXEL_DATA]
         if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
             list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
             correct_ambiguous_vr(dataset, True)
+    encoder = streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID)
+    least, most = image.lowest + image.peak, image.lowest
+    plain, encoded = io.BytesIO(), list[io.BufferedIOBase]()  # written from there, not copied: all frames may be much
+    for pixels in frames:
+        least, most = min(least, int(pixels.min())), max(most, int(pixels.max()))
+        if encoder is None:
+            plain.write(np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<")).data)
+        else:
+            encoded.append(io.BytesIO(encoder(pixels, image.bits)))
+    plain.write(bytes(plain.tell() % 2))
+    plain.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         _derive(dataset, lossy=image.lossy, keep_series=image.keep_series)
         for tag in OFFSET_TABLES:
             dataset.pop(tag, None)
-        if pixels.ndim == 3:
-            dataset.PhotometricInterpretation, dataset.PlanarConfiguration = "RGB", 0
-        for name, value in (("SmallestImagePixelValue", pixels.min()), ("LargestImagePixelValue", pixels.max())):
+        if image.had_palette:
+            _drop_palette(dataset)
+        if image.pixels.ndim == 3:
+            colours = streams.PHOTOMETRIC.get(dataset.file_meta.TransferSyntaxUID, "RGB")
+            dataset.PhotometricInterpretation = colours
+            dataset.PlanarConfiguration = 0
+        for name, value in (("SmallestImagePixelValue", least), ("LargestImagePixelValue", most)):
             if name in dataset:
-                dataset[name].value = int(value)
-        del dataset[PIXEL_DATA]
-        if syntax := streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID):
-            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate([syntax(pixels, image.bits)]))
+                dataset[name].value = value
+        if encoded:
+            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB", encapsulate_buffer(encoded))
             dataset[PIXEL_DATA].is_undefined_length = True
         else:
-            stored = pixels.astype(pixels.dtype.newbyteorder("<"), copy=False).tobytes()
-            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if pixels.itemsize == 1 else "OW", stored)
+            dataset[PIXEL_DATA] = DataElement(PIXEL_DATA, "OB" if image.pixels.itemsize == 1 else "OW", plain)
             if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
                 dataset.file_meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
         dataset.save_as(file, enforce_file_format=True)
-    return file.getvalue()
+
+
+def _drop_palette(dataset: FileDataset) -> None:
+    """Describe colours of 8 bits in the place of a palette's indices."""
+    for name in [name for name in dataset.dir("Palette") if PALETTE_ATTRIBUTES.fullmatch(name)]:
+        delattr(dataset, name)
+    for name in ("SmallestImagePixelValue", "LargestImagePixelValue", "WindowCenter", "WindowWidth"):
+        dataset.pop(name, None)
+    dataset.SamplesPerPixel, dataset.PixelRepresentation = 3, 0
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 8, 8, 7
 
 
 def read(kind: Format, path: Path, content: bytes) -> ImageFile:
-    """Decode a file of the format ``kind``; what pydicom says of values is not repeated, as it may name a patient."""
+    """Decode the first frame of a file of the format ``kind``."""
+    return next(frames(kind, path, content))
+
+
+def frames(kind: Format, path: Path, content: bytes) -> Iterator[ImageFile]:
+    """Decode the frames of a file of the format ``kind`` one by one."""
+    with _decoding():
+        _check_inflated(content)
+        dataset = dcmread(io.BytesIO(content), defer_size=DEFERRED_BYTES)
+        _refuse(dataset)
+        count = int(dataset.get("NumberOfFrames") or 1)
+        each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
+        check_size(dataset.Columns, dataset.Rows, each, content)
+        if count > 1 and count * dataset.Columns * dataset.Rows * each > MAX_FRAMES_BYTES:
+            raise DataError(
+                f"expected at most {MAX_FRAMES_BYTES >> 20} MB of pixels, got {count} frames: split the file"
+            )
+        encoded = _encoded_frames(dataset, content, count)
+    for number in range(count):
+        with _decoding():
+            if (frame := next(encoded, None)) is None:
+                raise DataError(f"expected {count} frames, got {number}: the file is torn")
+            dataset.NumberOfFrames, dataset[PIXEL_DATA] = 1, DataElement(PIXEL_DATA, "OB", frame)
+            image = _image(kind, path, content, dataset, number)
+            if number == count - 1 and next(encoded, None) is not None:
+                raise DataError(f"expected NumberOfFrames to be how many there are, got {count} and more frames")
+        yield replace(image, frame_count=count)
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Say in one line what is wrong with a file; what pydicom says of values is not repeated: it may name a patient."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            _check_inflated(content)
-            dataset = dcmread(io.BytesIO(content))
-            _refuse(dataset)
-            each = dataset.get("SamplesPerPixel", 1) * dataset.BitsAllocated // 8
-            check_size(dataset.Columns, dataset.Rows, each, content)
-            return _image(kind, path, content, dataset)
+            yield
         except DataError:
             raise
         except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
             raise DataError(f"torn or not a valid DICOM file ({type(error).__name__})") from error
+
+
+def _encoded_frames(dataset: FileDataset, content: bytes, count: int) -> Iterator[bytes]:
+    """The pixel data of each frame, encoded as those of a file that has no other."""
+    raw: Any = dataset.get_item(PIXEL_DATA, keep_deferred=True)
+    syntax = dataset.file_meta.TransferSyntaxUID
+    start, end = raw.value_tell, raw.value_tell + raw.length
+    if raw.value is not None or syntax == uid.DeflatedExplicitVRLittleEndian:
+        content, start, end = dataset.PixelData, 0, len(dataset.PixelData)
+    if syntax.is_encapsulated:
+        file = io.BytesIO(content)  # which shares the memory
+        file.seek(start)
+        tables = [dataset.get(tag) for tag in OFFSET_TABLES]
+        offsets = None if count == 1 or None in tables else tuple(table.value for table in tables)
+        for frame in generate_frames(file, number_of_frames=count, extended_offsets=offsets):
+            yield encapsulate([frame])
+    elif count == 1:
+        yield content[start:end]
+    else:
+        dataset.NumberOfFrames = 1
+        size = get_expected_length(dataset)
+        yield from (content[place : place + size] for place in range(start, end - size + 1, size))
 
 
 def _check_inflated(content: bytes) -> None:
@@ -165,19 +269,22 @@ def _refuse(dataset: FileDataset) -> None:
     allocated, stored, high = dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit
     if "TransferSyntaxUID" not in dataset.file_meta:
         raise DataError("expected a DICOM file that names its transfer syntax")
-    grey = samples == 1 and photometric in ("MONOCHROME1", "MONOCHROME2")
+    grey = samples == 1 and photometric in ("MONOCHROME1", "MONOCHROME2", PALETTE)
     colour = samples == 3 and photometric in COLOUR and not signed
     expected = ""
     if not dataset.file_meta.TransferSyntaxUID.is_little_endian:
         expected = "a little endian DICOM file, got the retired big endian syntax: convert it, as with dcmconv +te"
-    elif frames != 1:
-        expected = f"one frame, got {frames}: split the file first"
+    elif frames < 1:
+        expected = f"at least one frame, got {frames}"
     elif (allocated, signed) not in ((8, 0), (16, 0), (16, 1)):
         expected = f"8 or 16 bits, got {allocated} bits, {'' if signed else 'un'}signed"
     elif not 2 <= stored <= allocated or high != stored - 1:
         expected = f"2 to {allocated} bits stored from the lowest on, got {stored} up to bit {high}"
     elif not grey and not colour:
-        expected = f"MONOCHROME1, MONOCHROME2 or colour, got {photometric} with {samples} samples: convert it"
+        expected = (
+            f"MONOCHROME1, MONOCHROME2 or colour, got {photometric} with {samples} samples: convert it to RGB first, "
+            "as with dcmj2pnm and img2dcm"
+        )
     if expected:
         raise DataError(f"expected {expected}")
 
@@ -203,25 +310,27 @@ def _pixels(dataset: FileDataset) -> Pixels:
 
 def _check_frame(dataset: FileDataset) -> None:
     """Refuse a stream that its decoder would refuse only after filling the memory, or after a long time."""
-    for tag in OFFSET_TABLES:  # no need for them with one frame, and what is looked at here must be what is decoded
+    for tag in OFFSET_TABLES:  # what is looked at here must be what is decoded
         dataset.pop(tag, None)
-    frame, *more = islice(generate_frames(dataset.PixelData, number_of_frames=1), 2)
-    if more:
-        raise DataError("expected one frame, got several: split the file first")
     if dataset.file_meta.TransferSyntaxUID == uid.JPEGBaseline8Bit:  # which Pillow decodes
-        found = streams.stream_shape(frame)
+        found = streams.stream_shape(next(generate_frames(dataset.PixelData, number_of_frames=1)))
         if (found.width, found.height) != (dataset.Columns, dataset.Rows):
             raise DataError(
                 f"expected {dataset.Columns} x {dataset.Rows} pixels in its stream, got {found.width} x {found.height}"
             )
 
 
-def _image(kind: Format, path: Path, content: bytes, dataset: FileDataset) -> ImageFile:
+def _image(kind: Format, path: Path, content: bytes, dataset: FileDataset, number: int) -> ImageFile:
+    """The frame of that number, whose pixel data the dataset holds."""
     pixels, syntax, notes = _pixels(dataset), dataset.file_meta.TransferSyntaxUID, []
+    if had_palette := dataset.PhotometricInterpretation == PALETTE:
+        pixels = _coloured(pixels, dataset)
+        notes.append("palette turned into RGB, 8 bits")
     lossy = syntax in LOSSY_SYNTAXES or dataset.get("LossyImageCompression") == "01"
     if syntax.is_encapsulated and syntax not in streams.ENCODERS:
         notes.append(f"{syntax.name} will be written uncompressed")
-    if pixels.ndim == 3 and dataset.PhotometricInterpretation != "RGB":
+    reversible = dataset.PhotometricInterpretation == streams.PHOTOMETRIC.get(syntax)
+    if pixels.ndim == 3 and not reversible and dataset.PhotometricInterpretation not in ("RGB", PALETTE):
         notes.append(f"{dataset.PhotometricInterpretation} turned into RGB")
     if any(tag in dataset for tag in SIGNATURES):
         notes.append("digital signatures will not be kept, as they are of the original pixels")
@@ -233,9 +342,11 @@ def _image(kind: Format, path: Path, content: bytes, dataset: FileDataset) -> Im
             int(np.array(int(end) & 0xFFFF).astype(pixels.dtype)) for end in (first, first if last is None else last)
         ]
         padding = (min(ends), max(ends))
-    image = ImageFile(pixels, dataset.BitsStored, path, kind, lossy, tuple(notes), content, padding_range=padding)
+    bits = 8 if had_palette else dataset.BitsStored
+    image = ImageFile(pixels, bits, path, kind, lossy, tuple(notes), content, padding_range=padding)
     inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
-    image = replace(image, window=display_window(dataset, image), inverted=inverted)
+    window = display_window(dataset, image, number)
+    image = replace(image, window=window, inverted=inverted, had_palette=had_palette)
     outside = (pixels < image.lowest) | (pixels > image.lowest + image.peak)
     if (outside & ~image.padding(pixels)).any():
         raise DataError(
@@ -245,15 +356,26 @@ def _image(kind: Format, path: Path, content: bytes, dataset: FileDataset) -> Im
     return image
 
 
-def display_window(dataset: Dataset, image: StoredImage) -> Window | None:
-    """The stored values shown from black to white (PS3.3, C.11.1 and C.11.2); None where nothing valid says so."""
-    if image.pixels.ndim != 2 or _value(dataset, "ModalityLUTSequence") is not None:
+def _coloured(indices: Pixels, dataset: FileDataset) -> Pixels:
+    """The colours that a palette shows, with 8 bits: all that displays and RGB images of most kinds have."""
+    colours = apply_color_lut(indices, dataset)[..., :3]
+    entries: int = dataset.RedPaletteColorLookupTableDescriptor[2]  # bits of an entry
+    return np.ascontiguousarray(colours >> (entries - 8) if entries > 8 else colours, np.uint8)
+
+
+def display_window(dataset: Dataset, image: StoredImage, number: int = 0) -> Window | None:
+    """The stored values shown from black to white (PS3.3, C.11.1 and C.11.2); None where nothing valid says so.
+
+    Of the frame of that number, if each has its own.
+    """
+    places = list(_places(dataset, number))
+    if image.pixels.ndim != 2 or _value(places, "ModalityLUTSequence") is not None:
         return None
     try:
-        slope, intercept = float(_value(dataset, "RescaleSlope", 1)), float(_value(dataset, "RescaleIntercept", 0))
-        unit = _unit(dataset)
-        shown = [each for each in (_from_table(dataset), _from_numbers(dataset)) if each is not None]
-        if not shown and unit == "HU" and _value(dataset, "RescaleSlope") is not None:
+        slope, intercept = float(_value(places, "RescaleSlope", 1)), float(_value(places, "RescaleIntercept", 0))
+        unit = _unit(dataset, places)
+        shown = [each for each in (_from_table(places), _from_numbers(places)) if each is not None]
+        if not shown and unit == "HU" and _value(places, "RescaleSlope") is not None:
             centre, width = BRAIN_WINDOW if dataset.get("BodyPartExamined") in HEAD_PARTS else SOFT_TISSUE_WINDOW
             shown = [(centre - width / 2, centre + width / 2)]
         if not shown:
@@ -277,20 +399,20 @@ def _within(image: StoredImage, low: float, high: float, unit: str, step: float)
     return Window(low, high, unit, step)
 
 
-def _from_numbers(dataset: Dataset) -> tuple[float, float] | None:
+def _from_numbers(places: list[Dataset]) -> tuple[float, float] | None:
     """The ends of the first window, in units."""
-    centre, width = (_value(dataset, name) for name in ("WindowCenter", "WindowWidth"))
+    centre, width = (_value(places, name) for name in ("WindowCenter", "WindowWidth"))
     if centre is None or width is None or not width > 0:
         return None
     centre, width = float(centre), float(width)
-    if _value(dataset, "VOILUTFunction", "LINEAR") == "LINEAR":
+    if _value(places, "VOILUTFunction", "LINEAR") == "LINEAR":
         centre, width = centre - 0.5, max(width - 1.0, 0.0)
     return centre - width / 2, centre + width / 2
 
 
-def _from_table(dataset: Dataset) -> tuple[float, float] | None:
+def _from_table(places: list[Dataset]) -> tuple[float, float] | None:
     """The ends of the input of the first lookup table between which its output changes."""
-    table = _value(dataset, "VOILUTSequence")
+    table = _value(places, "VOILUTSequence")
     if table is None:
         return None
     entries, first, _ = (int(value) for value in table.LUTDescriptor)
@@ -302,16 +424,16 @@ def _from_table(dataset: Dataset) -> tuple[float, float] | None:
     return (float(first + changes[0]), float(first + changes[-1] + 1)) if changes.size else None
 
 
-def _unit(dataset: Dataset) -> str:
-    said = _value(dataset, "RescaleType")
+def _unit(dataset: Dataset, places: list[Dataset]) -> str:
+    said = _value(places, "RescaleType")
     if said is None and dataset.get("Modality") == "CT" and "LOCALIZER" not in (dataset.get("ImageType") or ()):
         return "HU"
     return said if said in UNITS else ""
 
 
-def _value(dataset: Dataset, name: str, default: Any = None) -> Any:
+def _value(places: list[Dataset], name: str, default: Any = None) -> Any:
     """The first value of an attribute of the image or, in an enhanced one, of its frame."""
-    for place in _places(dataset):
+    for place in places:
         found = place.get(name)
         if found is not None and not isinstance(found, str | bytes) and hasattr(found, "__len__"):
             found = found[0] if len(found) else None
@@ -320,9 +442,10 @@ def _value(dataset: Dataset, name: str, default: Any = None) -> Any:
     return default
 
 
-def _places(dataset: Dataset) -> Iterator[Dataset]:
+def _places(dataset: Dataset, number: int) -> Iterator[Dataset]:
+    """Where attributes of the frame of that number are."""
     yield dataset
-    for groups in ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence"):
-        for group in dataset.get(groups) or ():
-            for macro in ("FrameVOILUTSequence", "PixelValueTransformationSequence"):
-                yield from group.get(macro) or ()
+    frame, shared = (dataset.get(f"{which}FunctionalGroupsSequence") or () for which in ("PerFrame", "Shared"))
+    for group in (*frame[number : number + 1], *shared):
+        for macro in ("FrameVOILUTSequence", "PixelValueTransformationSequence"):
+            yield from group.get(macro) or ()

@@ -4,10 +4,10 @@ import io
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -81,8 +81,8 @@ class RasterFormat(Format):
         bits = 8 * pixels.itemsize
         return ImageFile(pixels, bits, path, self, lossy, (*notes, *note), kept, alpha, inverted=inverted)
 
-    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
-        file = io.BytesIO()
+    def encode(self, image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
+        (pixels,) = frames
         if image.alpha is not None:
             pixels = np.dstack([pixels, image.alpha])
         options = {"icc_profile": image.kept["icc_profile"], **self.options(image.kept, pixels)}
@@ -91,7 +91,6 @@ class RasterFormat(Format):
             Image.fromarray(np.ascontiguousarray(pixels)).save(
                 file, format=self.name.upper(), **{key: one for key, one in options.items() if one is not None}
             )
-        return file.getvalue()
 
 
 def _values(image: Image.Image) -> Pixels:

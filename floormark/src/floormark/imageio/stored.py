@@ -6,17 +6,17 @@ import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from floormark.disk import atomic
-from floormark.errors import ConfigurationError, DataError
+from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels; marking one takes less than 1 GB of memory."""
@@ -160,13 +160,20 @@ class Format(ABC):
         """Decode a file; whatever is wrong with it is a :class:`DataError`, without the file's name."""
 
     @abstractmethod
-    def encode(self, image: ImageFile, pixels: Pixels) -> bytes:
-        """The whole file of this format with ``pixels`` and all else that it can keep of ``image``."""
+    def encode(self, image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
+        """Write a whole file of this format with the pixels of each frame and all else that it can keep of ``image``.
+
+        Formats of one frame take one.
+        """
+
+    def frames(self, image: ImageFile) -> Iterator[ImageFile]:
+        """Decode the frames of a file one by one."""
+        yield image
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFile(StoredImage):
-    """One image file, without its alpha channel, which stays as it is."""
+    """One image file, without its alpha channel, which stays as it is; of several frames, the first."""
 
     path: Path
     format: Format
@@ -183,18 +190,26 @@ class ImageFile(StoredImage):
     """Of the file as it was read."""
     keep_series: bool = field(default=False, kw_only=True)
     """Whether a DICOM file that is written from this one stays in its series."""
+    frame_count: int = field(default=1, kw_only=True)
+    had_palette: bool = field(default=False, kw_only=True)
+    """Whether a DICOM file has colours by a palette, which no marked image can keep."""
+
+    def frames(self) -> Iterator[ImageFile]:
+        """The frames of the file, of which one at a time is decoded."""
+        return iter((self,)) if self.frame_count == 1 else self.format.frames(self)
 
     @contextmanager
     def writing(
-        self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False
+        self, path: Path | str, frames: Iterable[Pixels], *, force: bool = False, lossy: bool = False
     ) -> Iterator[ImageFile]:
-        """Write ``pixels`` with everything else of this file; whole, checked by reading it back, or not at all.
+        """Write other pixels with everything else of this file; whole, checked by reading it back, or not at all.
 
         What was read back from the disk is given before it takes its name: if the block fails, nothing is kept.
 
         Args:
             path: the file. Its suffix chooses the format, among those that can hold the image.
-            pixels: of the same shape and type as :attr:`pixels`, as :meth:`nearest` rounds them.
+            frames: the pixels of each frame, of the same shape and type as :attr:`pixels`, as :meth:`nearest` rounds
+                them. What a generator of them raises of this package's errors ends the writing.
             force: replace a file that is there.
             lossy: allow a format that changes the pixels (JPEG).
 
@@ -208,16 +223,24 @@ class ImageFile(StoredImage):
         path = Path(path)
         target = target_format(self, path, lossy=lossy)
         check_free(path, force=force)
-        try:
-            content = target.encode(self, pixels)
-        except Exception as error:  # what was kept of a strange file may be more than the libraries can write
-            raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
+        expected: list[str] = []  # of each frame: all frames themselves may be more than the memory holds
+
+        def hashed() -> Iterator[Pixels]:
+            for pixels in frames:
+                expected.append(self.with_pixels(pixels).pixels_sha256)
+                yield pixels
+
         with atomic(path) as temporary:
-            temporary.write_bytes(content)
-            del content  # of a large image, memory that reading it back takes
+            try:
+                with temporary.open("wb") as file:
+                    target.encode(self, hashed(), file)
+            except Exception as error:  # what was kept of a strange file may be more than the libraries can write
+                if isinstance(error, FloormarkError) or getattr(error, "errno", None):
+                    raise  # of a frame, or of the disk
+                raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
             try:
                 found = read(temporary)
-                whole = found.format is target and (not target.exact or _same(found, self.with_pixels(pixels)))
+                whole = found.format is target and (not target.exact or _same(self, found, expected))
             except DataError:
                 whole = False
             if not whole:
@@ -225,9 +248,9 @@ class ImageFile(StoredImage):
             check_free(path, force=force)  # somebody may have taken the name meanwhile
             yield found
 
-    def write(self, path: Path | str, pixels: Pixels, *, force: bool = False, lossy: bool = False) -> None:
+    def write(self, path: Path | str, *frames: Pixels, force: bool = False, lossy: bool = False) -> None:
         """:meth:`writing`, with nothing to check before the file takes its name."""
-        with self.writing(path, pixels, force=force, lossy=lossy):
+        with self.writing(path, frames, force=force, lossy=lossy):
             pass
 
 
@@ -240,10 +263,17 @@ def shown_alike(one: ImageFile, other: ImageFile) -> bool:
     return transparent and first == second
 
 
-def _same(one: ImageFile, other: ImageFile) -> bool:
-    """Whether two files hold the same pixels, transparent ones included."""
-    same = one.pixels.dtype == other.pixels.dtype and np.array_equal(one.pixels, other.pixels)
-    return same and shown_alike(one, other)
+def _same(image: ImageFile, written: ImageFile, expected: list[str]) -> bool:
+    """Whether a file that was written holds the expected pixels in each frame, which are seen as those of ``image``."""
+    if not len(expected) == written.frame_count == image.frame_count:
+        return False
+    pairs = zip(image.frames(), written.frames(), expected, strict=True)
+    return all(found.pixels_sha256 == pixels and shown_alike(before, found) for before, found, pixels in pairs)
+
+
+def frames_sha256(digests: Sequence[str]) -> str:
+    """The SHA-256 of all frames of a file, from that of each; of one frame its own."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def check_free(path: Path, *, force: bool) -> None:

@@ -140,10 +140,9 @@ def _jpeg_ls(pixels: Pixels, bits: int) -> bytes:
 
 
 def _jpeg_2000(pixels: Pixels, bits: int) -> bytes:
-    # The colours as they are: with a transform, the header would have to name other ones.
     return bytes(
         imagecodecs.jpeg2k_encode(
-            pixels, codecformat="j2k", reversible=True, bitspersample=bits, mct=False, numthreads=1
+            pixels, codecformat="j2k", reversible=True, bitspersample=bits, mct=pixels.ndim == 3, numthreads=1
         )
     )
 
@@ -175,3 +174,5 @@ ENCODERS: dict[str, Callable[[Pixels, int], bytes]] = {
     uid.RLELossless: _run_lengths,
 }
 """By transfer syntax, of pixels and the bits that they have; every pixel is kept."""
+PHOTOMETRIC = {uid.JPEG2000Lossless: "YBR_RCT"}
+"""What they make of RGB: its own transform, which ultrasound in JPEG 2000 must have."""
