@@ -61,7 +61,7 @@ export class Codec {
     const head = packed(said.subarray(0, HEADER))[0] >> 4;
     const kind = this.kinds[head & 3];
     const content = packed(said.subarray(HEADER));
-    if (head >> 2 !== this.version || kind === undefined) {
+    if (!this.versions.includes(head >> 2) || kind === undefined) {
       throw new Error(`the watermark has the format ${head >> 2}.${head & 3}, which this page does not know`);
     }
     const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });

@@ -77,7 +77,7 @@ def known(codec: Codec) -> dict[str, Any]:
     found["codec"] = {
         "bits": codec.bits,
         "content_bits": codec.content_bits,
-        "version": codec.version,
+        "versions": codec.versions,
         "kinds": [kind.name.lower() for kind in Kind],
         "layouts": layouts,
         "exponent": exponent,

@@ -14,6 +14,7 @@ from floormark import Key, Payload, Watermarker, periods, tiling
 from floormark.api import Embedded
 from floormark.errors import DataError
 from floormark.imageio import StoredImage
+from floormark.options import Region
 from floormark.payload import Codec, Extracted
 from floormark.prepared import PreparedImage, TileLayout
 from floormark.tiling import PILOTS, TiledScheme
@@ -244,3 +245,14 @@ def test_a_strangers_mark_leaves_that_of_a_key_readable_and_is_told() -> None:
     assert not public.extract(image).other_key
     rotated = np.ascontiguousarray(np.rot90(resize(marked, 0.8)))
     assert public.extract(rotated).other_key
+
+
+def test_a_protected_region_does_not_look_as_if_it_were_of_another_image() -> None:
+    marker, image, region = Watermarker.load(), textured(6, 512), Region.parse("150,150,200,200")
+    marked = marker.embed(image, "mine", psnr=40.0, protect=region)
+    np.testing.assert_array_equal(marked.image[150:350, 150:350], image[150:350, 150:350])
+    found = marker.extract(marked.image)
+    assert (found.message, found.belongs, found.partial) == ("mine", True, True)
+    assert any("-" in row for row in found.parts)
+    again = marker.embed(marked.image, "next", psnr=40.0, protect=region, replace=True)
+    assert marker.extract(again.image).message == "next"

@@ -148,7 +148,8 @@ class Watermarker:
             raise RefusedError(
                 f"the image is marked already, with {there.found.message!r}: mark the original, or replace that message"
             )
-        encoded = self.scheme.encode(original, payload, replaced=None if there.found is None else there)
+        replaced = None if there.found is None else there
+        encoded = self.scheme.encode(original, payload, replaced=replaced, partial=mask is not None)
 
         def attempt(floor: float) -> Marked:
             residual = self.scheme.residual(original, encoded, floor)

@@ -12,7 +12,7 @@ from floormark.content_binding import PAIRS, ContentBinding
 from floormark.errors import DataError
 from floormark.filters import Picture, median
 from floormark.network import TILE, Encoding, Lattice, pilot_tiles
-from floormark.parts import Box, compare_parts
+from floormark.parts import Box, Parts, compare_parts
 from floormark.payload import Codec, Extracted, Key, Payload, derived
 from floormark.periods import SEARCHES, Window, find_periods
 from floormark.prepared import NETWORK_SIDE, NetworkInput, PreparedImage, TileLayout
@@ -82,18 +82,29 @@ class TiledScheme:
             height, width = image.pixels.shape[:2]
             raise DataError(f"expected an image of at least {TILE} x {TILE} pixels, got {width} x {height}")
 
-    def encode(self, image: PreparedImage, payload: Payload, *, replaced: Decoded | None = None) -> EncodedMessage:
-        """Encode a payload for an image; ``replaced`` is what was read of it, if the payload is to replace that."""
+    def encode(
+        self, image: PreparedImage, payload: Payload, *, replaced: Decoded | None = None, partial: bool = False
+    ) -> EncodedMessage:
+        """Encode a payload for an image.
+
+        Args:
+            image: to be marked.
+            payload: to be hidden.
+            replaced: what was read from the image, if the payload is to replace that.
+            partial: whether parts of the image will be left unmarked.
+        """
         given = image.network_input(self.layout)
         # Which pilot an image has is a matter of its content and the key; a message that replaces another keeps its.
         shown = np.rint(given.grey).astype(np.uint8).tobytes()
         digest = hashlib.blake2b(shown, key=derived(self.key, "salt", 32)).digest()
         salt = str(digest[0]) if replaced is None else replaced.salt
-        bits = self.codec.encode(payload, self.content.code(given), salt)
+        if replaced is not None and replaced.found is not None:
+            partial |= replaced.found.partial
+        bits = self.codec.encode(payload, self.content.code(given), salt, partial=partial)
         (pilot,) = pilot_tiles([self.seeds[int(salt)]])
         encoding, before = self.network.encode(given.picture, bits, pilot), None
         if replaced is not None and replaced.found is not None and replaced.found.payload is not None:
-            old = self.codec.encode(replaced.found.payload, replaced.found.content_code, salt)
+            old = self._bits(replaced.found, salt)
             before = self.network.encode(given.picture, old, pilot)
         return EncodedMessage(bits, encoding, before)
 
@@ -146,7 +157,7 @@ class TiledScheme:
         picture, explained = image.picture, 0.0
         taken: list[Window] = []  # where something was found
         for matrix, window in self._places(image):
-            if any(window.common(each).area > 0.5 * min(window.area, each.area) for each in taken):
+            if any(window.common(each).area > 0.5 * window.area for each in taken):
                 continue
             for alignment in self._alignments(image, matrix, window):
                 explained = max(explained, alignment.explained)
@@ -154,9 +165,11 @@ class TiledScheme:
                     continue
                 found = self._decode_at(image, alignment, window)
                 if found is not None and found.box is not None:
-                    yield found
                     left, top, width, height = (round(edge / image.factor) for edge in found.box)
-                    taken.append(Window(top, left, top + height, left + width))
+                    place = Window(top, left, top + height, left + width)
+                    if all(place.common(each).area < 0.5 * min(place.area, each.area) for each in taken):
+                        yield found
+                        taken.append(place)
                     break
             if sum(each.area for each in taken) >= MOST_OF_IT * picture.size:
                 return
@@ -199,15 +212,23 @@ class TiledScheme:
         for pilot in pilots:
             found = self.codec.decode(logits, str(pilot))
             if found is not None and found.payload is not None:
-                bits = self.codec.encode(found.payload, found.content_code, str(pilot))
-                parts = compare_parts(evidence, self.network.signs(bits, evidence.shape[1:]), given)
-                belongs = not parts.foreign.any() and self._belongs(found, given, registered=registered)
+                signs = self.network.signs(self._bits(found, str(pilot)), evidence.shape[1:])
+                parts = compare_parts(evidence, signs, given)
+                belongs = self._belongs(found, given, parts, registered=registered)
                 box = _extent(image, given, parts.present) if registered else (0, 0, *image.pixels.shape[1::-1])
                 return Decoded(logits, replace(found, belongs=belongs, box=box, parts=parts.rows), str(pilot))
         return Decoded(logits)
 
-    def _belongs(self, found: Extracted, given: NetworkInput, *, registered: bool) -> bool | None:
+    def _bits(self, found: Extracted, salt: str) -> NDArray[np.uint8]:
+        """The bits that were hidden where that was read."""
+        assert found.payload is not None
+        return self.codec.encode(found.payload, found.content_code, salt, partial=found.partial)
+
+    def _belongs(self, found: Extracted, given: NetworkInput, parts: Parts, *, registered: bool) -> bool | None:
         """Whether a message is the image's own; if it does not look so, by what nothing flat lies over."""
+        bent = given.alignment.bend is not None  # where that is not exact, the mark seems to be missing
+        if parts.foreign.any() and not found.partial and not bent:
+            return False
         belongs = self.content.belongs(found.content_code, given, registered=registered)
         if belongs or given.missing is not None or (uncovered := given.uncovered()) is None:
             return belongs

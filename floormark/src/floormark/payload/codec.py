@@ -13,7 +13,8 @@ from floormark.payload.bch import MAX_BITS, BchCode, corrected, nearest, parity_
 from floormark.payload.message import Extracted, Key, Kind, Payload, checksum_bits, mask, permutation
 
 HEADER = 4  # bits: two of version, two of kind
-VERSION, BOUND_VERSION = 0, 1
+VERSION, BOUND_VERSION, PARTIAL_VERSION = 0, 1, 2
+"""Without a content code, with one, and with one in an image of which parts were left unmarked on purpose."""
 BOUND_CHECKSUM = 32
 """Bits of the shortest checksum of a frame with a content code: they leave room for 16 bytes, and the search makes few
 trials."""
@@ -96,7 +97,7 @@ class Codec:
 
     def __init__(self, bits: int, key: Key | None = None, *, content_bits: int = 0) -> None:
         self.bits, self.key, self.content_bits = bits, key, content_bits
-        self.version = BOUND_VERSION if content_bits else VERSION
+        self.versions = (BOUND_VERSION, PARTIAL_VERSION) if content_bits else (VERSION,)
         self.layouts = layouts(bits, content_bits=content_bits)
 
     @property
@@ -129,17 +130,20 @@ class Codec:
             )
         return self.layouts[length - 1]
 
-    def encode(self, payload: Payload | str | bytes, content_code: Sequence[int] = (), salt: str = "") -> Bits:
+    def encode(
+        self, payload: Payload | str | bytes, content_code: Sequence[int] = (), salt: str = "", *, partial: bool = False
+    ) -> Bits:
         """The bits to hide, zeros and ones, shape ``(bits,)``; mask and order are others for each ``salt``.
 
-        The content code is that of the image; zeros if not given.
+        The content code is that of the image; zeros if not given. ``partial`` says that parts of it are left unmarked
+        on purpose, which only a frame with a content code can tell.
         """
         payload = Payload.of(payload)
         layout = self._layout(len(payload.content))
         content_code = content_code or (0,) * self.content_bits
         if len(content_code) != self.content_bits:
             raise ConfigurationError(f"expected a content code of {self.content_bits} bits, got {len(content_code)}")
-        header = self.version << 2 | payload.kind.value
+        header = self.versions[-1 if partial else 0] << 2 | payload.kind.value
         said = np.unpackbits(np.frombuffer(bytes([header]) + payload.content, np.uint8))[8 - HEADER :]
         body = np.concatenate([said, np.array(content_code, np.uint8)])
         frame = layout.code.encode(np.concatenate([body, self._checksum(layout, body)]))
@@ -168,8 +172,13 @@ class Codec:
             said, code, checksum = np.split(information, ends)
             if np.array_equal(checksum, self._checksum(layout, np.concatenate([said, code]))):
                 corrected = int(np.count_nonzero(codeword != read))
+                version, payload = self._payload(said)
                 return Extracted(
-                    self._payload(said), corrected, self._chance(corrected), content_code=tuple(code.tolist())
+                    payload,
+                    corrected,
+                    self._chance(corrected),
+                    content_code=tuple(code.tolist()),
+                    partial=version == PARTIAL_VERSION,
                 )
         return None
 
@@ -191,13 +200,14 @@ class Codec:
         content = f"{self.bits} {layout.length} " + (f"{self.content_bits} " if self.content_bits else "")
         return checksum_bits(self.key, content.encode() + np.packbits(body).tobytes(), layout.checksum)
 
-    def _payload(self, said: Bits) -> Payload:
+    def _payload(self, said: Bits) -> tuple[int, Payload]:
+        """The version of a frame, and its payload."""
         header = int(np.packbits(said[:HEADER])[0]) >> (8 - HEADER)
         version, kind = header >> 2, header & 3
         content = np.packbits(said[HEADER:]).tobytes()
         try:
-            if version == self.version:
-                return Payload(Kind(kind), content)
+            if version in self.versions:
+                return version, Payload(Kind(kind), content)
         except ValueError:  # an unknown kind, or text that is none
             pass
         raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update floormark")

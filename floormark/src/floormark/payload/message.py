@@ -104,6 +104,8 @@ class Extracted:
     """What binds the message to its image, as it was read."""
     box: tuple[int, int, int, int] | None = None
     """Where the marked image lies: left, top, width and height in pixels."""
+    partial: bool = False
+    """Whether parts of the image were left unmarked on purpose; then no part counts as foreign."""
     other_key: bool = False
     """Whether there is a mark of another key, or of one where none was given; its message cannot be read."""
     parts: tuple[str, ...] = field(default=(), repr=False)
@@ -132,6 +134,7 @@ class Extracted:
             "belongs": self.belongs,
             "box": self.box,
             "parts": list(self.parts),
+            "partial": self.partial,
             "other_key": self.other_key,
         }
 

@@ -264,7 +264,7 @@ def has_share(promise: Promise, *audits: Audit) -> bool:
 
 
 def share_shown(promise: Promise, *audits: Audit) -> float:
-    """The share that audits of different samples together prove, as if only one model had been tested; of the worst group."""
+    """The share, of the worst group, that audits of different samples together prove, as if of one model only."""
     return 1 - max(_uppers(promise, *audits).values())
 
 
