@@ -32,6 +32,7 @@ LAYERS: dict[str, list[set[str]]] = {
         {"certificate", "content_binding", "strength"},
         {"fidelity", "tiling"},
         {"api", "signing"},
+        {"register"},
         {"files", "verify"},
         {"cli"},
     ],
