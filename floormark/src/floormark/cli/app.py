@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from floormark.cli import embed, keys, read, register
+from floormark.cli import embed, keys, read, register, serve
 from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
@@ -46,6 +46,7 @@ def parser() -> Parser:
     _command(commands, read.extract, read.add_extract_options, read.EXTRACT_EXAMPLES)
     _command(commands, read.verify, read.add_verify_options, read.VERIFY_EXAMPLES)
     _command(commands, keys.keygen, keys.add_options, keys.EXAMPLES)
+    _command(commands, serve.serve, serve.add_options, serve.EXAMPLES)
     inner = commands.add_parser("register", help="Whose an image is", description="Whose an image is, by a register.")
     inner.set_defaults(command=None, parser=inner)
     inner = inner.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)

@@ -150,7 +150,7 @@ class FileMarker:
             owner=owner,
             source=name,
             target=str(target.absolute()),
-            old_uid=_instance_uid(image),
+            old_uid=instance_uid(image),
             key="" if key is None else key.fingerprint,
         )
 
@@ -202,13 +202,13 @@ class FileMarker:
                 certificate = self.signer.sign(certificate)
             certificate.write(certificate_path(target))
             if self.register is not None and entry is not None:
-                self.register.intend(entry(certificate=certificate, new_uid=_instance_uid(written)))
+                self.register.intend(entry(certificate=certificate, new_uid=instance_uid(written)))
         if self.register is not None:
             self.register.settle(payload.content)
         return certificate
 
 
-def _instance_uid(image: ImageFile) -> str:
+def instance_uid(image: ImageFile) -> str:
     """The SOP Instance UID of a DICOM file; empty of others."""
     if image.format.name != "dicom":
         return ""
