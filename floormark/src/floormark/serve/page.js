@@ -45,6 +45,7 @@ async function working(told, work) {
   const mine = ++asked;
   at("problem").hidden = true;
   at("status").textContent = told;
+  at("status").classList.remove("visually-hidden");
   document.body.classList.add("busy");
   at("mark").querySelector("button").disabled = true;
   try {
@@ -53,9 +54,10 @@ async function working(told, work) {
     if (mine !== asked) return;
     at("problem").textContent = error.message;
     at("problem").hidden = false;
+    at("problem").scrollIntoView({ block: "nearest" });
   } finally {
     if (mine === asked) {
-      at("status").textContent = "";
+      if (at("status").textContent === told) at("status").textContent = "";
       document.body.classList.remove("busy");
       at("mark").querySelector("button").disabled = false;
     }
@@ -74,8 +76,11 @@ function look({ focus = false } = {}) {
 function show(facts, parts, focus) {
   marks = facts.marks;
   const [first] = marks;
-  at("headline").textContent = first ? `“${first.message}”` : "No readable watermark";
-  at("marks").replaceChildren(...(marks.length ? marks.map((mark, number) => markFacts(mark, number, facts)) : unmarked(facts)));
+  const messages = [...new Set(marks.map((mark) => mark.message))]; // one mark may be found in several places
+  const each = messages.map((message) => marks.filter((mark) => mark.message === message));
+  at("headline").textContent = each.map(([mark]) => mark.record?.owner || mark.message).join(", ") || "No readable watermark";
+  if (first?.belongs === false) at("headline").append(element("span", " – but the mark belongs to another image", "bad"));
+  at("marks").replaceChildren(...(first ? each.map((same) => markFacts(same, each.length > 1, facts)) : unmarked(facts)));
   verdict(facts.verdict ?? []);
   measured(facts.measured);
   const roles = facts.pictures.length > 1 ? ["image", "original"] : ["image"];
@@ -85,12 +90,15 @@ function show(facts, parts, focus) {
   at("pictures").classList.toggle("one", !planes.original);
   at("where-label").hidden = at("legend").hidden = !marks.length;
   at("marking").hidden = Boolean(first);
+  at("marking-title").textContent = "Mark this image";
+  at("mark").hidden = at("message-hint").hidden = false;
   at("message-hint").textContent = facts.registered
     ? "The register keeps the message; the image gets a random identifier."
     : "Up to 16 bytes are hidden in the image itself.";
   at("result").hidden = false;
   resetView();
-  at("status").textContent = at("headline").textContent;
+  at("status").textContent = at("headline").textContent; // for who cannot see it
+  at("status").classList.add("visually-hidden");
   if (focus) at("headline").focus();
 }
 
@@ -111,23 +119,26 @@ function recordRows(record) {
   ];
 }
 
-function markFacts(mark, number, facts) {
-  const box = mark.box;
-  const whole = mark.parts ? "in the whole image" : `at ${box[0]}, ${box[1]}: ${box[2]} × ${box[3]} pixels`;
+const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+
+function markFacts(same, several, facts) {
+  const [mark] = same;
+  const places = same.map(({ box }) => `${box[2]} × ${box[3]} pixels at ${box[0]}, ${box[1]}`);
+  const whole = mark.parts ? "in the whole image" : places.join("; ");
   const missing = (mark.parts ?? []).join("").split("-").length - 1;
   const belongs = { true: "to this image", false: "to another image: it was copied, or a part was replaced", null: "cannot be said" };
   const rows = [
     ["Message", mark.message],
     ["Belongs", belongs[mark.belongs]],
     ["Confidence", mark.confidence > 0.9999999999 ? "over 99.99999999 %" : `${(100 * mark.confidence).toFixed(6)} %`],
-    ["Corrected", `${mark.corrected_errors} bits`],
-    ["Where", missing ? `${whole}, but missing in ${missing} parts` : whole],
+    ["Corrected", counted(mark.corrected_errors, "bit")],
+    ["Where", missing ? `${whole}, but missing in ${counted(missing, "part")}` : whole],
     ["Key", mark.key],
     ...recordRows(mark.record),
   ];
   if (facts.registered && !mark.record) rows.push(["Whose", "not in the register"]);
   const made = document.createElement("div");
-  if (marks.length > 1) made.append(element("h3", `Mark ${number + 1}`));
+  if (several) made.append(element("h3", mark.record?.owner || mark.message));
   made.append(list(rows));
   return made;
 }
@@ -217,8 +228,8 @@ function drawMarks() {
         const box = [left + 1.5, top + 1.5, mark.grid.width * overlay.width - 3, mark.grid.height * overlay.height - 3];
         if (part === ".") return;
         told.add(part);
-        context.fillStyle = part === "+" ? "rgb(70 197 150 / 16%)" : "rgb(224 72 66 / 55%)";
-        context.strokeStyle = part === "+" ? "rgb(70 197 150 / 55%)" : "rgb(255 120 110)";
+        context.fillStyle = part === "+" ? "rgb(70 197 150 / 11%)" : "rgb(224 72 66 / 55%)";
+        context.strokeStyle = part === "+" ? "rgb(70 197 150 / 45%)" : "rgb(255 120 110)";
         context.lineWidth = part === "+" ? 1 : 2.5;
         context.fillRect(...box);
         context.strokeRect(...box);
@@ -237,9 +248,11 @@ function drawMarks() {
 }
 
 function resetView() {
-  const { low, high, peak } = planes.image;
-  Object.assign(at("centre"), { min: 0, max: peak, value: (low + high) / 2 });
-  Object.assign(at("width"), { min: 1, max: peak, value: high - low });
+  const { low, high, values: stored } = planes.image;
+  let [least, most] = [low, high];
+  for (const value of stored) [least, most] = [Math.min(least, value), Math.max(most, value)];
+  Object.assign(at("centre"), { min: least, max: most, value: (low + high) / 2 });
+  Object.assign(at("width"), { min: 1, max: most - least, value: high - low });
   at("gain").value = 4;
   draw();
 }
@@ -257,6 +270,7 @@ function take(role, file) {
     }
     forget();
   }
+  at("files").classList.add("begun");
   named(role);
   look();
 }
@@ -308,6 +322,8 @@ at("mark").addEventListener("submit", (event) => {
     for (const role of Object.keys(files)) named(role);
     await look({ focus: true });
     at("marking").hidden = false;
+    at("mark").hidden = at("message-hint").hidden = true;
+    at("marking-title").textContent = "Marked";
     at("downloads").hidden = false;
   });
 });
