@@ -32,8 +32,9 @@ LAYERS: dict[str, list[set[str]]] = {
         {"certificate", "content_binding", "strength"},
         {"fidelity", "tiling"},
         {"api", "signing"},
-        {"register"},
+        {"content_credentials", "register"},
         {"files", "verify"},
+        {"serve"},
         {"cli"},
     ],
     "studies": [

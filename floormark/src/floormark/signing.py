@@ -150,11 +150,16 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
         raise ConfigurationError(f"{path}: cannot be read as a private key: {wrong}") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(f"{path}: expected an Ed25519 key, got {_kind(key)}; {KEYGEN_ADVICE}")
+    check_owner_only(path)
+    return Signer(key.private_bytes_raw())
+
+
+def check_owner_only(path: Path | str) -> None:
+    """Refuse the file of a private key that others than its owner and group can reach."""
     mode = Path(path).stat().st_mode
     # A pipe has no such mode, and Windows keeps its rights elsewhere.
     if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o007:
         raise ConfigurationError(f"{path}: every user of this machine can reach this private key: chmod 600 {path}")
-    return Signer(key.private_bytes_raw())
 
 
 def read_public_key(path: Path | str) -> PublicKey:

@@ -16,6 +16,7 @@ from floormark.errors import ConfigurationError, printable
 from floormark.options import EmbedOptions
 
 if TYPE_CHECKING:
+    from floormark.content_credentials import Credentials
     from floormark.files.folder import FileResult
     from floormark.files.marking import FileMarker
     from floormark.files.messages import Messages
@@ -48,6 +49,7 @@ def add_options(parser: ArgumentParser) -> None:
     add_register_option(parser, "SQLite file that gives each image a random identifier, and keeps the message itself")
     add("--sign", type=Path, help="private key of floormark keygen, to sign the certificates with")
     add("--passphrase", help=PASSPHRASE)
+    add("--c2pa", nargs=2, metavar=("CERT", "KEY"), type=Path, help="sign a C2PA manifest inside PNG, JPEG or TIFF")
     add("--workers", type=positive, help="processes for a folder; one for each core if not given")
     add("--resume", action="store_true", help="go on with a folder, with the same options")
     add("--force", action="store_true", help="replace an image that is there")
@@ -72,6 +74,7 @@ def embed(given: Namespace) -> int:
         signer=(signer := open_signer(given)),
         register=open_register(given, signer),
         marker=load_marker(given),
+        credentials=_credentials(given),
         force=given.force,
         lossy=given.lossy,
         keep_series=given.keep_series,
@@ -106,6 +109,15 @@ def embed(given: Namespace) -> int:
     for each in () if given.json else notes:
         note(f"note: {each}")
     return SUCCEEDED
+
+
+def _credentials(given: Namespace) -> Credentials | None:
+    """Who signs manifests, if they were asked for."""
+    if given.c2pa is None:
+        return None
+    from floormark.content_credentials import Credentials
+
+    return Credentials.read(*given.c2pa)
 
 
 def _message(given: Namespace) -> Payload | Messages | None:

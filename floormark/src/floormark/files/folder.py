@@ -127,6 +127,7 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
         "lossy": marker.lossy,
         "keep_series": marker.keep_series,
         "signed_by": None if marker.signer is None else marker.signer.public.fingerprint,
+        "c2pa": None if marker.credentials is None else marker.credentials.fingerprint,
         "register": None if marker.register is None else marker.register.identity,
         **marker.options.settings(),
     }

@@ -22,6 +22,7 @@ from floormark.payload import Kind, Payload
 from floormark.prepared import PreparedImage
 
 if TYPE_CHECKING:
+    from floormark.content_credentials import Credentials
     from floormark.register import Entry, Register  # and who does not record, no SQLite
     from floormark.signing import Signer  # who does not sign needs no cryptography
 
@@ -62,8 +63,15 @@ class FileMarker:
     """Signs the certificates."""
     register: Register | None = None
     """Records each file: the image gets a random identifier, and the register keeps the message."""
+    credentials: Credentials | None = None
+    """Sign a manifest of C2PA inside each file."""
 
     def __post_init__(self) -> None:
+        if self.credentials is not None and self.register is None and self.marker.scheme.key is not None:
+            raise ConfigurationError(
+                "a manifest shows everybody what the mark says, which the key is to hide: add a register, so that the "
+                "mark is an identifier, or leave out the key"
+            )
         if self.message is None and self.register is None:
             raise ConfigurationError("expected a message, or a register that gives each image an identifier")
         if isinstance(self.message, Payload) and self.register is None:
@@ -97,7 +105,10 @@ class FileMarker:
         if self.register is not None:
             self.register.settle_pending(target)  # of a run that was killed
         self._check_names(source, target)
-        exact = target_format(image, target, lossy=self.lossy).exact
+        kind = target_format(image, target, lossy=self.lossy)
+        exact = kind.exact
+        if self.credentials is not None:
+            self.credentials.check(image.format, kind)
         if not exact and self.options.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
         name = name or source.name
@@ -192,6 +203,8 @@ class FileMarker:
                 raise RefusedError(f"{image.path}: {told}")
             if found.belongs is False:
                 raise RefusedError(f"{image.path}: {TAKEN_FOR_ANOTHER}, as written: raise the floor, or write .png")
+            if self.credentials is not None:
+                written = self.credentials.add(image, written, payload, self.marker.model)
             hashes, errors = (image.sha256, written.sha256), found.corrected_errors
             certificate = self.marker.certify(prepared, written.pixels, self.options, bit_errors=errors, hashes=hashes)
             if not certificate.satisfied:
