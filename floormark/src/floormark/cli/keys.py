@@ -63,8 +63,8 @@ def load_marker(given: Namespace) -> Watermarker:
 
     if len(given.key) > 1 and not given.several_keys:
         raise ConfigurationError(f"expected one key to write with, got {len(given.key)}: several are only read")
-    key, *former = [found for place in given.key if (found := read_key(**_place(place)))] or [None]
-    return Watermarker.load(given.model, key=key, former_keys=[each for each in former if each is not None])
+    keys = [key for place in given.key if (key := read_key(**_place(place))) is not None]
+    return Watermarker.load(given.model, key=keys[0] if keys else None, former_keys=keys[1:])
 
 
 def open_signer(given: Namespace) -> Signer | None:
