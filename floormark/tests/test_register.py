@@ -119,6 +119,7 @@ def test_the_schema_itself_lets_nothing_be_changed(statement: str, tmp_path: Pat
         ("UPDATE register SET owner = 'me' WHERE number = 4", "row 4 does not fit"),
         ("UPDATE register SET time = '' WHERE number = 1", "row 1 does not fit"),
         ("DELETE FROM register WHERE number = 3", "row 3 is missing"),
+        ("DELETE FROM register WHERE number = 1", "row 1 is missing"),
         ("UPDATE register SET chain = '' WHERE number = 7", "row 7 does not fit"),
         ("DROP INDEX by_owner_not", None),
         ("DROP INDEX by_identifier", "triggers are not those"),
@@ -131,6 +132,18 @@ def test_an_edited_register_is_found_out(statement: str, told: str | None, tmp_p
             tampered(register, statement)
         return
     assert told in tampered(register, statement).check().problems[0]
+
+
+def test_rows_of_other_types_and_keys_are_no_traceback(tmp_path: Path) -> None:
+    for value in ("x'00ff'", "CAST(x'ff' AS TEXT)"):
+        register = tampered(
+            filled(tmp_path / f"{value[0]}.db"), f"UPDATE register SET owner = {value} WHERE number = 2"
+        )
+        with pytest.raises(FloormarkError):
+            register.check()
+    keys = tampered(filled(tmp_path / "keys.db"), "UPDATE register SET signed_by = 'no key', identifier = 'none'")
+    assert "signed otherwise" in " ".join(keys.check().problems)
+    assert keys.settle_pending(Path("/nowhere/Ada.png")) == 0
 
 
 def test_a_register_without_its_triggers_is_found_out(tmp_path: Path) -> None:
@@ -183,6 +196,8 @@ def test_a_signed_register_takes_signed_rows_only_and_keys_may_follow_each_other
     for register in (replace(signed, signer=None), replace(plain, signer=first)):
         with pytest.raises(ConfigurationError, match="signed"):
             record(register)
+        with pytest.raises(ConfigurationError, match="signed"):  # before any image is marked
+            FileMarker(Watermarker.load(), register=register)
     record(replace(signed, signer=second))
     assert signed.check(keys=[first.public, second.public]).problems == ()
     assert len(signed.check(keys=[second.public]).problems) == 7

@@ -170,8 +170,13 @@ class Register:
                 found._append(database, Row(0, OPENED, "", identifier=secrets.token_hex(16)))
             if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
                 raise DataError(f"{path}: expected a register of floormark, got another file")
-            (first,) = _rows(database, "number = 1")
+            first = next(_rows(database, "number = 1"), Row(1, OPENED, ""))  # which somebody may have removed
         return replace(found, identity=first.identifier)
+
+    def check_signer(self) -> None:
+        """Refuse, before any work, to add unsigned rows to signed ones, or the other way round."""
+        with self._connected() as database:
+            self._last(database)
 
     def new_identifier(self) -> bytes:
         """A new random identifier, to be the message of an image."""
@@ -189,8 +194,11 @@ class Register:
 
     def settle(self, identifier: bytes, *, written: bool = True) -> None:
         """Record that the file of an image took its name, or that it did not and never will."""
+        self._settle(identifier.hex(), WRITTEN if written else ABSENT)
+
+    def _settle(self, identifier: str, kind: str) -> None:
         with self._connected(write=True) as database:
-            self._append(database, Row(0, WRITTEN if written else ABSENT, "", identifier=identifier.hex()))
+            self._append(database, Row(0, kind, "", identifier=identifier))
 
     def settle_pending(self, target: Path | None = None) -> int:
         """Settle intentions, those for one target if given, by what lies on the disk; how many became settled.
@@ -205,7 +213,7 @@ class Register:
         for record in records:
             state = record.state if record.state == WRITTEN else _state(record.row)
             if state != record.state and state != INTENDED:
-                self.settle(bytes.fromhex(record.row.identifier), written=state == WRITTEN)
+                self._settle(record.row.identifier, state)
                 settled += 1
         return settled
 
@@ -233,6 +241,9 @@ class Register:
             keys: who may have signed; without any, each row must be signed by the key that it names.
             head: that of an earlier check. Without it, rows that are missing at the end are not found out.
         """
+        if head is not None and not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", head):
+            raise ConfigurationError(f"expected NUMBER:HASH as the head, as a check prints it, got {head!r}")
+        kept = 0 if head is None else int(head.partition(":")[0])
         problems: list[str] = []
         signers: dict[str, None] = {}
         trusted = {key.raw.hex() for key in keys}
@@ -254,8 +265,7 @@ class Register:
                     and row.signed_by not in trusted,
                     f"row {number} is signed otherwise than it says": not _signed(row),
                     f"row {number} is not signed, as others are": not row.signed_by and bool(signers),
-                    f"row {number} is not the one of the head that was kept": bool(head)
-                    and str(head).startswith(f"{number}:")
+                    f"row {number} is not the one of the head that was kept": number == kept
                     and head != f"{number}:{row.chain}",
                 }
                 problems += [problem for problem, found in wrong.items() if found]
@@ -266,23 +276,23 @@ class Register:
             pending = tuple(
                 record.row.target for record in _records(database, "kind = ?", INTENDED) if record.state == INTENDED
             )
-        if head is not None:
-            kept = head.partition(":")[0]
-            if not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", head):
-                raise ConfigurationError(f"expected NUMBER:HASH as the head, as a check prints it, got {head!r}")
-            if int(kept) > last.number:
-                problems.append(
-                    f"rows {last.number + 1} to {kept} are missing: the register was cut off, or is an old copy"
-                )
+        if kept > last.number:
+            missing = f"rows {last.number + 1} to {kept} are missing"
+            problems.append(f"{missing}: the register was cut off, or is an old copy")
         more = len(problems) - MAX_PROBLEMS
         told = (*problems[:MAX_PROBLEMS], *([f"and {more:,} more"] if more > 0 else []))
         return RegisterCheck(last.number, images, f"{last.number}:{last.chain}", tuple(signers), pending, told)
 
-    def _append(self, database: sqlite3.Connection, row: Row) -> None:
+    def _last(self, database: sqlite3.Connection) -> Row:
+        """The last row, which must be signed if and only if this register's rows will be."""
         above = next(_rows(database, "1 ORDER BY number DESC LIMIT 1"), Row(0, "", ""))
         if above.number and bool(above.signed_by) != bool(self.signer):
             told = "is signed: give the key to sign with" if above.signed_by else "is not signed: begin another to sign"
             raise ConfigurationError(f"{self.path}: the register {told}")
+        return above
+
+    def _append(self, database: sqlite3.Connection, row: Row) -> None:
+        above = self._last(database)
         key = "" if self.signer is None else self.signer.public.raw.hex()
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         row = replace(row, number=above.number + 1, time=now, signed_by=key)
@@ -323,6 +333,8 @@ def _printed(text: str) -> str:
 
 def _rows(database: sqlite3.Connection, where: str, *values: str) -> Iterator[Row]:
     for found in database.execute(f"SELECT {', '.join(COLUMNS)} FROM register WHERE {where}", values):
+        if any(type(value) is not (str if number else int) for number, value in enumerate(found)):
+            raise DataError(f"expected a text in every column of row {found[0]} of the register, got something else")
         yield Row(*found)
 
 

@@ -67,6 +67,8 @@ class FileMarker:
     """Sign a manifest of C2PA inside each file."""
 
     def __post_init__(self) -> None:
+        if self.register is not None:
+            self.register.check_signer()
         if self.credentials is not None and self.register is None and self.marker.scheme.key is not None:
             raise ConfigurationError(
                 "a manifest shows everybody what the mark says, which the key is to hide: add a register, so that the "

@@ -81,6 +81,8 @@ class Desk:
 
     def mark(self, uploads: Mapping[str, Upload], message: str, psnr: float) -> tuple[Facts, list[bytes]]:
         """``image`` marked, and its certificate; with a register, which keeps the message, by an identifier."""
+        if self.register is not None:
+            self.register.check_signer()
         identifier = None if self.register is None else self.register.new_identifier()
         payload = Payload.from_text(message) if identifier is None else Payload(Kind.HEX, identifier)
         files = FileMarker(self.marker, payload, EmbedOptions(psnr=psnr), signer=self.signer)
@@ -203,7 +205,8 @@ def _laid_out(uploads: Mapping[str, Upload]) -> Iterator[dict[str, Path]]:
                 paths[role].write_bytes(upload.content)
             yield paths
         except FloormarkError as error:
-            raise type(error)(re.sub(re.escape(name) + r"/\w+/", "", str(error))) from error
+            error.args = (re.sub(re.escape(name) + r"/\w+/", "", str(error)),)  # names as the browser has them
+            raise
 
 
 def _shown(image: ImageFile) -> tuple[Facts, bytes]:
