@@ -198,6 +198,20 @@ def test_an_image_is_marked_downloaded_recorded_and_true(browser: Browser, serve
 
 
 @needs_chromium
+def test_a_part_that_was_replaced_is_shown_in_red(browser: Browser, served: Served, tmp_path: Path) -> None:
+    first, second = (natural_image(height=400, width=500, seed=seed) for seed in (5, 6))
+    marker = Watermarker.load(key=read_key(served.folder / "key.txt"))
+    spliced = marker.embed(first, "mine", psnr=38).image.copy()
+    spliced[120:280, 200:380] = second[120:280, 200:380]
+    Image.fromarray(spliced).save(tmp_path / "spliced.png")
+    browser.open(served.address)
+    choose(browser, "image", tmp_path / "spliced.png")
+    assert text(browser, "headline") == "mine – but a part of the image was replaced"
+    assert "Red: it is missing" in text(browser, "legend")
+    assert "but missing in" in text(browser, "marks")
+
+
+@needs_chromium
 def test_it_is_used_with_the_keyboard_and_named_for_who_cannot_see_it(browser: Browser, served: Served) -> None:
     browser.open(served.address)
     choose(browser, "image", served.folder / "plain.png")

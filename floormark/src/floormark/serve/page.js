@@ -79,7 +79,10 @@ function show(facts, parts, focus) {
   const messages = [...new Set(marks.map((mark) => mark.message))]; // one mark may be found in several places
   const each = messages.map((message) => marks.filter((mark) => mark.message === message));
   at("headline").textContent = each.map(([mark]) => mark.record?.owner || mark.message).join(", ") || "No readable watermark";
-  if (first?.belongs === false) at("headline").append(element("span", " – but the mark belongs to another image", "bad"));
+  if (first?.belongs === false) {
+    const replaced = first.parts?.some((row) => row.includes("-"));
+    at("headline").append(element("span", replaced ? " – but a part of the image was replaced" : " – but the mark belongs to another image", "bad"));
+  }
   at("marks").replaceChildren(...(first ? each.map((same) => markFacts(same, each.length > 1, facts)) : unmarked(facts)));
   verdict(facts.verdict ?? []);
   measured(facts.measured);
