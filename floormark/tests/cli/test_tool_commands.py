@@ -1,8 +1,8 @@
 """``embed``, ``extract`` and ``verify`` as commands: exit codes, one line for an error, and what is printed."""
 
 import json
-import re
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_json_for_machines(capsys: pytest.CaptureFixture[str], image: Path, tmp_
     nothing = json.loads(shown(capsys, "extract", image, "--json", code=1))
     assert nothing == {
         **{"message": None, "kind": None, "confidence": 0.0, "corrected_errors": 0, "belongs": None},
-        **{"box": None, "parts": [], "partial": False, "other_key": False, "others": []},
+        **{"box": None, "parts": [], "partial": False, "other_key": False, "key": None, "others": []},
     }
     assert "protected       1,600 pixels, unchanged" in shown(capsys, "verify", image, marked)
     mask = np.zeros(GREY.shape, np.uint8)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_browser import Browser, needs_chromium
 from report_runs import made_up
 
+from browser import Browser, needs_chromium
 from samplewise.report.page import write_page
 from samplewise.report.run import Bars, RunReport, Table
 

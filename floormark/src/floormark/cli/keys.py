@@ -41,20 +41,30 @@ def keygen(given: Namespace) -> int:
     return SUCCEEDED
 
 
-def add_marker_options(parser: ArgumentParser) -> None:
-    """The options of :func:`load_marker`."""
-    parser.add_argument("--key", help="file that holds the key, or env:NAME for an environment variable")
+def add_marker_options(parser: ArgumentParser, *, several: bool = False) -> None:
+    """The options of :func:`load_marker`, with one key or with several, all of which are read."""
+    told = "file that holds the key, or env:NAME for an environment variable"
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        help=f"{told}; once for each key that images may have" if several else told,
+    )
+    parser.set_defaults(several_keys=several)
     parser.add_argument(
         "--model", type=Path, help="trained weights, or the folder of their run; the shipped ones if not given"
     )
 
 
 def load_marker(given: Namespace) -> Watermarker:
-    """The network and the key that were asked for."""
+    """The network and the keys that were asked for."""
     from floormark.api import Watermarker
     from floormark.payload import read_key
 
-    return Watermarker.load(given.model, key=None if given.key is None else read_key(**_place(given.key)))
+    if len(given.key) > 1 and not given.several_keys:
+        raise ConfigurationError(f"expected one key to write with, got {len(given.key)}: several are only read")
+    keys = [key for place in given.key if (key := read_key(**_place(place))) is not None]
+    return Watermarker.load(given.model, key=keys[0] if keys else None, former_keys=keys[1:])
 
 
 def open_signer(given: Namespace) -> Signer | None:

@@ -30,7 +30,7 @@ signed:   floormark verify xray.png marked.png --public-key hospital.pub"""
 def add_extract_options(parser: ArgumentParser) -> None:
     """The options of :func:`extract`."""
     parser.add_argument("source", metavar="IMAGE", type=Path, help="an image, or a folder of images")
-    add_marker_options(parser)
+    add_marker_options(parser, several=True)
     parser.add_argument("--workers", type=positive, default=1, help="processes for a folder; 1 if not given")
 
 
@@ -52,7 +52,9 @@ def extract(given: Namespace) -> int:
             emit_json(result)
         else:
             for one in found:
-                emit({}, _message_text(one), _about(one, alone=len(found) == 1), as_json=False)
+                emit(
+                    {}, _message_text(one), _about(one, alone=len(found) == 1, keys=len(marker.readers)), as_json=False
+                )
         return FAILED if _failed(result) else SUCCEEDED
     results: dict[str, dict[str, Any]] = {}
     images, _ = image_files(source)
@@ -86,11 +88,13 @@ def _failed(result: dict[str, Any]) -> bool:
     return any(image["message"] is None or image["belongs"] is False for image in images)
 
 
-def _about(found: Extracted, *, alone: bool) -> str:
-    """How sure a message is, whether it is the image's own and, if there are several images, where."""
+def _about(found: Extracted, *, alone: bool, keys: int) -> str:
+    """How sure a message is, whether it is the image's own; of several images where, of several keys by which."""
     if not found:
         return ""
     said = f"{_confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+    if keys > 1:
+        said += f"; by the key {found.key}"
     if alone or found.box is None:
         return said
     left, top, width, height = found.box
@@ -105,7 +109,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
     parser.add_argument("--protect", help="region that must be unchanged: x,y,w,h, or the file of a mask")
     parser.add_argument("--public-key", type=Path, help="the key that the certificate must be signed with")
     parser.add_argument("--certificate", type=Path, help="the certificate; that beside MARKED if not given")
-    add_marker_options(parser)
+    add_marker_options(parser, several=True)
 
 
 def verify(given: Namespace) -> int:
@@ -179,10 +183,9 @@ def _signature_text(found: Verification) -> str:
 
 def _message_text(found: Extracted) -> str:
     """The message, safe for a terminal, or that there is none."""
-    message = found.message
-    if message is None:
+    if found.payload is None:
         return "no readable watermark" + (": a mark of another key is there" if found.other_key else "")
-    return message.hex() if isinstance(message, bytes) else printable(message)
+    return printable(found.payload.shown)
 
 
 def _confidence(found: Extracted) -> str:

@@ -87,6 +87,12 @@ class Payload:
             return f"{int.from_bytes(self.content):b}"[1:]
         return self.content if self.kind is Kind.BYTES else self.content.hex()
 
+    @property
+    def shown(self) -> str:
+        """:attr:`value` as text: bytes as hexadecimal digits."""
+        value = self.value
+        return value.hex() if isinstance(value, bytes) else value
+
 
 @dataclass(frozen=True)
 class Extracted:
@@ -104,6 +110,8 @@ class Extracted:
     """What binds the message to its image, as it was read."""
     box: tuple[int, int, int, int] | None = None
     """Where the marked image lies: left, top, width and height in pixels."""
+    key: str = ""
+    """The fingerprint of the key that it was read with; empty without one."""
     partial: bool = False
     """Whether parts of the image were left unmarked on purpose; then no part counts as foreign."""
     other_key: bool = False
@@ -127,7 +135,7 @@ class Extracted:
     def to_dict(self) -> dict[str, Any]:
         """For JSON, where bytes are hexadecimal digits."""
         return {
-            "message": self.message.hex() if isinstance(self.message, bytes) else self.message,
+            "message": self.payload.shown if self.payload else None,
             "kind": self.payload.kind.name.lower() if self.payload else None,
             "confidence": self.confidence,
             "corrected_errors": self.corrected_errors,
@@ -136,6 +144,7 @@ class Extracted:
             "parts": list(self.parts),
             "partial": self.partial,
             "other_key": self.other_key,
+            "key": self.key or None,
         }
 
 
@@ -154,6 +163,11 @@ class Key:
     def __post_init__(self) -> None:
         if len(self.secret) < MIN_KEY_BYTES:  # neither the key nor its length is told
             raise ConfigurationError(f"expected a key of at least {MIN_KEY_BYTES} bytes; {KEY_ADVICE}")
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for the key by which it is known again, and from which it cannot be computed."""
+        return derived(self, "fingerprint", 8).hex()
 
 
 def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:
