@@ -254,8 +254,12 @@ def test_what_is_said_of_promises_is_what_was_measured() -> None:
     errors = {row["arm"]: row["objective"] for row in found["regression"] if row["share"] == 0.95}
     assert f"squared error of {errors['objective, shifted']:.3f} at 95 %" in page
     assert f"promise has {errors['promise, first tau auto']:.3f}" in page
-    assert f"fixed weights {errors['fixed weight, best of five']:.3f}" in page
-    assert f"{errors['promise, first tau 30.0']:.3f} with 30" in page
+    assert f"best of eleven fixed weights, a factor of 1.26 apart, {errors['fixed weight, best of 11']:.3f}" in page
+    fresh, grid = found["friedman"], found["runs"]["one weight"]
+    assert f"in {sum(row['kept'] for row in fresh)} of {sum(row['runs'] for row in fresh)} at 90 and 95 %" in page
+    for arm, said in (("of all samples", "of all samples"), ("in each group", "in each of two groups")):
+        here = [row["kept"] for row in grid if row["arm"] == arm]
+        assert f"{sum(here)} of {len(here)} {said}" in page
     above = {(row["share"], row["tune"], row["way"]): f"{100 * row['above']:.1f}" for row in found["choices"]}
     assert f"ends {above[0.9, 300, 'line']} points above it" in page
     assert f"({above[0.9, 300, 'one model']} if only one model is tested)" in page

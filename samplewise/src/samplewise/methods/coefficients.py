@@ -51,7 +51,7 @@ class Coefficients(FullPrecision):
         self.met_count = nn.Buffer(torch.zeros(len(taus), dtype=torch.int64))  # last rounds in a row that met it
         self.steered = nn.Buffer(torch.zeros((), dtype=torch.bool))  # whether steer_ sets tau and margin
         self.gains = nn.Buffer(torch.zeros_like(taus))  # of what steers: how fast, below zero where tau fell last
-        self.edge = nn.Buffer(taus.new_tensor(math.nan))  # and how far the share was from its bounds
+        self.edge = nn.Buffer(taus.new_tensor(math.inf))  # and how far the share was from its bounds
         if self.shared:
             # The limit of g beyond which a sample gets no penalty; that of the round before; in the last round log of
             # the violated samples over those allowed, and the same some rounds ahead; how often that changed its sign.
@@ -154,7 +154,7 @@ class Coefficients(FullPrecision):
         taus: Mapping[str, float],
         margins: Mapping[str, float],
         gains: Mapping[str, float] | None = None,
-        edge: float = math.nan,
+        edge: float = math.inf,
     ) -> None:
         """Set tau and margin of every constraint, and what steers next; the schedules have no effect from now on."""
         for i, each in enumerate(self.constraints):
@@ -169,7 +169,7 @@ class Coefficients(FullPrecision):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         fresh = self.taus.new_tensor([UNKNOWN] * len(self.taus)) if self.shared else None
         fit_optional_(state_dict, prefix + "shares", fresh)
-        fit_optional_(state_dict, prefix + "edge", self.taus.new_tensor(math.nan))
+        fit_optional_(state_dict, prefix + "edge", self.taus.new_tensor(math.inf))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def gain(self, name: str) -> float:

@@ -355,8 +355,9 @@ def _edge(promise: Promise, tune: Audit, aim: float) -> float:
 
 def _moves(edge: float, before: float) -> float:
     """How much of a step tau makes, from 0 to 1, where ``edge`` comes nearer to zero since the last audit."""
-    ahead = 1 + LEAD * (edge - before) / edge
-    return 1.0 if math.isnan(ahead) else min(1.0, max(0.0, ahead))
+    if not (math.isfinite(edge) and math.isfinite(before)):
+        return 1.0
+    return min(1.0, max(0.0, 1 + LEAD * (edge - before) / edge))
 
 
 def _short(seen: Count, aim: float) -> float:
