@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import NoReturn
 
-from floormark.cli import embed, keys, read
+from floormark.cli import embed, keys, node, read
 from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 BAD_INPUT, INTERRUPTED = 2, 130
 ENV_PACKAGES = ("numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
 """Packages whose versions ``floormark env`` prints."""
+NODE_MODULES = frozenset({"pynetdicom", "dicomweb_client", "prometheus_client"})
 
 
 class Parser(argparse.ArgumentParser):
@@ -58,6 +59,7 @@ def parser() -> Parser:
     command(embed.embed, embed.add_options, embed.EXAMPLES)
     command(read.extract, read.add_extract_options, read.EXTRACT_EXAMPLES)
     command(read.verify, read.add_verify_options, read.VERIFY_EXAMPLES)
+    command(node.node, node.add_options, node.EXAMPLES)
     command(keys.keygen, keys.add_options, keys.EXAMPLES)
     command(env, lambda made: None, "example: floormark env --json")
     return found
@@ -112,7 +114,8 @@ def _explained(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, ImportError) and error.name and not error.name.startswith("floormark"):
-        return f"{error.name} is not installed: install floormark again, with all that it needs"
+        what = "'floormark[node]'" if error.name in NODE_MODULES else "floormark again, with all that it needs"
+        return f"{error.name} is not installed: install {what}"
     return (
         f"unexpected {type(error).__name__}: {error}. Please report it with the output of floormark env and the "
         "traceback that floormark --debug COMMAND shows"

@@ -54,7 +54,7 @@ def load_marker(given: Namespace) -> Watermarker:
     from floormark.api import Watermarker
     from floormark.payload import read_key
 
-    return Watermarker.load(given.model, key=None if given.key is None else read_key(**_place(given.key)))
+    return Watermarker.load(given.model, key=None if given.key is None else read_key(**secret_place(given.key)))
 
 
 def open_signer(given: Namespace) -> Signer | None:
@@ -78,9 +78,9 @@ def positive(text: str) -> int:
 def _passphrase(text: str | None) -> bytes | None:
     from floormark.signing import read_passphrase
 
-    return None if text is None else read_passphrase(**_place(text))
+    return None if text is None else read_passphrase(**secret_place(text))
 
 
-def _place(text: str) -> dict[str, str]:
+def secret_place(text: str) -> dict[str, str]:
     """Where a secret lies: in a file, or in an environment variable."""
     return {"variable": text[4:]} if text.startswith("env:") else {"file": text}

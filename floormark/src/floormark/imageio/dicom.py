@@ -1,6 +1,7 @@
 """DICOM files, by pydicom: stored values, padding, display window, and a derived instance as the standard asks for."""
 
 import datetime
+import hashlib
 import io
 import math
 import uuid
@@ -48,8 +49,11 @@ def _code(value: str, meaning: str) -> list[Dataset]:
     return [code]
 
 
-def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
+def _derive(dataset: FileDataset, pixels: Pixels, *, lossy: bool, keep_series: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source and this tool.
+
+    The UID follows from the source's and from the pixels: who marks an image once more, as after a kill, makes the same
+    instance, and another message makes another one.
 
     PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series).
     """
@@ -80,11 +84,18 @@ def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
     series = dataset.get("SeriesInstanceUID")
     if series and not keep_series:
         # By the source's UID alone: all processes, and a run that is resumed, find the same one.
-        dataset.SeriesInstanceUID = uid.UID(f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'floormark {series}').int}")
+        dataset.SeriesInstanceUID = _derived_uid(series)
         described = str(dataset.get("SeriesDescription") or "")[: MAX_SERIES_DESCRIPTION - len(MARKED_SERIES)]
         dataset.SeriesDescription = (described + MARKED_SERIES).strip()
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
-    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid(prefix=None)
+    marked = hashlib.sha256(np.ascontiguousarray(pixels)).hexdigest()
+    made = _derived_uid(f"{dataset.SOPInstanceUID} {marked}")
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = made
+
+
+def _derived_uid(text: str) -> uid.UID:
+    """A UID that follows from a text (PS3.5, B.2)."""
+    return uid.UID(f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'floormark {text}').int}")
 
 
 def encode(image: ImageFile, pixels: Pixels) -> bytes:
@@ -96,7 +107,7 @@ def encode(image: ImageFile, pixels: Pixels) -> bytes:
         if any(dataset.get_item(tag).VR is None for tag in dataset.keys()):  # noqa: SIM118 - raw, not decoded
             list(dataset.iterall())  # implicit VR, maybe in a file that claims otherwise: look all types up
             correct_ambiguous_vr(dataset, True)
-        _derive(dataset, lossy=image.lossy, keep_series=image.keep_series)
+        _derive(dataset, pixels, lossy=image.lossy, keep_series=image.keep_series)
         for tag in OFFSET_TABLES:
             dataset.pop(tag, None)
         if pixels.ndim == 3:
