@@ -17,12 +17,14 @@ from typing import Any, Self
 
 import pydicom
 import pytest
+from pydicom.uid import generate_uid
 
 from dicom_files import make
 from natural_images import natural_image
 
 SECONDS = 120.0  # of a machine that is busy with other work
 TEXT = "ward 7"
+WARNINGS = ["-W", "error", "-W", "ignore::ResourceWarning"]  # pynetdicom leaves sockets to the garbage collector
 PLUGINS = Path("/usr/share/orthanc/plugins")
 Json = dict[str, Any]
 
@@ -56,9 +58,10 @@ def answers(port: int) -> bool:
 def images(folder: Path, count: int, side: int = 128) -> list[Path]:
     """Small images, each another."""
     folder.mkdir(parents=True, exist_ok=True)
+    study = {name: generate_uid() for name in ("StudyInstanceUID", "SeriesInstanceUID")}
     return [
-        make(folder / f"{number:04}.dcm", natural_image(height=side, width=side, seed=number))
-        for number in range(count)
+        make(folder / f"{seed:04}.dcm", natural_image(height=side, width=side, seed=seed), PatientID="4711", **study)
+        for seed in range(count)
     ]
 
 
@@ -96,7 +99,7 @@ class Node(Process):
     def __init__(self, folder: Path, *arguments: str | Path, port: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.queue = folder / "queue"
-        command = [sys.executable, "-W", "error", "-m", "floormark", "node", "--port", str(port), "--host", "127.0.0.1"]
+        command = [sys.executable, *WARNINGS, "-m", "floormark", "node", "--port", str(port), "--host", "127.0.0.1"]
         command += ["--queue", str(self.queue), "--status-port", "0", "--text", TEXT, "--psnr", "40", "--workers", "1"]
         self._begin = (folder / "log").stat().st_size if (folder / "log").exists() else 0
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -122,7 +122,7 @@ def test_a_target_that_is_away_gets_all_when_it_is_back(tmp_path: Path) -> None:
         node.wait("away")
         with Archive(tmp_path / "archive", port=port) as again:
             node.wait("sent", 5)
-            marked = [path for path in again.received if "RT" not in path.name[:2]]
+            marked = [path for path in again.received if path.name.startswith("SC.")]  # secondary captures
             assert sources(marked) == uids(files)
             (plan,) = (path for path in again.received if path not in marked)
             assert pydicom.dcmread(plan).SOPInstanceUID == pydicom.dcmread(strange).SOPInstanceUID
@@ -150,15 +150,21 @@ def test_disk_and_memory_are_bounded_whatever_peers_do(tmp_path: Path) -> None:
     first, second = images(tmp_path / "in", 2)
     with Node(tmp_path, "--forward", f"ARCHIVE@127.0.0.1:{free_port()}", "--queue-limit", "0.00001") as node:
         # A peer dies in the middle of an image.
+        sent = 0
+
+        def die(event: evt.Event) -> None:
+            nonlocal sent
+            sent += len(event.data)
+            if sent > 1 << 20:
+                event.assoc.dul.socket.socket.shutdown(socket.SHUT_RDWR)
+
         peer = AE("DYING")
         peer.add_requested_context(SECONDARY_CAPTURE)
-        association = peer.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
-        large = make(tmp_path / "large.dcm", np.zeros((2048, 2048), np.uint8))
-        with ThreadPoolExecutor(1) as sending:
-            sending.submit(association.send_c_store, pydicom.dcmread(large))
-            wait_for(lambda: any(each.stat().st_size > 10_000 for each in (node.queue / "receiving").iterdir()))
-            association.dul.socket.socket.shutdown(socket.SHUT_RDWR)
-        wait_for(lambda: not any((node.queue / "receiving").iterdir()))
+        handlers: Any = [(evt.EVT_DATA_SENT, die)]
+        association = peer.associate("127.0.0.1", node.port, ae_title="FLOORMARK", evt_handlers=handlers)
+        association.send_c_store(pydicom.dcmread(make(tmp_path / "large.dcm", np.zeros((2048, 2048), np.uint8))))
+        assert node.wait("broken_off")[0]["peer"] == "DYING"
+        assert not any((node.queue / "receiving").iterdir())
 
         # A process that marks is killed: the peer is told to try again.
         (worker,) = [
@@ -234,11 +240,11 @@ def test_what_the_target_does_not_take_is_set_aside(tmp_path: Path) -> None:
     archive = AE("ARCHIVE")
     archive.supported_contexts = StoragePresentationContexts  # uncompressed alone
     server: Any = archive.start_server(("127.0.0.1", 0), block=False, evt_handlers=[(evt.EVT_C_STORE, store)])
-    jpeg = real("693_J2KR.dcm")
+    jpeg = real("MR_small_jp2klossless.dcm")
     assert pydicom.dcmread(jpeg).file_meta.TransferSyntaxUID == JPEG2000Lossless
     try:
         target = f"ARCHIVE@127.0.0.1:{server.server_address[1]}"
-        with Node(tmp_path, "--forward", target) as node:
+        with Node(tmp_path, "--forward", target, "--on-refusal", "forward") as node:
             assert storescu(node.port, files[0]).returncode == 0
             (failed,) = node.wait("failed")  # tried again after A700
             assert len(node.events("away")) == 1
