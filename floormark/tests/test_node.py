@@ -2,9 +2,11 @@
 
 import datetime
 import ipaddress
+import os
 import re
 import socket
 import subprocess
+import sys
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,11 +37,12 @@ from dicom_peers import (
     sources,
     storescu,
     uids,
-    wait_for,
 )
 from floormark import Watermarker, cli
 from floormark.files.folder import extract_file
 from floormark.verify import verify_files
+
+STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
 
 pytestmark = needs("storescu", "storescp", "echoscu")
 
@@ -315,3 +318,23 @@ def test_bad_input_is_one_line(arguments: list[str], token: str, capsys: pytest.
     given = arguments if "--text" in arguments else [*arguments, "--text", TEXT]
     assert cli.main(["node", *given]) == 2
     assert token in capsys.readouterr().err
+
+
+@needs("Orthanc")
+def test_orthanc_marks_what_it_receives_by_the_script(tmp_path: Path) -> None:
+    first, second = images(tmp_path / "in", 2)
+    refused = make(tmp_path / "flat.dcm", np.full((40, 40), 7, np.uint8), PatientID="1", **dict.fromkeys(STUDY, "1.2"))
+    script = Path(__file__).parents[2] / "examples" / "orthanc" / "mark_received.py"
+    settings = {"FLOORMARK_TEXT": TEXT, "FLOORMARK_PSNR": "40", "PYTHONPATH": os.pathsep.join(sys.path)}
+    with Orthanc(tmp_path / "rejects", script=script, **settings) as orthanc:
+        assert storescu(orthanc.port, first, called="ORTHANC").returncode == 0
+        storescu(orthanc.port, first, called="ORTHANC")
+        orthanc.rest("/instances", second.read_bytes())
+        storescu(orthanc.port, refused, called="ORTHANC")
+        files = orthanc.fetch(tmp_path / "stored")
+        assert sources(files) == uids([first, second])  # the same instance when it comes again
+        assert [message(path) for path in files] == [TEXT, TEXT]
+        assert "not marked" in orthanc.log.read_text()
+    with Orthanc(tmp_path / "keeps", script=script, **settings, FLOORMARK_ON_REFUSAL="keep") as orthanc:
+        assert storescu(orthanc.port, refused, called="ORTHANC").returncode == 0
+        assert uids(orthanc.fetch(tmp_path / "kept")) == uids([refused])
