@@ -27,8 +27,8 @@ from pydicom.filereader import read_file_meta_info
 from pynetdicom import AE, _config
 
 sys.path[:0] = [str(ROOT / "floormark" / "tests"), str(ROOT / "tests")]
-from dicom_peers import Archive, Node, images, storescu, wait_for
-from node_kills import through_dcmtk, through_orthanc
+from dicom_peers import Archive, Node, images, storescu, wait_for  # noqa: E402
+from node_kills import through_dcmtk, through_orthanc  # noqa: E402
 
 PACKAGES = ("floormark", "pynetdicom", "dicomweb-client")
 SIDES = (256, 1024)
