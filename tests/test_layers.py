@@ -32,7 +32,9 @@ LAYERS: dict[str, list[set[str]]] = {
         {"certificate", "content_binding", "strength"},
         {"fidelity", "tiling"},
         {"api", "signing"},
+        {"content_credentials", "register"},
         {"files", "verify"},
+        {"node", "serve"},
         {"cli"},
     ],
     "studies": [

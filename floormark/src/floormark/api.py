@@ -1,7 +1,7 @@
 """The watermarking tool in Python: a message into one image at a PSNR floor, and back out of it."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -59,6 +59,7 @@ class Watermarker:
     Args:
         network: a trained one.
         key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
+        former_keys: are read as well, but not written with.
 
     Example:
         >>> import numpy as np
@@ -70,25 +71,26 @@ class Watermarker:
         'patient 4711'
     """
 
-    def __init__(self, network: Lattice, *, key: Key | None = None) -> None:
+    def __init__(self, network: Lattice, *, key: Key | None = None, former_keys: Sequence[Key] = ()) -> None:
         if not isinstance(network, Lattice):
             raise ConfigurationError(f"expected a network of the kind lattice, got {type(network).__name__}")
         self.network = network
         self.model = network.name
-        self.scheme = TiledScheme(network, key)
+        self.readers = [TiledScheme(network, each) for each in (key, *former_keys)]
+        self.scheme = self.readers[0]
         self.codec = self.scheme.codec
 
     @classmethod
-    def load(cls, path: Path | str | None = None, *, key: Key | None = None) -> Self:
+    def load(cls, path: Path | str | None = None, *, key: Key | None = None, former_keys: Sequence[Key] = ()) -> Self:
         """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
-                return cls.load(file, key=key)
+                return cls.load(file, key=key, former_keys=former_keys)
         path = Path(path)
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise DataError(f"{file}: no such file; expected trained weights, or the folder of a training run")
-        return cls(load_network(file), key=key)
+        return cls(load_network(file), key=key, former_keys=former_keys)
 
     def embed(self, image: Any, message: Message, **options: Unpack[OptionsByName]) -> Embedded:
         """Hide a message in an image.
@@ -127,9 +129,14 @@ class Watermarker:
         prepared = PreparedImage.of(image)
         if self.scheme.tiles(prepared) < 1:
             return
-        aligned = self.scheme.decode_aligned(prepared).found
-        for found in self.scheme.decode_registered(prepared) if aligned is None else [aligned]:
-            yield dataclasses.replace(found, chance=min(1.0, self.scheme.trials * found.chance))
+        trials = sum(each.trials for each in self.readers)
+        # Where nobody moved the image is quick to look at, with every key.
+        aligned = ((each, found) for each in self.readers if (found := each.decode_aligned(prepared).found))
+        registered = ((each, found) for each in self.readers for found in each.decode_registered(prepared))
+        first = next(aligned, None)
+        for reader, found in registered if first is None else [first]:
+            key = "" if reader.key is None else reader.key.fingerprint
+            yield dataclasses.replace(found, chance=min(1.0, trials * found.chance), key=key)
 
     @one_thread
     def mark(self, original: PreparedImage, message: Message, options: EmbedOptions) -> Marked:

@@ -40,6 +40,14 @@ class PublicKey:
         key = Ed25519PublicKey.from_public_bytes(self.raw)
         return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
+    def verifies(self, content: bytes, signature: str) -> bool:
+        """Whether the private key signed ``content``, by a signature in hexadecimal digits."""
+        try:
+            Ed25519PublicKey.from_public_bytes(self.raw).verify(bytes.fromhex(signature), content)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
 
 @dataclass(frozen=True)
 class Signer:
@@ -63,8 +71,12 @@ class Signer:
 
     def sign(self, certificate: ImageCertificate) -> ImageCertificate:
         """The certificate with a signature over all its other entries."""
-        value = self._key.sign(canonical(certificate.entries()))
-        return replace(certificate, signature=Signature(ALGORITHM, self.public.raw.hex(), value.hex()))
+        value = self.sign_bytes(canonical(certificate.entries()))
+        return replace(certificate, signature=Signature(ALGORITHM, self.public.raw.hex(), value))
+
+    def sign_bytes(self, content: bytes) -> str:
+        """A signature in hexadecimal digits."""
+        return self._key.sign(content).hex()
 
     def signed(self, entries: Mapping[str, Any], signature: Signature | None) -> bool:
         """Whether this key signed these entries of a file."""
@@ -87,11 +99,7 @@ def signed_by(entries: Mapping[str, Any], signature: Signature | None) -> Public
     if signature is None:
         return None
     key = PublicKey(bytes.fromhex(signature.public_key))
-    try:
-        Ed25519PublicKey.from_public_bytes(key.raw).verify(bytes.fromhex(signature.value), canonical(entries))
-    except InvalidSignature:
-        return None
-    return key
+    return key if key.verifies(canonical(entries), signature.value) else None
 
 
 def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> Path:
@@ -142,11 +150,16 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
         raise ConfigurationError(f"{path}: cannot be read as a private key: {wrong}") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigurationError(f"{path}: expected an Ed25519 key, got {_kind(key)}; {KEYGEN_ADVICE}")
+    check_owner_only(path)
+    return Signer(key.private_bytes_raw())
+
+
+def check_owner_only(path: Path | str) -> None:
+    """Refuse the file of a private key that others than its owner and group can reach."""
     mode = Path(path).stat().st_mode
     # A pipe has no such mode, and Windows keeps its rights elsewhere.
     if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o007:
         raise ConfigurationError(f"{path}: every user of this machine can reach this private key: chmod 600 {path}")
-    return Signer(key.private_bytes_raw())
 
 
 def read_public_key(path: Path | str) -> PublicKey:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_browser import Browser, needs_chromium
+from browser import Browser, needs_chromium
 from report_runs import made_up
 
 from samplewise.report.page import write_page

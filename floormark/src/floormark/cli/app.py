@@ -10,9 +10,9 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from floormark.cli import embed, keys, node, read
+from floormark.cli import embed, keys, node, read, register, serve
 from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
@@ -41,28 +41,37 @@ def parser() -> Parser:
     )
     found.add_argument("--version", action="version", version=f"floormark {metadata.version('floormark')}")
     found.add_argument("--debug", action="store_true", help="show the traceback of an error, for bug reports")
-    found.set_defaults(command=None)
+    found.set_defaults(command=None, parser=found)
     commands = found.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-
-    def command(function: Callable[[Namespace], int], add: Callable[[Parser], None], example: str) -> None:
-        told = (function.__doc__ or "").strip()
-        made = commands.add_parser(
-            function.__name__,
-            help=told.partition("\n")[0].partition(":")[0].rstrip("."),
-            description="\n".join(line.strip() for line in told.splitlines()),
-            epilog=example,
-        )
-        add(made)
-        made.add_argument("--json", action="store_true", help="print the result as JSON, for machines")
-        made.set_defaults(command=function)
-
-    command(embed.embed, embed.add_options, embed.EXAMPLES)
-    command(read.extract, read.add_extract_options, read.EXTRACT_EXAMPLES)
-    command(read.verify, read.add_verify_options, read.VERIFY_EXAMPLES)
-    command(node.node, node.add_options, node.EXAMPLES)
-    command(keys.keygen, keys.add_options, keys.EXAMPLES)
-    command(env, lambda made: None, "example: floormark env --json")
+    _command(commands, embed.embed, embed.add_options, embed.EXAMPLES)
+    _command(commands, read.extract, read.add_extract_options, read.EXTRACT_EXAMPLES)
+    _command(commands, read.verify, read.add_verify_options, read.VERIFY_EXAMPLES)
+    _command(commands, keys.keygen, keys.add_options, keys.EXAMPLES)
+    _command(commands, serve.serve, serve.add_options, serve.EXAMPLES)
+    _command(commands, node.node, node.add_options, node.EXAMPLES)
+    inner = commands.add_parser("register", help="Whose an image is", description="Whose an image is, by a register.")
+    inner.set_defaults(command=None, parser=inner)
+    inner = inner.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    _command(inner, register.lookup, register.add_lookup_options, register.LOOKUP_EXAMPLES)
+    _command(inner, register.export, register.add_options, "example: floormark register export --register register.db")
+    _command(inner, register.check, register.add_check_options, register.CHECK_EXAMPLES)
+    _command(inner, register.settle, register.add_options, "example: floormark register settle --register register.db")
+    _command(commands, env, lambda made: None, "example: floormark env --json")
     return found
+
+
+def _command(commands: Any, function: Callable[[Namespace], int], add: Callable[[Parser], None], example: str) -> None:
+    """Add a command that is documented by its function."""
+    told = (function.__doc__ or "").strip()
+    made = commands.add_parser(
+        function.__name__,
+        help=told.partition("\n")[0].partition(":")[0].rstrip("."),
+        description="\n".join(line.strip() for line in told.splitlines()),
+        epilog=example,
+    )
+    add(made)
+    made.add_argument("--json", action="store_true", help="print the result as JSON, for machines")
+    made.set_defaults(command=function)
 
 
 def env(given: Namespace) -> int:
@@ -79,10 +88,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files and messages may be more than it can show
     try:
-        found = parser()
-        given = found.parse_args(arguments)
+        given = parser().parse_args(arguments)
         if given.command is None:
-            found.print_help()
+            given.parser.print_help()
             return SUCCEEDED
         code: int = given.command(given)
         sys.stdout.flush()

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from floormark.cli.keys import PASSPHRASE, add_marker_options, load_marker, open_signer, positive
 from floormark.cli.output import FAILED, SUCCEEDED, decibels, emit, largest_change, note, progress
+from floormark.cli.register import add_register_option, open_register
 from floormark.errors import ConfigurationError, printable
 from floormark.options import EmbedOptions
 
 if TYPE_CHECKING:
+    from floormark.content_credentials import Credentials
     from floormark.files.folder import FileResult
     from floormark.files.marking import FileMarker
     from floormark.files.messages import Messages
@@ -25,7 +27,8 @@ a folder:     floormark embed xrays marked --text "St. Elsewhere" --psnr 45 --wo
 go on:        the same command with --resume
 each its own: floormark embed scans marked --message-from "{PatientID}"
 with key:     floormark embed xray.dcm marked.dcm --hex 00ff17 --key key.txt
-signed:       floormark embed xray.png marked.png --text "patient 4711" --sign hospital"""
+signed:       floormark embed xray.png marked.png --text "patient 4711" --sign hospital
+recorded:     floormark embed scans marked --message-from "{PatientID}" --register register.db"""
 NAMED_FILES = 10  # of one kind in a summary
 
 
@@ -39,6 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("--workers", type=positive, help="processes for a folder; one for each core if not given")
     add("--resume", action="store_true", help="go on with a folder, with the same options")
     add("--force", action="store_true", help="replace an image that is there")
+    add("--c2pa", nargs=2, metavar=("CERT", "KEY"), type=Path, help="sign a C2PA manifest inside PNG, JPEG or TIFF")
     add("--lossy", action="store_true", help="allow OUT as JPEG; otherwise JPEG becomes PNG")
 
 
@@ -53,20 +57,26 @@ def add_marking_options(parser: ArgumentParser) -> None:
         kind: dict[str, Any] = {} if option.metadata["parse"] else {"action": "store_true"}
         add(f"--{option.name.replace('_', '-')}", help=option.metadata["help"], **kind)
     add_marker_options(parser)
+    add_register_option(parser, "SQLite file that gives each image a random identifier, and keeps the message itself")
     add("--sign", type=Path, help="private key of floormark keygen, to sign the certificates with")
     add("--passphrase", help=PASSPHRASE)
     add("--keep-series", action="store_true", help="leave DICOM images in the series of their originals")
 
 
-def file_marker(given: Namespace, *, force: bool = False, lossy: bool = False) -> FileMarker:
+def file_marker(
+    given: Namespace, *, force: bool = False, lossy: bool = False, credentials: Credentials | None = None
+) -> FileMarker:
     """What marks files as the options say."""
     from floormark.files.marking import FileMarker
 
+    signer = open_signer(given)
     return FileMarker(
         message=_message(given),
         options=EmbedOptions.parsed(vars(given)),
-        signer=open_signer(given),
+        signer=signer,
+        register=open_register(given, signer),
         marker=load_marker(given),
+        credentials=credentials,
         force=force,
         lossy=lossy,
         keep_series=given.keep_series,
@@ -83,7 +93,7 @@ def embed(given: Namespace) -> int:
     source, target = given.source, given.target
     from floormark.files.folder import marked_name
 
-    files = file_marker(given, force=given.force, lossy=given.lossy)
+    files = file_marker(given, force=given.force, lossy=given.lossy, credentials=_credentials(given))
     if source.is_dir():
         if given.force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
@@ -94,16 +104,21 @@ def embed(given: Namespace) -> int:
         target /= marked_name(Path(source.name), lossy=given.lossy)
     certificate, notes = files.mark_file(source, target)
     measured = certificate.fidelity
+    record = None
+    if files.register is not None:
+        record = files.register.find_hash(certificate.result_sha256)[-1].row
     emit(
         {
             "image": str(target),
+            "identifier": None if record is None else record.identifier,
             "certificate": {"satisfied": certificate.satisfied, **asdict(certificate)},
             "notes": notes,
         },
         f"{printable(str(target))}: PSNR {decibels(measured.shown_psnr)} (floor {certificate.floor:g}), "
         f"largest difference {largest_change(measured)}, "
         f"{certificate.bit_errors} of {certificate.bits} bits corrected on reading"
-        + ("" if files.signer is None else f", signed by {files.signer.public.fingerprint}"),
+        + ("" if files.signer is None else f", signed by {files.signer.public.fingerprint}")
+        + ("" if record is None else f", identifier {record.identifier}"),
         as_json=given.json,
     )
     for each in () if given.json else notes:
@@ -111,8 +126,17 @@ def embed(given: Namespace) -> int:
     return SUCCEEDED
 
 
-def _message(given: Namespace) -> Payload | Messages:
-    """The message that the options name, or the messages."""
+def _credentials(given: Namespace) -> Credentials | None:
+    """Who signs manifests, if they were asked for."""
+    if given.c2pa is None:
+        return None
+    from floormark.content_credentials import Credentials
+
+    return Credentials.read(*given.c2pa)
+
+
+def _message(given: Namespace) -> Payload | Messages | None:
+    """The message that the options name, or the messages; with a register, there may be none."""
     from floormark.files.messages import MessageTable, MessageTemplate
     from floormark.payload import Payload
 
@@ -125,10 +149,14 @@ def _message(given: Namespace) -> Payload | Messages:
     }
     offered = [name for name in makers if hasattr(given, name)]
     chosen = [name for name in offered if getattr(given, name) is not None]
+    if not chosen and given.register is not None:
+        return None
     if len(chosen) != 1:
         names = [f"--{name.replace('_', '-')}" for name in offered]
-        told = f"expected one of {', '.join(names[:-1])} and {names[-1]} as the message, got {len(chosen)} of them"
-        raise ConfigurationError(told)
+        raise ConfigurationError(
+            f"expected one of {', '.join(names[:-1])} and {names[-1]} as the message, got {len(chosen)} of them; "
+            "--register does without"
+        )
     if "messages" in chosen and not given.source.is_dir():
         raise ConfigurationError("--messages is for folders; give a single image its message with --text")
     return makers[chosen[0]](getattr(given, chosen[0]))

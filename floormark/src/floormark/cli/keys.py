@@ -41,20 +41,27 @@ def keygen(given: Namespace) -> int:
     return SUCCEEDED
 
 
-def add_marker_options(parser: ArgumentParser) -> None:
-    """The options of :func:`load_marker`."""
-    parser.add_argument("--key", help="file that holds the key, or env:NAME for an environment variable")
+def add_marker_options(parser: ArgumentParser, *, several: bool = False) -> None:
+    """The options of :func:`load_marker`, with one key or with several, all of which are read."""
+    told = "file that holds the key, or env:NAME for an environment variable"
+    parser.add_argument(
+        "--key",
+        action="append" if several else "store",
+        help=f"{told}; once for each key that images may have" if several else told,
+    )
     parser.add_argument(
         "--model", type=Path, help="trained weights, or the folder of their run; the shipped ones if not given"
     )
 
 
 def load_marker(given: Namespace) -> Watermarker:
-    """The network and the key that were asked for."""
+    """The network and the keys that were asked for."""
     from floormark.api import Watermarker
     from floormark.payload import read_key
 
-    return Watermarker.load(given.model, key=None if given.key is None else read_key(**secret_place(given.key)))
+    places = [given.key] if isinstance(given.key, str) else given.key or []
+    key, *former = [found for place in places if (found := read_key(**secret_place(place)))] or [None]
+    return Watermarker.load(given.model, key=key, former_keys=[each for each in former if each is not None])
 
 
 def open_signer(given: Namespace) -> Signer | None:

@@ -30,7 +30,7 @@ signed:   floormark verify xray.png marked.png --public-key hospital.pub"""
 def add_extract_options(parser: ArgumentParser) -> None:
     """The options of :func:`extract`."""
     parser.add_argument("source", metavar="IMAGE", type=Path, help="an image, or a folder of images")
-    add_marker_options(parser)
+    add_marker_options(parser, several=True)
     parser.add_argument("--workers", type=positive, default=1, help="processes for a folder; 1 if not given")
 
 
@@ -47,6 +47,8 @@ def extract(given: Namespace) -> int:
     if not source.is_dir():
         found = extract_file(marker, source)
         about = f"{_confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
+        if len(marker.readers) > 1:
+            about += f"; by the key {found.key}"
         emit(found.to_dict(), _message_text(found), about if found else "", as_json=given.json)
         return SUCCEEDED if found and found.belongs is not False else FAILED
     results: dict[str, dict[str, Any]] = {}
@@ -76,7 +78,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
     parser.add_argument("--protect", help="region that must be unchanged: x,y,w,h, or the file of a mask")
     parser.add_argument("--public-key", type=Path, help="the key that the certificate must be signed with")
     parser.add_argument("--certificate", type=Path, help="the certificate; that beside MARKED if not given")
-    add_marker_options(parser)
+    add_marker_options(parser, several=True)
 
 
 def verify(given: Namespace) -> int:
@@ -148,10 +150,7 @@ def _signature_text(found: Verification) -> str:
 
 def _message_text(found: Extracted) -> str:
     """The message, safe for a terminal, or that there is none."""
-    message = found.message
-    if message is None:
-        return "no readable watermark"
-    return message.hex() if isinstance(message, bytes) else printable(message)
+    return "no readable watermark" if found.payload is None else printable(found.payload.shown)
 
 
 def _confidence(found: Extracted) -> str:

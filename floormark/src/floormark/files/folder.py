@@ -127,6 +127,8 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
         "lossy": marker.lossy,
         "keep_series": marker.keep_series,
         "signed_by": None if marker.signer is None else marker.signer.public.fingerprint,
+        "c2pa": None if marker.credentials is None else marker.credentials.fingerprint,
+        "register": None if marker.register is None else marker.register.identity,
         **marker.options.settings(),
     }
 
@@ -180,6 +182,8 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
     try:
         if os.path.lexists(task.target):
             _check_done(task, marker.signer)
+            if marker.register is not None:
+                marker.register.settle_pending(task.target)  # of a run that was killed
             return FileResult(task.name, Status.DONE)
         certificate, notes = marker.mark_file(task.source, task.target, name=task.name)
         return FileResult(task.name, Status.WRITTEN, "", certificate, notes)

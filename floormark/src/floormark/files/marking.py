@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import math
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +18,12 @@ from floormark.errors import ConfigurationError, DataError, RefusedError, prefix
 from floormark.files.messages import Messages
 from floormark.imageio import ImageFile, check_free, read, target_format
 from floormark.options import EmbedOptions
-from floormark.payload import Payload
+from floormark.payload import Kind, Payload
 from floormark.prepared import PreparedImage
 
 if TYPE_CHECKING:
+    from floormark.content_credentials import Credentials
+    from floormark.register import Entry, Register  # and who does not record, no SQLite
     from floormark.signing import Signer  # who does not sign needs no cryptography
 
 LOSSY_TRIALS = 4
@@ -45,8 +49,8 @@ class FileMarker:
 
     marker: Watermarker
     """The network and the key."""
-    message: Payload | Messages
-    """The same for all files, or one for each."""
+    message: Payload | Messages | None = None
+    """The same for all files, or one for each; with a register, there may be none."""
     options: EmbedOptions = dataclasses.field(default_factory=EmbedOptions)
     """The floor that every written file keeps, and what else is asked of the embedding."""
     force: bool = False
@@ -57,18 +61,30 @@ class FileMarker:
     """Leave DICOM images in the series of their originals, instead of one series for each of theirs."""
     signer: Signer | None = None
     """Signs the certificates."""
+    register: Register | None = None
+    """Records each file: the image gets a random identifier, and the register keeps the message."""
+    credentials: Credentials | None = None
+    """Sign a manifest of C2PA inside each file."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.message, Payload):
+        if self.credentials is not None and self.register is None and self.marker.scheme.key is not None:
+            raise ConfigurationError(
+                "a manifest shows everybody what the mark says, which the key is to hide: add a register, so that the "
+                "mark is an identifier, or leave out the key"
+            )
+        if self.message is None and self.register is None:
+            raise ConfigurationError("expected a message, or a register that gives each image an identifier")
+        if isinstance(self.message, Payload) and self.register is None:
             self.marker.codec.encode(self.message)  # what no image can hold is said before one is read
 
     @property
     def message_and_key(self) -> str:
         """A fingerprint of the messages and the key, which does not tell what they are."""
-        if isinstance(self.message, Payload):
+        if isinstance(self.message, Payload) and self.register is None:
             hidden = self.marker.codec.encode(self.message).tobytes()
         else:
-            hidden = self.marker.codec.encode(b"?").tobytes() + self.message.identity.encode()
+            said = self.message.shown if isinstance(self.message, Payload) else getattr(self.message, "identity", "")
+            hidden = self.marker.codec.encode(b"?").tobytes() + said.encode()
         return hashlib.sha256(hidden).hexdigest()[:16]
 
     def mark_file(self, source: Path, target: Path, *, name: str | None = None) -> tuple[ImageCertificate, Notes]:
@@ -86,16 +102,23 @@ class FileMarker:
             DataError, ConfigurationError, OutputError: as :func:`read` and :meth:`ImageFile.writing`.
         """
         image = dataclasses.replace(read(source), keep_series=self.keep_series)
+        if self.register is not None:
+            self.register.settle_pending(target)  # of a run that was killed
         self._check_names(source, target)
-        exact = target_format(image, target, lossy=self.lossy).exact
+        kind = target_format(image, target, lossy=self.lossy)
+        exact = kind.exact
+        if self.credentials is not None:
+            self.credentials.check(image.format, kind)
         if not exact and self.options.protect is not None:
             raise ConfigurationError(f"{target}: JPEG changes protected pixels too: write .png")
-        payload = self._payload(image, name or source.name)
+        name = name or source.name
+        payload = self._payload(image, name)
+        entry = None if self.register is None else self._entry(image, name, payload, target)
         prepared, asked, below = PreparedImage(image), self.options.psnr, None
         floor = asked
         for _ in range(1 if exact else LOSSY_TRIALS):
             try:
-                return self._attempt(image, prepared, payload, target, floor, exact=exact), image.notes
+                return self._attempt(image, prepared, payload, entry, target, floor, exact=exact), image.notes
             except _BelowFloor as error:
                 below = error
             except RefusedError:
@@ -111,13 +134,36 @@ class FileMarker:
         raise below
 
     def _payload(self, image: ImageFile, name: str) -> Payload:
-        """The message of one file; one that cannot be hidden is bad input, and is not shown."""
+        """What one file is to say; a message that cannot be hidden is bad input, and is not shown."""
+        if self.register is not None:
+            return Payload(Kind.HEX, self.register.new_identifier())
+        assert self.message is not None
         if isinstance(self.message, Payload):
             return self.message
         with prefix_path(image.path):
             payload = Payload.from_text(self.message.text(image, name))
             self.marker.codec.encode(payload)
         return payload
+
+    def _entry(self, image: ImageFile, name: str, payload: Payload, target: Path) -> partial[Entry]:
+        """What the register will hold of one file, as far as it is known before marking."""
+        from floormark.register import Entry
+
+        owner, key = "", self.marker.scheme.key
+        if isinstance(self.message, Payload):
+            owner = self.message.shown
+        elif self.message is not None:
+            with prefix_path(image.path):
+                owner = self.message.text(image, name)
+        return partial(
+            Entry,
+            identifier=payload.content,
+            owner=owner,
+            source=name,
+            target=str(target.absolute()),
+            old_uid=instance_uid(image),
+            key="" if key is None else key.fingerprint,
+        )
 
     def _check_names(self, source: Path, target: Path) -> None:
         """Refuse names that cannot be written to, before the work of marking."""
@@ -136,7 +182,15 @@ class FileMarker:
                 raise ConfigurationError(told) from error
 
     def _attempt(
-        self, image: ImageFile, prepared: PreparedImage, payload: Payload, target: Path, floor: float, *, exact: bool
+        self,
+        image: ImageFile,
+        prepared: PreparedImage,
+        payload: Payload,
+        entry: partial[Entry] | None,
+        target: Path,
+        floor: float,
+        *,
+        exact: bool,
     ) -> ImageCertificate:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
         with prefix_path(image.path):
@@ -149,6 +203,8 @@ class FileMarker:
                 raise RefusedError(f"{image.path}: {told}")
             if found.belongs is False:
                 raise RefusedError(f"{image.path}: {TAKEN_FOR_ANOTHER}, as written: raise the floor, or write .png")
+            if self.credentials is not None:
+                written = self.credentials.add(image, written, payload, self.marker.model)
             hashes, errors = (image.sha256, written.sha256), found.corrected_errors
             certificate = self.marker.certify(prepared, written.pixels, self.options, bit_errors=errors, hashes=hashes)
             if not certificate.satisfied:
@@ -158,4 +214,19 @@ class FileMarker:
             if self.signer is not None:
                 certificate = self.signer.sign(certificate)
             certificate.write(certificate_path(target))
+            if self.register is not None and entry is not None:
+                self.register.intend(entry(certificate=certificate, new_uid=instance_uid(written)))
+        if self.register is not None:
+            self.register.settle(payload.content)
         return certificate
+
+
+def instance_uid(image: ImageFile) -> str:
+    """The SOP Instance UID of a DICOM file; empty of others."""
+    if image.format.name != "dicom":
+        return ""
+    from pydicom import dcmread
+
+    return str(
+        dcmread(io.BytesIO(image.kept), stop_before_pixels=True, specific_tags=["SOPInstanceUID"]).SOPInstanceUID
+    )

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
@@ -31,7 +31,9 @@ from floormark.errors import ConfigurationError, DataError, OutputError, Refused
 from floormark.files.marking import FileMarker
 from floormark.imageio import MAX_FILE
 from floormark.node.queue import Queue
+from floormark.payload import Kind, Payload
 from floormark.processes import Workers, side_by_side
+from floormark.register import WRITTEN
 
 if TYPE_CHECKING:
     from floormark.node.status import Journal
@@ -76,7 +78,7 @@ class Outcome:
 def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
     """Mark one file; what is wrong with it is told without its name, and without what it says of a patient."""
     try:
-        marker.mark_file(received, place)
+        _same_identifier(marker, place.stem).mark_file(received, place)
     except RefusedError as error:
         return Outcome(status=UNMARKABLE, reason=str(error).removeprefix(f"{received}: "))
     except (DataError, ConfigurationError) as error:
@@ -84,6 +86,24 @@ def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
     except OutputError as error:
         return Outcome(status=OUT_OF_RESOURCES, reason=str(error))
     return Outcome(uid=str(read_file_meta_info(place).MediaStorageSOPInstanceUID))
+
+
+def _same_identifier(marker: FileMarker, sha256: str) -> FileMarker:
+    """What gives a file that the register knows the identifier that it has there: who sends it again, as after a kill,
+    makes the same image of it.
+    """
+    if marker.register is None:
+        return marker
+    key = marker.marker.scheme.key
+    for record in marker.register.find_hash(sha256):
+        row = record.row
+        if (
+            row.original_sha256 == sha256
+            and record.state == WRITTEN
+            and row.key == ("" if key is None else key.fingerprint)
+        ):
+            return replace(marker, register=None, message=Payload(Kind.HEX, bytes.fromhex(row.identifier)))
+    return marker
 
 
 class MarkingPool:

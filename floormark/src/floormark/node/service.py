@@ -53,6 +53,8 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(locked(folder))
         queue.open()
+        if marker.register is not None:
+            marker.register.settle_pending()  # of a node that was killed, before anything leaves the queue
         pool = MarkingPool(marker, workers)
         stack.callback(pool.close)
         receiver = Receiver(listening, queue, pool, forward_refused=forward_refused, journal=journal)

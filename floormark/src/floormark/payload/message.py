@@ -87,6 +87,12 @@ class Payload:
             return f"{int.from_bytes(self.content):b}"[1:]
         return self.content if self.kind is Kind.BYTES else self.content.hex()
 
+    @property
+    def shown(self) -> str:
+        """:attr:`value` as text: bytes as hexadecimal digits."""
+        value = self.value
+        return value.hex() if isinstance(value, bytes) else value
+
 
 @dataclass(frozen=True)
 class Extracted:
@@ -104,6 +110,8 @@ class Extracted:
     """What binds the message to its image, as it was read."""
     box: tuple[int, int, int, int] | None = None
     """Where the marked image lies: left, top, width and height in pixels."""
+    key: str = ""
+    """The fingerprint of the key that it was read with; empty without one."""
     parts: tuple[str, ...] = field(default=(), repr=False)
     """A map of the marked image: ``+`` where the message is, ``-`` where it is missing, ``.`` if nothing can be said."""
 
@@ -123,11 +131,12 @@ class Extracted:
     def to_dict(self) -> dict[str, Any]:
         """For JSON, where bytes are hexadecimal digits."""
         return {
-            "message": self.message.hex() if isinstance(self.message, bytes) else self.message,
+            "message": self.payload.shown if self.payload else None,
             "kind": self.payload.kind.name.lower() if self.payload else None,
             "confidence": self.confidence,
             "corrected_errors": self.corrected_errors,
             "belongs": self.belongs,
+            "key": self.key or None,
         }
 
 
@@ -146,6 +155,11 @@ class Key:
     def __post_init__(self) -> None:
         if len(self.secret) < MIN_KEY_BYTES:  # neither the key nor its length is told
             raise ConfigurationError(f"expected a key of at least {MIN_KEY_BYTES} bytes; {KEY_ADVICE}")
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for the key by which it is known again, and from which it cannot be computed."""
+        return derived(self, "fingerprint", 8).hex()
 
 
 def read_key(file: Path | str | None = None, *, variable: str | None = None) -> Key | None:

@@ -1,5 +1,6 @@
 """A real browser for the tests: headless Chromium over its debugging pipe, which needs no port and no package."""
 
+import base64
 import fcntl
 import json
 import os
@@ -101,13 +102,14 @@ class Browser:
             assert time.monotonic() < end, f"waited in vain for {condition}"
             time.sleep(0.02)
 
-    def open(self, page: Path, *, width: int = 1280, dark: bool = False) -> None:
-        """Show a page and wait until it says that it is drawn."""
+    def open(self, page: Path | str, *, width: int = 1280, dark: bool = False) -> None:
+        """Show a page, of a file or at an address, and wait until it says that it is drawn."""
+        address = page if isinstance(page, str) else page.as_uri()
         self.events.clear()
         self.resize(width)
         self.prefer(dark=dark)
-        self.send("Page.navigate", url=page.as_uri())
-        shown = f"location.href === {json.dumps(page.as_uri())}"
+        self.send("Page.navigate", url=address)
+        shown = f"location.href === {json.dumps(address)}"
         self.wait(f"{shown} && document.documentElement?.dataset.ready !== undefined")
 
     def resize(self, width: int) -> None:
@@ -118,6 +120,26 @@ class Browser:
         """Be a system with a dark or a light theme, on a screen or on paper."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", media=media, features=[feature])
+
+    def choose(self, field: str, file: Path) -> None:
+        """Give a file to a field of the page, named by a selector, as its dialogue does."""
+        root = self.send("DOM.getDocument")["root"]["nodeId"]
+        node = self.send("DOM.querySelector", nodeId=root, selector=field)["nodeId"]
+        self.send("DOM.setFileInputFiles", nodeId=node, files=[str(file)])
+
+    def press(self, key: str, *, text: str = "", shift: bool = False) -> None:
+        """Press and release one key, such as Tab."""
+        code = {"Tab": 9, "Enter": 13, " ": 32, "ArrowRight": 39, "ArrowLeft": 37}.get(key, 0)
+        parameters = {"key": key, "modifiers": 8 * shift, "windowsVirtualKeyCode": code}
+        if text := text or {"Enter": "\r", " ": " "}.get(key, ""):
+            parameters["text"] = text
+        self.send("Input.dispatchKeyEvent", type="keyDown", **parameters)
+        self.send("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def screenshot(self, file: Path) -> None:
+        """Keep the whole page as a picture, to look at."""
+        found = self.send("Page.captureScreenshot", captureBeyondViewport=True)
+        file.write_bytes(base64.b64decode(found["data"]))
 
     def complaints(self) -> list[str]:
         """Errors and warnings on the console, and exceptions."""
