@@ -10,10 +10,11 @@ Orthanc's configuration names it, and its environment says what is to be done::
     FLOORMARK_ON_REFUSAL=reject         # or keep: store what cannot be marked as it is
 
 The plug-in is under the AGPL; this script and floormark are not part of it. floormark must be installed for the Python
-that the plug-in was built with, for example in an environment that PYTHONPATH names.
+that the plug-in was built with, in an environment whose site-packages PYTHONPATH names.
 """
 
 import os
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -21,6 +22,11 @@ from typing import Any
 
 import orthanc  # given by the plug-in
 
+# ruff: noqa: E402
+# Debian's own packages do not fit beside the newer ones of the environment, which import them where they find them.
+sys.path[:] = [folder for folder in sys.path if not folder.endswith("dist-packages")]
+
+import floormark.imageio.dicom  # noqa: F401 - what is missing is found out now, and not with the first image
 from floormark import Watermarker
 from floormark.errors import FloormarkError
 from floormark.files.marking import FileMarker
@@ -43,11 +49,13 @@ def mark_received(content: bytes, origin: Any) -> tuple[Any, bytes | None]:
         received.write_bytes(content)
         try:
             MARKER.mark_file(received, marked)
+            return orthanc.ReceivedInstanceAction.MODIFY, marked.read_bytes()
         except FloormarkError as error:
             orthanc.LogWarning(f"not marked: {str(error).removeprefix(f'{received}: ')}")
-            action = orthanc.ReceivedInstanceAction
-            return (action.KEEP_AS_IS if KEEP_UNMARKED else action.DISCARD), None
-        return orthanc.ReceivedInstanceAction.MODIFY, marked.read_bytes()
+        except Exception as error:  # Orthanc would store the image as it is
+            orthanc.LogError(f"not marked: {type(error).__name__}: {error}")
+        action = orthanc.ReceivedInstanceAction
+        return (action.KEEP_AS_IS if KEEP_UNMARKED else action.DISCARD), None
 
 
 orthanc.RegisterReceivedInstanceCallback(mark_received)

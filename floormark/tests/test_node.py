@@ -40,6 +40,7 @@ from dicom_peers import (
 )
 from floormark import Watermarker, cli
 from floormark.files.folder import extract_file
+from floormark.register import Register
 from floormark.verify import verify_files
 
 STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
@@ -318,6 +319,26 @@ def test_bad_input_is_one_line(arguments: list[str], token: str, capsys: pytest.
     given = arguments if "--text" in arguments else [*arguments, "--text", TEXT]
     assert cli.main(["node", *given]) == 2
     assert token in capsys.readouterr().err
+
+
+def test_a_register_gives_an_image_that_comes_again_the_same_identifier(tmp_path: Path) -> None:
+    (path,) = images(tmp_path / "in", 1)
+    database = tmp_path / "register.db"
+    with (
+        Archive(tmp_path / "archive") as archive,
+        Node(tmp_path, "--forward", archive.target, "--register", database) as node,
+    ):
+        for count in (1, 2):
+            assert storescu(node.port, path).returncode == 0
+            node.wait("sent", count)
+        assert node.end() == 0
+        (arrived,) = archive.received
+        register = Register.open(database, create=False)
+        (record,) = register.records()
+        assert (record.state, record.row.owner) == ("written", TEXT)
+        assert record.row.new_uid == pydicom.dcmread(arrived).SOPInstanceUID
+        assert message(arrived) == record.row.identifier
+        assert not register.check().problems
 
 
 @needs("Orthanc")
