@@ -204,7 +204,7 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
         for name in sorted(counts)
     ]  # fmt: skip
     head = ["Transfer syntax", "Files", "Received", "Marked", "Not marked, since"]
-    told = "The DICOM files that come with pydicom, broken ones among them, sent to the node as they are."
+    told = "The DICOM files of pydicom and of pydicom-data, broken ones among them, sent to the node as they are."
     return {"syntaxes": found}, ["# Transfer syntaxes", "", told, "", *table(head, rows)]
 
 
