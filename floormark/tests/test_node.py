@@ -65,13 +65,13 @@ def test_what_arrives_is_marked_once_and_sent_on(tmp_path: Path) -> None:
         node.wait("sent", 3)
         assert sources(archive.received) == uids(files)
         by_uid = {pydicom.dcmread(path).SOPInstanceUID: path for path in archive.received}
-        for told, original in zip(node.events("marked"), files, strict=True):
-            marked = by_uid[told["marked_uid"]]
+        for told, original in zip(node.events("sent"), files, strict=True):
+            marked = by_uid[told["uid"]]
             found = verify_files(
                 original=original,
                 marked=marked,
                 marker=Watermarker.load(),
-                certificate=certificates / f"{told['marked_uid']}.json",
+                certificate=certificates / f"{told['uid']}.json",
             )
             assert found.extracted.message == TEXT
             assert not [problem for problem in found.problems if "sha256" not in problem], found.problems

@@ -7,40 +7,28 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, suppress
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from socketserver import BaseServer
-from threading import Condition, Lock
+from threading import Condition
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pydicom import Dataset
-from pydicom.filereader import read_file_meta_info
 from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
 from pynetdicom._globals import ALL_TRANSFER_SYNTAXES
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 from pynetdicom.transport import ThreadedAssociationServer
 
-from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError
-from floormark.files.marking import FileMarker
 from floormark.imageio import MAX_FILE
+from floormark.node.pool import OUT_OF_RESOURCES, REFUSED, SUCCESS, MarkingPool, Outcome
 from floormark.node.queue import Queue
-from floormark.payload import Kind, Payload
-from floormark.processes import Workers, side_by_side
-from floormark.register import WRITTEN
 
 if TYPE_CHECKING:
     from floormark.node.status import Journal
 
-SUCCESS, OUT_OF_RESOURCES = 0x0000, 0xA700
-UNREADABLE, UNMARKABLE = 0xC001, 0xC002
-"""Both are of the range that the standard calls "cannot understand" (PS3.4, B.2.3), which implementations divide."""
 MAX_COMMENT = 64  # characters of ErrorComment
 MAX_PDU = 1 << 17  # bytes
 HANDSHAKE_SECONDS = 5.0
@@ -64,83 +52,6 @@ class Listening:
     addresses: tuple[Network, ...] = ()
     """From where peers may connect; from everywhere if there are none."""
     tls: ssl.SSLContext | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a process says of one file: the UID of the marked image, or why there is none."""
-
-    uid: str = ""
-    status: int = SUCCESS
-    reason: str = ""
-
-
-def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
-    """Mark one file; what is wrong with it is told without its name, and without what it says of a patient."""
-    try:
-        _same_identifier(marker, place.stem).mark_file(received, place)
-    except RefusedError as error:
-        return Outcome(status=UNMARKABLE, reason=str(error).removeprefix(f"{received}: "))
-    except (DataError, ConfigurationError) as error:
-        return Outcome(status=UNREADABLE, reason=str(error).removeprefix(f"{received}: "))
-    except OutputError as error:
-        return Outcome(status=OUT_OF_RESOURCES, reason=str(error))
-    return Outcome(uid=str(read_file_meta_info(place).MediaStorageSOPInstanceUID))
-
-
-def _same_identifier(marker: FileMarker, sha256: str) -> FileMarker:
-    """What gives a file that the register knows the identifier that it has there: who sends it again, as after a kill,
-    makes the same image of it.
-    """
-    if marker.register is None:
-        return marker
-    key = marker.marker.scheme.key
-    for record in marker.register.find_hash(sha256):
-        row = record.row
-        if (
-            row.original_sha256 == sha256
-            and record.state == WRITTEN
-            and row.key == ("" if key is None else key.fingerprint)
-        ):
-            return replace(marker, register=None, message=Payload(Kind.HEX, bytes.fromhex(row.identifier)))
-    return marker
-
-
-class MarkingPool:
-    """Processes that mark; when one is killed, as for want of memory, fresh ones take their place."""
-
-    def __init__(self, marker: FileMarker, count: int) -> None:
-        self._start = partial(side_by_side, count, partial(copy, marker), threads=1)
-        self._stack, self._lock = ExitStack(), Lock()
-        self._workers = self._started()
-
-    def _started(self) -> Workers[FileMarker]:
-        workers = self._stack.enter_context(self._start())
-        for _ in range(workers.count):  # they begin before there is work
-            workers.submit(_ready)
-        return workers
-
-    def mark(self, received: Path, place: Path) -> Outcome:
-        """:func:`mark` in one of the processes."""
-        try:
-            with self._lock:
-                workers = self._workers
-                waiting: Future[Outcome] = workers.submit(mark, received, place)
-            return waiting.result()
-        except BrokenProcessPool:
-            with self._lock:
-                if self._workers is workers:
-                    self._stack.close()
-                    self._workers = self._started()
-            return Outcome(status=OUT_OF_RESOURCES, reason="a process that marks was ended from outside")
-
-    def close(self) -> None:
-        """End the processes when they have done what they are at."""
-        self._stack.close()
-
-
-def _ready(marker: FileMarker) -> None:
-    """Nothing: a process that is given it has started."""
 
 
 class Receiver:
@@ -236,13 +147,11 @@ class Receiver:
                 told["id"] = name = hashlib.file_digest(file, "sha256").hexdigest()
             outcome = self._take(received, name)
         except OSError as error:  # OutputError is one too
-            outcome = Outcome(status=OUT_OF_RESOURCES, reason=str(error))
-        told["seconds"] = round(monotonic() - began, 3)
+            outcome = Outcome(REFUSED, OUT_OF_RESOURCES, str(error))
+        told |= {"seconds": round(monotonic() - began, 3), "status": f"{outcome.status:04X}"}
+        self.journal.tell(outcome.event, **told, reason=outcome.reason)
         if outcome.status == SUCCESS:
-            how = "marked" if outcome.uid else "again" if not outcome.reason else "unmarked"
-            self.journal.tell(how, **told, marked_uid=outcome.uid, reason=outcome.reason)
             return SUCCESS
-        self.journal.tell("refused", **told, status=f"{outcome.status:04X}", reason=outcome.reason)
         answer = Dataset()
         plain = outcome.reason.encode("ascii", "replace").decode().replace("\\", "/")
         answer.Status, answer.ErrorComment = outcome.status, plain[:MAX_COMMENT]
@@ -252,15 +161,15 @@ class Receiver:
         """Have a file marked into the queue, unless it is there or the queue is full."""
         place = self.queue.place(name)
         if place.exists():
-            return Outcome()
+            return Outcome("again")
         if self._stopping or self.queue.full:
-            return Outcome(status=OUT_OF_RESOURCES, reason="the node stops" if self._stopping else "the queue is full")
+            return Outcome(REFUSED, OUT_OF_RESOURCES, "the node stops" if self._stopping else "the queue is full")
         outcome = self.pool.mark(received, place)
         if outcome.status == SUCCESS:
             self.queue.added(name)
         elif self.forward_refused and outcome.status != OUT_OF_RESOURCES:
             self.queue.put(received, name)
-            return Outcome(reason=outcome.reason)
+            return Outcome("unmarked", reason=outcome.reason)
         return outcome
 
     def _echo(self, event: evt.Event) -> int:

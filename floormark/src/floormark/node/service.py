@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from floormark.disk import locked
 from floormark.errors import ConfigurationError
 from floormark.node.forward import Target, forward
+from floormark.node.pool import MarkingPool
 from floormark.node.queue import Queue
-from floormark.node.receive import Listening, MarkingPool, Receiver
+from floormark.node.receive import Listening, Receiver
 from floormark.node.status import Journal, status_server
 
 if TYPE_CHECKING:
