@@ -17,6 +17,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from pydicom import Dataset
+from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
 from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
 from pynetdicom._globals import ALL_TRANSFER_SYNTAXES
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 MAX_COMMENT = 64  # characters of ErrorComment
 MAX_PDU = 1 << 17  # bytes
+SYNTAXES = sorted(
+    (syntax for syntax in ALL_TRANSFER_SYNTAXES if syntax != ExplicitVRBigEndian),
+    key=lambda syntax: syntax != ExplicitVRLittleEndian,
+)
+"""Explicit before implicit, as that says what is what; a peer that offers big endian, which is retired, offers another
+too, and turns its image round itself."""
 HANDSHAKE_SECONDS = 5.0
 STOP_SECONDS = 60.0  # that marking may take when the node is to end
 
@@ -80,7 +87,7 @@ class Receiver:
         self._ae.require_called_aet = bool(listening.titles)
         self._ae.add_supported_context(Verification)
         for context in AllStoragePresentationContexts:
-            self._ae.add_supported_context(str(context.abstract_syntax), ALL_TRANSFER_SYNTAXES)
+            self._ae.add_supported_context(str(context.abstract_syntax), SYNTAXES)
         self._server: _Server | None = None
         self._stopping, self._busy, self._idle = False, 0, Condition()
 
