@@ -7,7 +7,10 @@ Orthanc's configuration names it, and its environment says what is to be done::
 
     FLOORMARK_TEXT="St. Elsewhere"      # the message, needed
     FLOORMARK_PSNR=45                   # the floor in dB
-    FLOORMARK_ON_REFUSAL=reject         # or keep: store what cannot be marked as it is
+    FLOORMARK_ON_REFUSAL=keep           # store what cannot be marked as it is; or discard it, see below
+
+Orthanc answers with success what a script discards: the sender believes that the image is stored. Where that must not be,
+let ``floormark node`` stand before Orthanc.
 
 The plug-in is under the AGPL; this script and floormark are not part of it. floormark must be installed for the Python
 that the plug-in was built with, in an environment whose site-packages PYTHONPATH names.
@@ -38,7 +41,9 @@ MARKER = FileMarker(
     Payload.from_text(os.environ["FLOORMARK_TEXT"]),
     EmbedOptions(psnr=float(os.environ.get("FLOORMARK_PSNR", "45"))),
 )
-KEEP_UNMARKED = os.environ.get("FLOORMARK_ON_REFUSAL", "reject") == "keep"
+REFUSED = {"keep": orthanc.ReceivedInstanceAction.KEEP_AS_IS, "discard": orthanc.ReceivedInstanceAction.DISCARD}[
+    os.environ.get("FLOORMARK_ON_REFUSAL", "keep")
+]
 ONE_AT_A_TIME = threading.Lock()  # Orthanc calls from several threads; a large image takes much memory
 
 
@@ -52,10 +57,9 @@ def mark_received(content: bytes, origin: Any) -> tuple[Any, bytes | None]:
             return orthanc.ReceivedInstanceAction.MODIFY, marked.read_bytes()
         except FloormarkError as error:
             orthanc.LogWarning(f"not marked: {str(error).removeprefix(f'{received}: ')}")
-        except Exception as error:  # Orthanc would store the image as it is
+        except Exception as error:  # Orthanc would store the image, whatever was asked for
             orthanc.LogError(f"not marked: {type(error).__name__}: {error}")
-        action = orthanc.ReceivedInstanceAction
-        return (action.KEEP_AS_IS if KEEP_UNMARKED else action.DISCARD), None
+        return REFUSED, None
 
 
 orthanc.RegisterReceivedInstanceCallback(mark_received)

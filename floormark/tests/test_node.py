@@ -347,7 +347,7 @@ def test_orthanc_marks_what_it_receives_by_the_script(tmp_path: Path) -> None:
     refused = make(tmp_path / "flat.dcm", np.full((40, 40), 7, np.uint8), PatientID="1", **dict.fromkeys(STUDY, "1.2"))
     script = Path(__file__).parents[2] / "examples" / "orthanc" / "mark_received.py"
     settings = {"FLOORMARK_TEXT": TEXT, "FLOORMARK_PSNR": "40", "PYTHONPATH": os.pathsep.join(sys.path)}
-    with Orthanc(tmp_path / "rejects", script=script, **settings) as orthanc:
+    with Orthanc(tmp_path / "discards", script=script, **settings, FLOORMARK_ON_REFUSAL="discard") as orthanc:
         assert storescu(orthanc.port, first, called="ORTHANC").returncode == 0
         storescu(orthanc.port, first, called="ORTHANC")
         orthanc.rest("/instances", second.read_bytes())
@@ -356,6 +356,6 @@ def test_orthanc_marks_what_it_receives_by_the_script(tmp_path: Path) -> None:
         assert sources(files) == uids([first, second])  # the same instance when it comes again
         assert [message(path) for path in files] == [TEXT, TEXT]
         assert "not marked" in orthanc.log.read_text()
-    with Orthanc(tmp_path / "keeps", script=script, **settings, FLOORMARK_ON_REFUSAL="keep") as orthanc:
+    with Orthanc(tmp_path / "keeps", script=script, **settings) as orthanc:
         assert storescu(orthanc.port, refused, called="ORTHANC").returncode == 0
         assert uids(orthanc.fetch(tmp_path / "kept")) == uids([refused])
