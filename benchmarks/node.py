@@ -121,7 +121,7 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
     images(folder, distinct)
     samples: list[dict[str, float]] = []
     with (
-        Archive(place / "archive", "-i") as archive,
+        Archive(place / "archive", "--ignore") as archive,
         Node(place / "node", "--forward", archive.target, "--workers", "2") as node,
         ThreadPoolExecutor(2) as pool,
     ):

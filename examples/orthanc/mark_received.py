@@ -9,8 +9,8 @@ Orthanc's configuration names it, and its environment says what is to be done::
     FLOORMARK_PSNR=45                   # the floor in dB
     FLOORMARK_ON_REFUSAL=keep           # store what cannot be marked as it is; or discard it, see below
 
-Orthanc answers with success what a script discards: the sender believes that the image is stored. Where that must not be,
-let ``floormark node`` stand before Orthanc.
+Orthanc answers with success what a script discards: the sender believes that the image is stored. Where that must not
+be, let ``floormark node`` stand before Orthanc.
 
 The plug-in is under the AGPL; this script and floormark are not part of it. floormark must be installed for the Python
 that the plug-in was built with, in an environment whose site-packages PYTHONPATH names.

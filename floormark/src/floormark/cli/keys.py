@@ -46,9 +46,11 @@ def add_marker_options(parser: ArgumentParser, *, several: bool = False) -> None
     told = "file that holds the key, or env:NAME for an environment variable"
     parser.add_argument(
         "--key",
-        action="append" if several else "store",
+        action="append",
+        default=[],
         help=f"{told}; once for each key that images may have" if several else told,
     )
+    parser.set_defaults(several_keys=several)
     parser.add_argument(
         "--model", type=Path, help="trained weights, or the folder of their run; the shipped ones if not given"
     )
@@ -59,8 +61,9 @@ def load_marker(given: Namespace) -> Watermarker:
     from floormark.api import Watermarker
     from floormark.payload import read_key
 
-    places = [given.key] if isinstance(given.key, str) else given.key or []
-    key, *former = [found for place in places if (found := read_key(**secret_place(place)))] or [None]
+    if len(given.key) > 1 and not given.several_keys:
+        raise ConfigurationError(f"expected one key to write with, got {len(given.key)}: several are only read")
+    key, *former = [found for place in given.key if (found := read_key(**secret_place(place)))] or [None]
     return Watermarker.load(given.model, key=key, former_keys=[each for each in former if each is not None])
 
 

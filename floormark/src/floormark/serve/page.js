@@ -242,7 +242,7 @@ function drawMarks() {
       told.add("box");
     }
   }
-  const words = { "+": "Green: the mark is there.", "-": "Red: it is missing, so the part was put there later.", box: "Framed: a marked image lies here." };
+  const words = { "+": "Green: the mark is there.", "-": "Red: it is missing, so the part was put there later.", box: "Framed: here a mark was read." };
   const nothing = marks.some((mark) => mark.parts?.some((row) => row.includes("."))) ? " Elsewhere nothing can be said." : "";
   at("legend").textContent = [...told].sort().map((each) => words[each]).join(" ") + nothing;
 }
