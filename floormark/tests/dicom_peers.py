@@ -172,7 +172,7 @@ def uids(files: list[Path]) -> Counter[str]:
 class Orthanc(Process):
     """Orthanc with DICOMweb, or with a Python script."""
 
-    def __init__(self, folder: Path, *, modalities: Json | None = None, script: Path | None = None, **environment: str):
+    def __init__(self, folder: Path, *, modalities: Json | None = None, script: Path | None = None, **environment: Any):
         folder.mkdir(parents=True)
         self.port, self.http = free_port(), free_port()
         plugins = [str(PLUGINS / "libOrthancDicomWeb.so")]

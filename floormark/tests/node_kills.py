@@ -3,8 +3,9 @@
 import random
 import time
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ PAUSE = 0.1  # seconds before a peer tries again
 
 
 def survive(
-    folder: Path, senders: list[Callable[[], None]], target: str, port: int, count: int, kills: int
+    folder: Path, senders: Sequence[Callable[[], None]], target: str, port: int, count: int, kills: int
 ) -> list[int]:
     """Kill the node while ``senders`` send ``count`` images; how many were marked by then, for each kill in the middle.
 
@@ -86,7 +87,7 @@ def through_dcmtk(folder: Path, count: int, kills: int) -> dict[str, Any]:
         part = parts[number % SENDERS]
         part.mkdir(exist_ok=True)
         path.rename(part / path.name)
-    senders = [lambda part=part: storescu_until_done(part, port) for part in parts]  # type: ignore[misc]
+    senders = [partial(storescu_until_done, part, port) for part in parts]
     with Archive(folder / "archive") as archive:
         middle = survive(folder / "node", senders, archive.target, port, count, kills)
         arrived = sources(archive.received)
@@ -100,10 +101,7 @@ def through_orthanc(folder: Path, count: int, kills: int) -> dict[str, Any]:
     files = images(folder / "in", count)
     with Orthanc(folder / "sender", modalities=modalities) as sender, Orthanc(folder / "archive") as archive:
         each = [sender.rest("/instances", path.read_bytes())["ID"] for path in files]
-        senders = [
-            lambda part=each[number::SENDERS]: orthanc_until_done(sender, part)  # type: ignore[misc]
-            for number in range(SENDERS)
-        ]
+        senders = [partial(orthanc_until_done, sender, each[number::SENDERS]) for number in range(SENDERS)]
         middle = survive(folder / "node", senders, archive.target, port, count, kills)
         return counts(uids(files), sources(archive.fetch(folder / "fetched")), middle)
 

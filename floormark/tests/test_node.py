@@ -156,7 +156,7 @@ def test_disk_and_memory_are_bounded_whatever_peers_do(tmp_path: Path) -> None:
         # A peer dies in the middle of an image.
         sent = 0
 
-        def die(event: evt.Event) -> None:
+        def die(event: Any) -> None:
             nonlocal sent
             sent += len(event.data)
             if sent > 1 << 20:
@@ -222,8 +222,8 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:
     certificate, key = pem
     (path,) = images(tmp_path / "in", 1)
-    tls = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", certificate, "--forward-tls"]
-    both = ["+tls", key, certificate, "+cf", certificate]
+    tls: list[str | Path] = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", certificate, "--forward-tls"]
+    both: list[str | Path] = ["+tls", key, certificate, "+cf", certificate]
     with Archive(tmp_path / "archive", *both) as archive, Node(tmp_path, "--forward", archive.target, *tls) as node:
         assert storescu(node.port, path).returncode != 0  # in the clear
         assert storescu(node.port, "+tla", "-ic", path).returncode != 0  # without a certificate
@@ -237,7 +237,7 @@ def test_what_the_target_does_not_take_is_set_aside(tmp_path: Path) -> None:
     statuses = iter([0xA700, 0xA900, 0xB000, 0x0000])
     seen: list[str] = []
 
-    def store(event: evt.Event) -> int:
+    def store(event: Any) -> int:
         seen.append(str(event.request.AffectedSOPInstanceUID))
         return next(statuses)
 

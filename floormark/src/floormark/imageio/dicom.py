@@ -88,7 +88,7 @@ def _derive(dataset: FileDataset, pixels: Pixels, *, lossy: bool, keep_series: b
         described = str(dataset.get("SeriesDescription") or "")[: MAX_SERIES_DESCRIPTION - len(MARKED_SERIES)]
         dataset.SeriesDescription = (described + MARKED_SERIES).strip()
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
-    marked = hashlib.sha256(np.ascontiguousarray(pixels)).hexdigest()
+    marked = hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()
     made = _derived_uid(f"{dataset.SOPInstanceUID} {marked}")
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = made
 

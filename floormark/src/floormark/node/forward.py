@@ -173,7 +173,7 @@ class WebTarget(Target):
         try:
             answer = self._client.store_instances([dcmread(path)])
         except HTTPError as error:
-            code = error.response.status_code
+            code = 0 if error.response is None else error.response.status_code
             told = f"{self.url} answered {code}"
             # Who is not let in is to be let in, not to lose images.
             raise TargetAway(told) if code in TRY_LATER or code in (401, 403, 404) else NotTaken(told) from error

@@ -100,7 +100,7 @@ class Receiver:
             (evt.EVT_CONN_CLOSE, self._closed),
             (evt.EVT_REJECTED, self._rejected),
         )
-        self._server = self._ae.make_server(
+        server = self._ae.make_server(
             (self.listening.host, self.listening.port),
             evt_handlers=list(handlers),
             ssl_context=self.listening.tls,
@@ -108,7 +108,8 @@ class Receiver:
             addresses=self.listening.addresses,
             journal=self.journal,
         )
-        port: int = self._server.server_address[1]
+        assert isinstance(server, _Server)
+        self._server, port = server, server.server_address[1]
         return port
 
     def serve(self) -> None:
@@ -147,7 +148,11 @@ class Receiver:
         self._arriving.pop(event.assoc, None)
         received = event.dataset_path
         peer = {"peer": event.assoc.requestor.ae_title, "address": event.assoc.requestor.address}
-        told = {**peer, "uid": str(event.request.AffectedSOPInstanceUID), "bytes": received.stat().st_size}
+        told = {
+            **peer,
+            "uid": str(getattr(event.request, "AffectedSOPInstanceUID", "")),
+            "bytes": received.stat().st_size,
+        }
         self.journal.count("received")
         try:
             with received.open("rb") as file:
@@ -216,6 +221,7 @@ class _Server(ThreadedAssociationServer):
         self.server_close()
 
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        assert self.socket is not None
         connection, address = self.socket.accept()
         try:
             if self.addresses and not any(ip_address(address[0]) in network for network in self.addresses):

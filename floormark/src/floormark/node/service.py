@@ -33,8 +33,8 @@ def run(
     forward_refused: bool,
     status_port: int,
     certificates: Path | None = None,
-) -> bool:
-    """Receive, mark and send until SIGTERM or SIGINT; whether it ended because it was told to.
+) -> None:
+    """Receive, mark and send until SIGTERM or SIGINT; what breaks in one of its threads ends it too.
 
     Args:
         marker: marks what arrives.
@@ -98,6 +98,5 @@ def run(
             queue.changed.notify_all()
         sending.join(STOP_SECONDS)
         journal.tell("stopped", waiting=queue.count)
-    for error in failures:
-        raise error
-    return True
+    if failures:
+        raise failures[0]

@@ -71,7 +71,7 @@ class Journal:
         """All numbers as an HTML page."""
         numbers = {told: value() for told, value in self._gauges.items()}
         numbers |= {
-            told: self.registry.get_sample_value(f"floormark_node_{name}_total") for name, told in EVENTS.items()
+            told: self.registry.get_sample_value(f"floormark_node_{name}_total") or 0 for name, told in EVENTS.items()
         }
         rows = "".join(f"<tr><th scope=row>{escape(told)}<td>{value:,.0f}" for told, value in numbers.items())
         head = "<meta charset=utf-8><title>floormark node</title><meta http-equiv=refresh content=5>"
