@@ -115,21 +115,24 @@ def send(folders: list[Path], port: int, *, called: str) -> float:
 
 def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list[str]]:
     """Resident memory of the node and its processes while images pass."""
-    distinct = 100
+    distinct, senders = 100, 2
     total = chosen.images or 10_000
-    folder = place / "in"
-    images(folder, distinct)
+    folders = [place / f"in{number}" for number in range(senders)]
+    for number, path in enumerate(images(place / "in", distinct)):
+        folders[number % senders].mkdir(exist_ok=True)
+        path.rename(folders[number % senders] / path.name)
     samples: list[dict[str, float]] = []
+
+    def repeat(folder: Path, port: int) -> None:
+        for _ in range(total // distinct):
+            send([folder], port, called="FLOORMARK")
+
     with (
         Archive(place / "archive", "--ignore") as archive,
         Node(place / "node", "--forward", archive.target, "--workers", "2") as node,
-        ThreadPoolExecutor(2) as pool,
+        ThreadPoolExecutor(senders) as pool,
     ):
-        rounds = total // distinct // 2
-        sending = [
-            pool.submit(storescu, node.port, "-nh", "+sd", "--repeat", str(rounds), folder, called="FLOORMARK")
-            for _ in range(2)
-        ]
+        sending = [pool.submit(repeat, folder, node.port) for folder in folders]
         process = psutil.Process(node.process.pid)
         began = time.perf_counter()
         while not all(each.done() for each in sending):
@@ -150,7 +153,7 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
         for one in some
     ]
     told = (
-        f"{found['stored']:,} C-STOREs of {distinct} images of 128 x 128 by two storescu at once in {seconds:.0f} s; "
+        f"{found['stored']:,} C-STOREs of {distinct} images of 128 x 128 by {senders} storescu at once in {seconds:.0f} s; "
         f"{marked:,} were marked, the others were in the queue still when they came again."
     )
     head = ["Sent", "The node, MB", "Two processes that mark, MB", "Open files", "Threads"]

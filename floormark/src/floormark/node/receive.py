@@ -6,8 +6,8 @@ import hashlib
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
@@ -89,7 +89,7 @@ class Receiver:
         for context in AllStoragePresentationContexts:
             self._ae.add_supported_context(str(context.abstract_syntax), SYNTAXES)
         self._server: _Server | None = None
-        self._stopping, self._busy, self._idle = False, 0, Condition()
+        self._stopping, self._at_work, self._done = False, set[str](), Condition()
 
     def start(self) -> int:
         """Listen; returns the port."""
@@ -126,24 +126,14 @@ class Receiver:
         """Take no more connections and images, answer those that were received, and end the associations."""
         assert self._server is not None
         self._server.shutdown()
-        with self._idle:
+        with self._done:
             self._stopping = True
-            self._idle.wait_for(lambda: not self._busy, STOP_SECONDS)
+            self._done.wait_for(lambda: not self._at_work, STOP_SECONDS)
         for association in self._ae.active_associations:
             association.abort()
 
     def _store(self, event: evt.Event) -> int | Dataset:
         """Answer one C-STORE."""
-        with self._idle:
-            self._busy += 1
-        try:
-            return self._answer(event)
-        finally:
-            with self._idle:
-                self._busy -= 1
-                self._idle.notify_all()
-
-    def _answer(self, event: evt.Event) -> int | Dataset:
         began = monotonic()
         self._arriving.pop(event.assoc, None)
         received = event.dataset_path
@@ -157,7 +147,8 @@ class Receiver:
         try:
             with received.open("rb") as file:
                 told["id"] = name = hashlib.file_digest(file, "sha256").hexdigest()
-            outcome = self._take(received, name)
+            with self._alone(name):
+                outcome = self._take(received, name)
         except OSError as error:  # OutputError is one too
             outcome = Outcome(REFUSED, OUT_OF_RESOURCES, str(error))
         told |= {"seconds": round(monotonic() - began, 3), "status": f"{outcome.status:04X}"}
@@ -168,6 +159,19 @@ class Receiver:
         plain = outcome.reason.encode("ascii", "replace").decode().replace("\\", "/")
         answer.Status, answer.ErrorComment = outcome.status, plain[:MAX_COMMENT]
         return answer
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Wait while the same file is marked for another association: then it is in the queue."""
+        with self._done:
+            self._done.wait_for(lambda: name not in self._at_work)
+            self._at_work.add(name)
+        try:
+            yield
+        finally:
+            with self._done:
+                self._at_work.discard(name)
+                self._done.notify_all()
 
     def _take(self, received: Path, name: str) -> Outcome:
         """Have a file marked into the queue, unless it is there or the queue is full."""
