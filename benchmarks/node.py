@@ -153,8 +153,8 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
         for one in some
     ]
     told = (
-        f"{found['stored']:,} C-STOREs of {distinct} images of 128 x 128 by {senders} storescu at once in {seconds:.0f} s; "
-        f"{marked:,} were marked, the others were in the queue still when they came again."
+        f"{found['stored']:,} C-STOREs of {distinct} images of 128 x 128 by {senders} storescu at once in "
+        f"{seconds:.0f} s; {marked:,} were marked, the others were in the queue still when they came again."
     )
     head = ["Sent", "The node, MB", "Two processes that mark, MB", "Open files", "Threads"]
     return found, ["# Memory", "", told, "", *table(head, rows)]

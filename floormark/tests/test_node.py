@@ -109,9 +109,10 @@ def test_a_target_that_is_away_gets_all_when_it_is_back(tmp_path: Path) -> None:
     port = free_port()
     strange = real("rtplan.dcm")
     with Node(tmp_path, "--forward", f"ARCHIVE@localhost:{port}", "--on-refusal", "forward") as node:
-        with ThreadPoolExecutor(3) as senders:  # several associations at once
-            ended = senders.map(lambda path: storescu(node.port, path).returncode, [*files[:3], strange])
-            assert list(ended) == [0] * 4
+        with ThreadPoolExecutor(5) as senders:  # several associations at once, two of them with the same image
+            ended = senders.map(lambda path: storescu(node.port, path).returncode, [files[0], *files[:3], strange])
+            assert list(ended) == [0] * 5
+        assert [len(node.events(name)) for name in ("marked", "again", "unmarked")] == [3, 1, 1]
         node.wait("away", 2)
         assert node.events("unmarked")[0]["reason"]
         node.kill()  # what was answered with success is in the queue

@@ -19,6 +19,8 @@ from floormark.node.status import Journal, status_server
 if TYPE_CHECKING:
     from floormark.files.marking import FileMarker
 
+SIGNAL_SECONDS = 0.5
+"""Between looks at signals: Python handles them in the main thread, which sleeps on when the system wakes another one."""
 STOP_SECONDS = 30.0  # that the sending of one image may take when the node is to end
 
 
@@ -90,7 +92,8 @@ def run(
         sending = watched(forward, queue, target, stop, journal)
         where = {"host": listening.host, "port": port, "ae_title": listening.ae_title, "target": str(target)}
         journal.tell("started", **where, status_port=page.server_address[1], waiting=queue.count)
-        stop.wait()
+        while not stop.wait(SIGNAL_SECONDS):
+            pass
         receiver.stop()
         page.shutdown()
         page.server_close()
