@@ -160,31 +160,41 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
     return found, ["# Memory", "", told, "", *table(head, rows)]
 
 
+MADE = (
+    "dcmconv +ti",
+    "dcmconv +te",
+    "dcmconv +td",
+    "dcmcrle",
+    "dcmcjpeg +e1",
+    "dcmcjpeg +el",
+    "dcmcjpeg +eb",
+    "dcmcjpls",
+)
+"""Programs of dcmtk that write an image in other syntaxes."""
+
+
 def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list[str]]:
-    """What becomes of pydicom's test files, by transfer syntax."""
-    files = {Path(name) for name in get_testdata_files("*.dcm")}
-    files |= set() if chosen.data is None else set(chosen.data.rglob("*.dcm"))
+    """What becomes of pydicom's test files, and of one image in other encodings, by transfer syntax."""
+    names = {path.name: path for path in ([] if chosen.data is None else sorted(chosen.data.rglob("*.dcm")))}
+    names |= {Path(name).name: Path(name) for name in get_testdata_files("*.dcm")}
+    (plain,) = images(place / "made", 1, 256)
+    made = [place / "made" / f"made{number}.dcm" for number in range(len(MADE))]
+    for path, program in zip(made, MADE, strict=True):
+        subprocess.run([*program.split(), str(plain), str(path)], check=True)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
     _config.STORE_SEND_CHUNKED_DATASET = True  # as they are
-    seen = set[str]()
-    with (
-        Archive(place / "archive") as archive,
-        Node(place / "node", "--forward", archive.target) as node,
-    ):
-        for path in sorted(files, key=lambda path: path.name):
+    with Archive(place / "archive") as archive, Node(place / "node", "--forward", archive.target) as node:
+        for path in [*sorted(names.values()), *made]:
+            kind = "made" if path in made else "files"
             try:
                 meta = read_file_meta_info(path)
-                kind = meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID
-                syntax = uid.UID(kind[1]).name
+                syntax = uid.UID(meta.TransferSyntaxUID).name
             except Exception:  # test data that is broken on purpose
                 continue
-            if path.name in seen:
-                continue
-            seen.add(path.name)
-            counts[syntax]["files"] += 1
+            counts[syntax][kind] += 1
             sender = AE("BENCHMARK")
-            sender.add_requested_context(*kind)
+            sender.add_requested_context(meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID)
             association = sender.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
             if not association.is_established:
                 reasons[syntax]["class or syntax not accepted"] += 1
@@ -194,20 +204,24 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
             if "Status" not in answer:
                 reasons[syntax]["no answer"] += 1
                 continue
-            counts[syntax]["received"] += 1
+            counts[syntax][f"{kind} received"] += 1
             if answer.Status == 0:
-                counts[syntax]["marked"] += 1
+                counts[syntax][f"{kind} marked"] += 1
             else:
                 reasons[syntax][kind_of(node.events("refused")[-1]["reason"])] += 1
         wait_for(lambda: len(node.events("sent")) == len(node.events("marked")))
     found = {name: {**counts[name], "refused": dict(reasons[name])} for name in sorted(counts)}
+    keys = ("files", "files received", "files marked", "made", "made marked")
     rows = [
-        (name, counts[name]["files"], counts[name]["received"], counts[name]["marked"],
+        (name, *(counts[name][key] for key in keys),
          "; ".join(f"{why} ({number})" for why, number in reasons[name].most_common()))
         for name in sorted(counts)
     ]  # fmt: skip
-    head = ["Transfer syntax", "Files", "Received", "Marked", "Not marked, since"]
-    told = "The DICOM files of pydicom and of pydicom-data, broken ones among them, sent to the node as they are."
+    head = ["Transfer syntax", "Files", "Received", "Marked", "Made to order", "Marked", "Not marked, since"]
+    told = (
+        "The DICOM files of pydicom and of pydicom-data, broken ones among them, sent to the node as they are; and one "
+        f"image of 256 x 256, made to order by {', '.join(sorted({each.split()[0] for each in MADE}))}."
+    )
     return {"syntaxes": found}, ["# Transfer syntaxes", "", told, "", *table(head, rows)]
 
 
