@@ -189,12 +189,13 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
             kind = "made" if path in made else "files"
             try:
                 meta = read_file_meta_info(path)
-                syntax = uid.UID(meta.TransferSyntaxUID).name
+                contents = meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID
+                syntax = uid.UID(contents[1]).name
             except Exception:  # test data that is broken on purpose
                 continue
             counts[syntax][kind] += 1
             sender = AE("BENCHMARK")
-            sender.add_requested_context(meta.MediaStorageSOPClassUID, meta.TransferSyntaxUID)
+            sender.add_requested_context(*contents)
             association = sender.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
             if not association.is_established:
                 reasons[syntax]["class or syntax not accepted"] += 1

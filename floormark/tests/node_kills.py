@@ -16,14 +16,19 @@ PAUSE = 0.1  # seconds before a peer tries again
 
 
 def survive(
-    folder: Path, senders: Sequence[Callable[[], None]], target: str, port: int, count: int, kills: int
+    folder: Path,
+    senders: Sequence[Callable[[], None]],
+    arguments: Sequence[str | Path],
+    port: int,
+    count: int,
+    kills: int,
 ) -> list[int]:
     """Kill the node while ``senders`` send ``count`` images; how many were marked by then, for each kill in the middle.
 
     Args:
         folder: of the node.
         senders: each sends its part and ends when all of it was answered with success.
-        target: of the node.
+        arguments: of the node.
         port: of the node.
         count: of images.
         kills: how often the node is killed.
@@ -37,7 +42,7 @@ def survive(
             return all(each.done() for each in sending)
 
         for _ in range(kills):
-            with Node(folder, "--forward", target, "--workers", "2", port=port) as node:
+            with Node(folder, *arguments, "--workers", "2", port=port) as node:
                 enough = draw.randint(0, round(1.2 * count / kills))  # at any time, and not too soon done
                 wait_for(lambda: settled() or len(node.events("marked")) >= enough, 10 * SECONDS)  # noqa: B023
                 time.sleep(0.3 * draw.random())  # of the time that one image takes
@@ -46,7 +51,7 @@ def survive(
                 node.kill()
                 marked += len(node.events("marked"))
                 assert not [told for told in node.events("refused") if told["status"] != "A700"]
-        with Node(folder, "--forward", target, "--workers", "2", port=port) as node:
+        with Node(folder, *arguments, "--workers", "2", port=port) as node:
             for each in sending:
                 each.result()
             wait_for(lambda: not list((node.queue / "outgoing").glob("*.dcm")))
@@ -77,7 +82,7 @@ def orthanc_until_done(orthanc: Orthanc, instances: list[str]) -> None:
             time.sleep(PAUSE)
 
 
-def through_dcmtk(folder: Path, count: int, kills: int) -> dict[str, Any]:
+def through_dcmtk(folder: Path, count: int, kills: int, *arguments: str | Path) -> dict[str, Any]:
     """From ``storescu`` to ``storescp``."""
     port = free_port()
     parts = [folder / f"part{number}" for number in range(SENDERS)]
@@ -89,7 +94,7 @@ def through_dcmtk(folder: Path, count: int, kills: int) -> dict[str, Any]:
         path.rename(part / path.name)
     senders = [partial(storescu_until_done, part, port) for part in parts]
     with Archive(folder / "archive") as archive:
-        middle = survive(folder / "node", senders, archive.target, port, count, kills)
+        middle = survive(folder / "node", senders, ["--forward", archive.target, *arguments], port, count, kills)
         arrived = sources(archive.received)
         return counts(sent, arrived, middle) | {"stores_at_the_target": archive.requests}
 
@@ -102,7 +107,7 @@ def through_orthanc(folder: Path, count: int, kills: int) -> dict[str, Any]:
     with Orthanc(folder / "sender", modalities=modalities) as sender, Orthanc(folder / "archive") as archive:
         each = [sender.rest("/instances", path.read_bytes())["ID"] for path in files]
         senders = [partial(orthanc_until_done, sender, each[number::SENDERS]) for number in range(SENDERS)]
-        middle = survive(folder / "node", senders, archive.target, port, count, kills)
+        middle = survive(folder / "node", senders, ["--forward", archive.target], port, count, kills)
         return counts(uids(files), sources(archive.fetch(folder / "fetched")), middle)
 
 
