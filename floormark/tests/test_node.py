@@ -347,7 +347,7 @@ def test_orthanc_marks_what_it_receives_by_the_script(tmp_path: Path) -> None:
     first, second = images(tmp_path / "in", 2)
     refused = make(tmp_path / "flat.dcm", np.full((40, 40), 7, np.uint8), PatientID="1", **dict.fromkeys(STUDY, "1.2"))
     script = Path(__file__).parents[2] / "examples" / "orthanc" / "mark_received.py"
-    settings = {"FLOORMARK_TEXT": TEXT, "FLOORMARK_PSNR": "40", "PYTHONPATH": os.pathsep.join(sys.path)}
+    settings: dict[str, Any] = {"FLOORMARK_TEXT": TEXT, "FLOORMARK_PSNR": "40", "PYTHONPATH": os.pathsep.join(sys.path)}
     with Orthanc(tmp_path / "discards", script=script, **settings, FLOORMARK_ON_REFUSAL="discard") as orthanc:
         assert storescu(orthanc.port, first, called="ORTHANC").returncode == 0
         storescu(orthanc.port, first, called="ORTHANC")
