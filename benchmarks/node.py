@@ -210,7 +210,8 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
                 counts[syntax][f"{kind} marked"] += 1
             else:
                 reasons[syntax][kind_of(node.events("refused")[-1]["reason"])] += 1
-        wait_for(lambda: len(node.events("sent")) == len(node.events("marked")))
+        wait_for(lambda: len(node.events("sent", "failed")) >= len(node.events("marked")))
+        not_taken = [told["reason"] for told in node.events("failed")]
     found = {name: {**counts[name], "refused": dict(reasons[name])} for name in sorted(counts)}
     keys = ("files", "files received", "files marked", "made", "made marked")
     rows = [
@@ -223,7 +224,13 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
         "The DICOM files of pydicom and of pydicom-data, broken ones among them, sent to the node as they are; and one "
         f"image of 256 x 256, made to order by {', '.join(sorted({each.split()[0] for each in MADE}))}."
     )
-    return {"syntaxes": found}, ["# Transfer syntaxes", "", told, "", *table(head, rows)]
+    return {"syntaxes": found, "not_taken_by_storescp": not_taken}, [
+        "# Transfer syntaxes",
+        "",
+        told,
+        "",
+        *table(head, rows),
+    ]
 
 
 def kind_of(reason: str) -> str:
