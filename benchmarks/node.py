@@ -98,7 +98,8 @@ def speed(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list
         rows += [(f"{side} x {side}", count, name, f"{rate:.1f}") for name, rate in rates.items()]
     found["load_after"] = os.getloadavg()[0]
     told = (
-        f"8-bit images, {os.cpu_count()} cores, two processes that mark, everything on one machine, dcmtk with TCP_NODELAY=1. Other work ran "
+        f"8-bit images, {os.cpu_count()} cores, two processes that mark, everything on one machine, "
+        "dcmtk with TCP_NODELAY=1. Other work ran "
         f"beside it: load average {found['load_before']:.1f} before and {found['load_after']:.1f} after."
     )
     return found, ["# Images a second", "", told, "", *table(["Size", "Images", "Way", "Images a second"], rows)]
