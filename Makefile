@@ -54,6 +54,10 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 	$(BIN)/python benchmarks/many_samples.py
 	$(BIN)/python benchmarks/watermark_attacks.py --photos
+	$(BIN)/python benchmarks/node.py kills
+	$(BIN)/python benchmarks/node.py speed
+	$(BIN)/python benchmarks/node.py memory
+	$(BIN)/python benchmarks/node.py syntaxes
 ifdef XRAYS
 	$(BIN)/python benchmarks/watermark_tool.py --data $(XRAYS)/images --split $(SPLIT)
 endif

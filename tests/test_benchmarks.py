@@ -17,7 +17,11 @@ SHARED = {"attack_kinds", "attacks_page", "common", "markers", "photos", "publis
 SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - SHARED
 BESIDE_OTHERS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # threads that wait leave the core to others
 # Results that lie elsewhere than in results/benchmarks.
-NAMED = {"watermark_attacks": "../watermark/attacks", "watermark_harm": "../watermark/harm/watermark_harm"}
+NAMED = {
+    "node": "../node/speed",
+    "watermark_attacks": "../watermark/attacks",
+    "watermark_harm": "../watermark/harm/watermark_harm",
+}
 SMALL = {
     "certify_cost": "--samples 300 --memory-samples 100 200",
     "epoch": "--samples 600 --repeats 2",
@@ -27,6 +31,7 @@ SMALL = {
     "many_samples": "--samples 20000 --batch 64 --steps 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
     "monitor": "--streams 20 --samples 2000",
+    "node": "speed --images 10",
     "promise_kept": "--seeds 1 --digits-seeds 2 --epochs 1 --digits-epochs 1",
     "promise_penalties": "--seeds 1 --epochs 1",
     "step": "--repeats 2 --steps 2",

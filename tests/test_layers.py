@@ -34,7 +34,7 @@ LAYERS: dict[str, list[set[str]]] = {
         {"api", "signing"},
         {"content_credentials", "register"},
         {"files", "verify"},
-        {"serve"},
+        {"node", "serve"},
         {"cli"},
     ],
     "studies": [

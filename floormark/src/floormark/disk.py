@@ -104,13 +104,23 @@ def atomic(path: Path) -> Iterator[Path]:
             _sync(temporary)
             os.umask(umask := os.umask(0))  # it can be read only by setting it
             temporary.chmod(0o666 & ~umask)  # some libraries write for the owner alone
-            temporary.replace(path)
-        with contextlib.suppress(OSError):  # some systems cannot sync folders, and need not
-            _sync(path.parent)  # else the new name itself may be lost in a power failure
+            _replace(temporary, path)
     except OutputError:
         raise
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file a name on the same file system, safe from a power failure."""
+    _sync(source)
+    _replace(source, target)
+
+
+def _replace(source: Path, target: Path) -> None:
+    source.replace(target)
+    with contextlib.suppress(OSError):  # some systems cannot sync folders, and need not
+        _sync(target.parent)  # else the new name itself may be lost in a power failure
 
 
 def _sync(path: Path) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-from floormark.cli import embed, keys, read, register, serve
+from floormark.cli import embed, keys, node, read, register, serve
 from floormark.cli.output import FAILED, SUCCEEDED, emit, note
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 BAD_INPUT, INTERRUPTED = 2, 130
 ENV_PACKAGES = ("numpy", "scipy", "pillow", "pydicom", "imagecodecs", "safetensors", "cryptography")
 """Packages whose versions ``floormark env`` prints."""
+NODE_MODULES = frozenset({"pynetdicom", "dicomweb_client", "prometheus_client"})
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,6 +48,7 @@ def parser() -> Parser:
     _command(commands, read.verify, read.add_verify_options, read.VERIFY_EXAMPLES)
     _command(commands, keys.keygen, keys.add_options, keys.EXAMPLES)
     _command(commands, serve.serve, serve.add_options, serve.EXAMPLES)
+    _command(commands, node.node, node.add_options, node.EXAMPLES)
     group = commands.add_parser("register", help="Whose an image is", description="Whose an image is, by a register.")
     group.set_defaults(command=None, parser=group)
     inner = group.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
@@ -120,7 +122,8 @@ def _explained(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, ImportError) and error.name and not error.name.startswith("floormark"):
-        return f"{error.name} is not installed: install floormark again, with all that it needs"
+        what = "'floormark[node]'" if error.name in NODE_MODULES else "floormark again, with all that it needs"
+        return f"{error.name} is not installed: install {what}"
     return (
         f"unexpected {type(error).__name__}: {error}. Please report it with the output of floormark env and the "
         "traceback that floormark --debug COMMAND shows"

@@ -37,10 +37,21 @@ def add_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("source", metavar="IN", type=Path, help="an image, or a folder of images")
     add("target", metavar="OUT", type=Path, help="the marked image, the folder for it, or a new one for many")
+    add("--messages", type=Path, help="a message for each file of a folder: CSV with a header, file,text")
+    add_marking_options(parser)
+    add("--workers", type=positive, help="processes for a folder; one for each core if not given")
+    add("--resume", action="store_true", help="go on with a folder, with the same options")
+    add("--force", action="store_true", help="replace an image that is there")
+    add("--c2pa", nargs=2, metavar=("CERT", "KEY"), type=Path, help="sign a C2PA manifest inside PNG, JPEG or TIFF")
+    add("--lossy", action="store_true", help="allow OUT as JPEG; otherwise JPEG becomes PNG")
+
+
+def add_marking_options(parser: ArgumentParser) -> None:
+    """The options of :func:`file_marker`."""
+    add = parser.add_argument
     add("--text", help="message as text, with the shipped network of up to 16 bytes")
     add("--hex", help="message as hexadecimal digits")
     add("--bits", help="message as zeros and ones")
-    add("--messages", type=Path, help="a message for each file of a folder: CSV with a header, file,text")
     add("--message-from", help="message from each DICOM file's own attributes, such as '{PatientID}'")
     for option in fields(EmbedOptions):
         kind: dict[str, Any] = {} if option.metadata["parse"] else {"action": "store_true"}
@@ -49,13 +60,29 @@ def add_options(parser: ArgumentParser) -> None:
     add_register_option(parser, "SQLite file that gives each image a random identifier, and keeps the message itself")
     add("--sign", type=Path, help="private key of floormark keygen, to sign the certificates with")
     add("--passphrase", help=PASSPHRASE)
-    add("--c2pa", nargs=2, metavar=("CERT", "KEY"), type=Path, help="sign a C2PA manifest inside PNG, JPEG or TIFF")
-    add("--workers", type=positive, help="processes for a folder; one for each core if not given")
-    add("--resume", action="store_true", help="go on with a folder, with the same options")
-    add("--force", action="store_true", help="replace an image that is there")
     add("--keep-series", action="store_true", help="leave DICOM images in the series of their originals")
     add("--to-rgb", action="store_true", help="turn DICOM images with a palette into RGB, as they cannot keep it")
-    add("--lossy", action="store_true", help="allow OUT as JPEG; otherwise JPEG becomes PNG")
+
+
+def file_marker(
+    given: Namespace, *, force: bool = False, lossy: bool = False, credentials: Credentials | None = None
+) -> FileMarker:
+    """What marks files as the options say."""
+    from floormark.files.marking import FileMarker
+
+    signer = open_signer(given)
+    return FileMarker(
+        message=_message(given),
+        options=EmbedOptions.parsed(vars(given)),
+        signer=signer,
+        register=open_register(given, signer),
+        marker=load_marker(given),
+        credentials=credentials,
+        force=force,
+        lossy=lossy,
+        to_rgb=given.to_rgb,
+        keep_series=given.keep_series,
+    )
 
 
 def embed(given: Namespace) -> int:
@@ -67,20 +94,8 @@ def embed(given: Namespace) -> int:
     """
     source, target = given.source, given.target
     from floormark.files.folder import marked_name
-    from floormark.files.marking import FileMarker
 
-    files = FileMarker(
-        message=_message(given),
-        options=EmbedOptions.parsed(vars(given)),
-        signer=(signer := open_signer(given)),
-        register=open_register(given, signer),
-        marker=load_marker(given),
-        credentials=_credentials(given),
-        force=given.force,
-        lossy=given.lossy,
-        to_rgb=given.to_rgb,
-        keep_series=given.keep_series,
-    )
+    files = file_marker(given, force=given.force, lossy=given.lossy, credentials=_credentials(given))
     if source.is_dir():
         if given.force:
             raise ConfigurationError("--force replaces single images; for a folder choose a new OUT, or use --resume")
@@ -134,15 +149,17 @@ def _message(given: Namespace) -> Payload | Messages | None:
         "messages": MessageTable.read,
         "message_from": MessageTemplate,
     }
-    chosen = [name for name in makers if getattr(given, name) is not None]
+    offered = [name for name in makers if hasattr(given, name)]
+    chosen = [name for name in offered if getattr(given, name) is not None]
     if not chosen and given.register is not None:
         return None
     if len(chosen) != 1:
+        names = [f"--{name.replace('_', '-')}" for name in offered]
         raise ConfigurationError(
-            "expected one of --text, --hex, --bits, --messages and --message-from as the message, "
-            f"got {len(chosen)} of them; --register does without"
+            f"expected one of {', '.join(names[:-1])} and {names[-1]} as the message, got {len(chosen)} of them; "
+            "--register does without"
         )
-    if given.messages is not None and not given.source.is_dir():
+    if "messages" in chosen and not given.source.is_dir():
         raise ConfigurationError("--messages is for folders; give a single image its message with --text")
     return makers[chosen[0]](getattr(given, chosen[0]))
 

@@ -63,7 +63,7 @@ def load_marker(given: Namespace) -> Watermarker:
 
     if len(given.key) > 1 and not given.several_keys:
         raise ConfigurationError(f"expected one key to write with, got {len(given.key)}: several are only read")
-    keys = [key for place in given.key if (key := read_key(**_place(place))) is not None]
+    keys = [key for place in given.key if (key := read_key(**secret_place(place))) is not None]
     return Watermarker.load(given.model, key=keys[0] if keys else None, former_keys=keys[1:])
 
 
@@ -88,9 +88,9 @@ def positive(text: str) -> int:
 def _passphrase(text: str | None) -> bytes | None:
     from floormark.signing import read_passphrase
 
-    return None if text is None else read_passphrase(**_place(text))
+    return None if text is None else read_passphrase(**secret_place(text))
 
 
-def _place(text: str) -> dict[str, str]:
+def secret_place(text: str) -> dict[str, str]:
     """Where a secret lies: in a file, or in an environment variable."""
     return {"variable": text[4:]} if text.startswith("env:") else {"file": text}

@@ -1,6 +1,7 @@
 """DICOM files, by pydicom: stored values, padding, display window, and a derived instance as the standard asks for."""
 
 import datetime
+import hashlib
 import io
 import math
 import re
@@ -57,8 +58,11 @@ def _code(value: str, meaning: str) -> list[Dataset]:
     return [code]
 
 
-def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
+def _derive(dataset: FileDataset, marked: str, *, lossy: bool, keep_series: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source and this tool.
+
+    The UID follows from the source's and from the pixels, of which ``marked`` is a hash: who marks an image once more, as after a kill, makes the same
+    instance, and another message makes another one.
 
     PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series); in an enhanced one, C.7.6.16.2.6
     (derivation image).
@@ -92,11 +96,17 @@ def _derive(dataset: FileDataset, *, lossy: bool, keep_series: bool) -> None:
     series = dataset.get("SeriesInstanceUID")
     if series and not keep_series:
         # By the source's UID alone: all processes, and a run that is resumed, find the same one.
-        dataset.SeriesInstanceUID = uid.UID(f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'floormark {series}').int}")
+        dataset.SeriesInstanceUID = _derived_uid(series)
         described = str(dataset.get("SeriesDescription") or "")[: MAX_SERIES_DESCRIPTION - len(MARKED_SERIES)]
         dataset.SeriesDescription = (described + MARKED_SERIES).strip()
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
-    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = uid.generate_uid(prefix=None)
+    made = _derived_uid(f"{dataset.SOPInstanceUID} {marked}")
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = made
+
+
+def _derived_uid(text: str) -> uid.UID:
+    """A UID that follows from a text (PS3.5, B.2)."""
+    return uid.UID(f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'floormark {text}').int}")
 
 
 def _derive_frames(dataset: FileDataset, source: Dataset, added: list[Dataset]) -> None:
@@ -130,9 +140,11 @@ def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
             correct_ambiguous_vr(dataset, True)
     encoder = streams.ENCODERS.get(dataset.file_meta.TransferSyntaxUID)
     least, most = image.lowest + image.peak, image.lowest
+    marked = hashlib.sha256()
     plain, encoded = io.BytesIO(), list[io.BufferedIOBase]()  # written from there, not copied: all frames may be much
     for pixels in frames:
         least, most = min(least, int(pixels.min())), max(most, int(pixels.max()))
+        marked.update(np.ascontiguousarray(pixels).data)
         if encoder is None:
             plain.write(np.ascontiguousarray(pixels, pixels.dtype.newbyteorder("<")).data)
         else:
@@ -141,7 +153,7 @@ def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
     plain.seek(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _derive(dataset, lossy=image.lossy, keep_series=image.keep_series)
+        _derive(dataset, marked.hexdigest(), lossy=image.lossy, keep_series=image.keep_series)
         for tag in OFFSET_TABLES:
             dataset.pop(tag, None)
         if image.had_palette:
