@@ -268,7 +268,14 @@ def _cell(each: dict[str, Any] | None) -> list[str]:
 
 
 def main() -> None:
-    numbers = {"images": 40, "pairs": 30, "averaged": 20, "targets": 10, "imposters": 1000, "workers": 2}
+    numbers: dict[str, Any] = {
+        "images": 40,
+        "pairs": 30,
+        "averaged": 20,
+        "targets": 10,
+        "imposters": 1000,
+        "workers": 2,
+    }
     parser = xray_options(__doc__, split=False, **numbers)
     parser.add_argument("--before", action="store_true", help="keep the numbers as those of an earlier version")
     chosen = begin(parser)

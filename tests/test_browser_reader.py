@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from report_browser import Browser, needs_chromium
 
+from browser import Browser, needs_chromium
 from floormark import Payload, Watermarker
 from natural_images import natural_image
 

@@ -156,7 +156,7 @@ def test_full_ybr_is_read_as_others_turn_it_into_rgb(tmp_path: Path) -> None:
 
 def test_four_colours_are_refused_with_a_way_out(tmp_path: Path) -> None:
     pixels = np.zeros((8, 8, 3), np.uint8)
-    extra = {"PhotometricInterpretation": "CMYK", "SamplesPerPixel": 4, "PixelData": bytes(256)}
+    extra: dict[str, Any] = {"PhotometricInterpretation": "CMYK", "SamplesPerPixel": 4, "PixelData": bytes(256)}
     with pytest.raises(DataError, match="CMYK with 4 samples: convert it to RGB"):
         read(make(tmp_path / "a.dcm", pixels, **extra))
 

@@ -29,9 +29,10 @@ def waves(number: int, side: int = 256) -> NDArray[Any]:
     coarse = rng.normal(size=(side // 8, side // 8))
     smooth = np.kron(coarse, np.ones((8, 8)))
     for axis in (0, 1):
-        smooth = sum(np.roll(smooth, shift, axis) for shift in range(-4, 5)) / 9
+        smooth = np.mean([np.roll(smooth, shift, axis) for shift in range(-4, 5)], axis=0)
     values = 2000 + 600 * smooth / smooth.std() + rng.normal(0, 30, smooth.shape)
-    return np.clip(np.rint(values), 0, 4095).astype(np.uint16)
+    pixels: NDArray[Any] = np.clip(np.rint(values), 0, 4095).astype(np.uint16)
+    return pixels
 
 
 FRAMES = np.stack([waves(number) for number in range(3)])
@@ -67,7 +68,7 @@ def test_every_frame_carries_the_message_and_keeps_the_floor(pair: tuple[Path, P
 
 
 def test_the_message_is_read_from_the_file_and_the_certificate_holds(pair: tuple[Path, Path]) -> None:
-    assert extract_file(MARKER, pair[1]).message == "patient 4711"
+    assert extract_file(MARKER, pair[1])[0].message == "patient 4711"
     found = verify_files(MARKER, *pair)
     assert (found.problems, found.frames) == ((), 3)
 
@@ -76,7 +77,7 @@ def test_the_message_is_read_though_the_first_frame_lost_it(pair: tuple[Path, Pa
     pixels = opened(pair[1]).pixel_array.copy()
     pixels[0] = FRAMES[0]
     path = several(tmp_path / "c.dcm", pixels)
-    assert extract_file(MARKER, path).message == "patient 4711"
+    assert extract_file(MARKER, path)[0].message == "patient 4711"
     certificate_path(path).write_bytes(certificate_path(pair[1]).read_bytes())
     problems = verify_files(MARKER, pair[0], path).problems
     assert "the frames do not all say the same" in problems

@@ -49,7 +49,7 @@ pytestmark = needs("storescu", "storescp", "echoscu")
 
 
 def message(path: Path) -> object:
-    return extract_file(Watermarker.load(), path).message
+    return extract_file(Watermarker.load(), path)[0].message
 
 
 def test_what_arrives_is_marked_once_and_sent_on(tmp_path: Path) -> None:

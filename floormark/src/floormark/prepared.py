@@ -80,8 +80,7 @@ class NetworkInput:
     @cached_property
     def picture(self) -> Picture:
         """As the network takes it, in [0, 1]."""
-        scaled: Picture = np.divide(self.grey, LEVELS)
-        return scaled
+        return np.asarray(self.grey / LEVELS)
 
     @property
     def usable(self) -> NDArray[np.bool_]:

@@ -157,7 +157,7 @@ class Pilots:
 
     def _orthogonal(self, tiles: Tiles) -> Tiles:
         """The component of tiles that is orthogonal to all messages, scaled to length 1."""
-        rest = tiles - self._projected(tiles)
+        rest: Tiles = tiles - self._projected(tiles)
         rest /= np.linalg.norm(rest, axis=1, keepdims=True) + np.float32(1e-12)
         return rest
 

@@ -294,7 +294,7 @@ def test_tau_waits_while_the_share_is_on_its_way() -> None:
 def test_a_first_tau_that_is_far_too_large_is_not_begun_with() -> None:
     taus = []
     for tau0 in (1e4, "auto"):
-        method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Constant(tau0))  # type: ignore[arg-type]
+        method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Constant(tau0))
         _, solution = run(method=method, epochs=2)
         taus.append(solution.history.column("tau/reconstruction")[0])
     assert taus[0] == taus[1] < 1e3

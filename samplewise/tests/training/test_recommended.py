@@ -242,7 +242,7 @@ def test_the_cheap_rival_is_the_objectives_own_model_moved_by_a_calibrated_const
     assert solution.promise.audit.violated == shipped.violated, "the model is the promise's"
     model.load_state_dict(objective.weights)
     with torch.no_grad():
-        model.bias += objective.shift  # type: ignore[operator]
+        model.bias += objective.shift  # type: ignore[operator,assignment]
     found = sw.audit(sw.Problem(one_sided, [sw.AtMost("under", 0.5)]), model, noisy(400, 2))
     assert found.objective == pytest.approx(objective.objective, rel=1e-5)
     assert "its output moved by" in str(solution)

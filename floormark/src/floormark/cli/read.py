@@ -52,23 +52,21 @@ def extract(given: Namespace) -> int:
             emit_json(result)
         else:
             for one in found:
-                emit(
-                    {}, _message_text(one), _about(one, alone=len(found) == 1, keys=len(marker.readers)), as_json=False
-                )
+                about = _about(one, alone=len(found) == 1, keys=len(marker.readers))
+                emit({}, _message_text(one), about, as_json=False)
         return FAILED if _failed(result) else SUCCEEDED
     results: dict[str, dict[str, Any]] = {}
     images, _ = image_files(source)
     each = extract_files(marker, images, workers=min(given.workers, len(images)))
-    for path, one in zip(images, each, strict=True):
+    for path, read in zip(images, each, strict=True):
         name = str(path.relative_to(source))
-        if isinstance(one, DataError):
-            results[name] = {"message": None, "error": str(one)}
-            shown = f"bad input: {printable(str(one))}"
+        if isinstance(read, DataError):
+            results[name] = {"message": None, "error": str(read)}
+            shown = f"bad input: {printable(str(read))}"
         else:
-            results[name] = _result(one)
-            shown = "; ".join(
-                _message_text(each) + (f" ({BELONGS[False]})" if each.belongs is False else "") for each in one
-            )
+            results[name] = _result(read)
+            told = (_message_text(one) + (f" ({BELONGS[False]})" if one.belongs is False else "") for one in read)
+            shown = "; ".join(told)
         if not given.json:
             print(f"{printable(name)}: {shown}", flush=True)
     if given.json:

@@ -68,13 +68,19 @@ def lookup(given: Namespace) -> int:
     from floormark.files.folder import extract_file
     from floormark.imageio import read
 
-    found = extract_file(load_marker(given), path)
-    record = None if found.payload is None else register.find(found.payload.content.hex())
-    if record is not None:
-        copied = "; but the mark was copied here from another image" if found.belongs is False else ""
-        return _tell([record], f"by its mark{copied}", given, copied=bool(copied))
-    if found.payload is not None:
-        note(f"the image says {found.payload.shown}, which this register does not know")
+    known: list[Record] = []
+    copied = ""
+    for found in extract_file(load_marker(given), path):
+        if found.payload is None:
+            continue
+        if (record := register.find(found.payload.content.hex())) is None:
+            note(f"the image says {found.payload.shown}, which this register does not know")
+            continue
+        known.append(record)
+        if found.belongs is False:
+            copied = "; but the mark was copied here from another image"
+    if known:
+        return _tell(known, f"by its mark{copied}", given, copied=bool(copied))
     image = read(path)
     for told, digest in (("file", image.sha256), ("pixels", image.pixels_sha256)):
         if records := register.find_hash(digest):

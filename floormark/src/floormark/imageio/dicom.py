@@ -61,8 +61,8 @@ def _code(value: str, meaning: str) -> list[Dataset]:
 def _derive(dataset: FileDataset, marked: str, *, lossy: bool, keep_series: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source and this tool.
 
-    The UID follows from the source's and from the pixels, of which ``marked`` is a hash: who marks an image once more, as after a kill, makes the same
-    instance, and another message makes another one.
+    The UID follows from the source's and from the pixels, of which ``marked`` is a hash. So who marks an image once
+    more, as after a kill, makes the same instance, and another message makes another one.
 
     PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series); in an enhanced one, C.7.6.16.2.6
     (derivation image).

@@ -334,7 +334,8 @@ def _moved_by(image: Pixels, shifts: NDArray[np.float64]) -> Pixels:
         ndimage.map_coordinates(channel, at, order=3, output=np.float64)
         for channel in np.atleast_3d(image).transpose(2, 0, 1)
     ]
-    return np.rint(np.stack(channels, axis=-1).clip(0, 255)).astype(np.uint8).reshape(image.shape)
+    moved: Pixels = np.rint(np.stack(channels, axis=-1).clip(0, 255)).astype(np.uint8)
+    return moved.reshape(image.shape)
 
 
 def _shear(image: Pixels, amount: float, *_: object) -> Pixels:
@@ -375,7 +376,8 @@ def _page(image: Pixels, share: float, rng: np.random.Generator, cover: Pixels |
         text = " ".join(rng.choice(words, 40).tolist())
         draw.text((line, top), text, fill="black", font_size=line)
     small = Image.fromarray(_resize(image, share, rng, None))
-    page.paste(small, [int(rng.integers(low - high + 1)) for low, high in zip(page.size, small.size, strict=True)])
+    left, top = (int(rng.integers(low - high + 1)) for low, high in zip(page.size, small.size, strict=True))
+    page.paste(small, (left, top))
     return np.asarray(page)
 
 
