@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
-from pydicom.pixels import get_decoder
+from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import apply_color_lut, convert_color_space
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,

@@ -94,8 +94,7 @@ class NetworkInput:
         cells = self.inside.reshape(down, CELL, across, CELL).all((1, 3))
         if self.missing is not None:
             cells &= self.missing.reshape(down, CELL, across, CELL).mean((1, 3)) <= 1.0 - MIN_UNCOVERED
-        found: NDArray[np.float32] = cells.astype(np.float32)
-        return found
+        return np.asarray(cells, np.float32)
 
     def uncovered(self) -> "NetworkInput | None":
         """The same with what is flat, such as text boxes and stripes, filled in; None if nothing or all is flat.

@@ -152,8 +152,7 @@ class Pilots:
 
     def _projected(self, tiles: Tiles) -> Tiles:
         """Tiles projected onto the space of all messages."""
-        projected: Tiles = (tiles @ self._basis.T) @ self._basis
-        return projected
+        return np.asarray((tiles @ self._basis.T) @ self._basis, np.float32)
 
     def _orthogonal(self, tiles: Tiles) -> Tiles:
         """The component of tiles that is orthogonal to all messages, scaled to length 1."""
