@@ -54,6 +54,8 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/minimize_vs_scipy.py
 	$(BIN)/python benchmarks/many_samples.py
 	$(BIN)/python benchmarks/watermark_attacks.py --photos
+	$(BIN)/python benchmarks/exact_shares.py
+	$(BIN)/python benchmarks/medical_files.py
 	$(BIN)/python benchmarks/node.py kills
 	$(BIN)/python benchmarks/node.py speed
 	$(BIN)/python benchmarks/node.py memory

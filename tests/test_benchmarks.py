@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom.data import get_testdata_file
 
 from natural_images import natural_image
 
@@ -18,6 +20,7 @@ SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - SHARED
 BESIDE_OTHERS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}  # threads that wait leave the core to others
 # Results that lie elsewhere than in results/benchmarks.
 NAMED = {
+    "medical_files": "../watermark/medical_files",
     "node": "../node/speed",
     "watermark_attacks": "../watermark/attacks",
     "watermark_harm": "../watermark/harm/watermark_harm",
@@ -27,6 +30,8 @@ SMALL = {
     "epoch": "--samples 600 --repeats 2",
     "front": "--fashion {clothes} --data {pictures} --epochs 1 --samples 40 --seeds 2 --tries 2 --jobs 1 "
     "--arms fixed sequential lagrangian cooper feasible humancompatible",
+    "exact_shares": "--seeds 1",
+    "medical_files": "--files {dicoms}",
     "hidden_step": "--turns 2 --large-turns 2",
     "many_samples": "--samples 20000 --batch 64 --steps 2",
     "minimize_vs_scipy": "--problems hs1 --turns 2 --variables 20",
@@ -71,8 +76,11 @@ def clothes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_benchmark_runs_in_small(name: str, pictures: Path, clothes: Path, tmp_path: Path) -> None:
     split = tmp_path / "split.json"
     split.write_text(json.dumps({"train": ["0.png"]}))
-    out = tmp_path / "out"
-    given = SMALL[name].format(pictures=pictures, clothes=clothes, split=split).split()
+    out, dicoms = tmp_path / "out", tmp_path / "dicoms"
+    dicoms.mkdir()
+    for file in ("CT_small.dcm", "MR_small.dcm", "rtplan.dcm"):
+        shutil.copy(str(get_testdata_file(file, download=False)), dicoms)
+    given = SMALL[name].format(pictures=pictures, clothes=clothes, split=split, dicoms=dicoms).split()
     call = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *given, "--out", str(out)]
     environment = {**os.environ, **BESIDE_OTHERS}
     ran = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

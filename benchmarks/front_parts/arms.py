@@ -12,7 +12,7 @@ from cooper.constraints.constraint_state import ConstraintState
 from cooper.formulations.formulations import AugmentedLagrangian, Lagrangian
 from cooper.multipliers.multipliers import IndexedMultiplier
 from cooper.optim.constrained_optimizers.simultaneous_optimizer import SimultaneousOptimizer
-from cooper.optim.nupi_optimizer import nuPI
+from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 from cooper.penalty_coefficients.penalty_coefficients import DensePenaltyCoefficient
 from cooper.utils.annotations import ConstraintType
 from humancompatible.train.dual_optim import ALM

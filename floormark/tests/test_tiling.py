@@ -256,3 +256,12 @@ def test_a_protected_region_does_not_look_as_if_it_were_of_another_image() -> No
     assert any("-" in row for row in found.parts)
     again = marker.embed(marked.image, "next", psnr=40.0, protect=region, replace=True)
     assert marker.extract(again.image).message == "next"
+
+
+def test_of_two_images_in_the_same_tiles_neither_is_taken_for_the_other() -> None:
+    marker, page = Watermarker.load(), np.full((1000, 1400), 245, np.uint8)
+    for seed, message, top, left in ((1, "first", 100, 200), (2, "second", 300, 800)):
+        shown_in(page, resize(marker.embed(textured(seed, 512), message, psnr=40.0).image, 480 / 512), top, left)
+    found = marker.extract_all(page)
+    assert sorted(str(each.message) for each in found) == ["first", "second"]
+    assert all(each.belongs is not False for each in found)

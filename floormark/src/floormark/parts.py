@@ -47,6 +47,14 @@ class Parts:
         return np.nan_to_num(self.agreement, nan=np.inf) < FOREIGN
 
     @property
+    def within_present(self) -> NDArray[np.bool_]:
+        """The foreign parts in the smallest rectangle around what is present."""
+        rows, columns = np.nonzero(self.present)
+        inside = np.zeros(self.agreement.shape, np.bool_)
+        inside[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] = True
+        return self.foreign & inside
+
+    @property
     def present(self) -> NDArray[np.bool_]:
         """Which parts carry the message; all if it is clear of none."""
         clear = np.nan_to_num(self.agreement, nan=-np.inf) >= PRESENT

@@ -155,9 +155,9 @@ class TiledScheme:
         If none can be read, but there is a mark of another key, that is all that is told.
         """
         picture, explained = image.picture, 0.0
-        taken: list[Window] = []  # where something was found
+        taken: list[tuple[Window, Payload | None]] = []  # where something was found, and what
         for matrix, window in self._places(image):
-            if any(window.common(each).area > 0.5 * window.area for each in taken):
+            if any(window.common(each).area > 0.5 * window.area for each, _ in taken):
                 continue
             for alignment in self._alignments(image, matrix, window):
                 explained = max(explained, alignment.explained)
@@ -167,11 +167,15 @@ class TiledScheme:
                 if found is not None and found.box is not None:
                     left, top, width, height = (round(edge / image.factor) for edge in found.box)
                     place = Window(top, left, top + height, left + width)
-                    if all(place.common(each).area < 0.5 * min(place.area, each.area) for each in taken):
+                    # Of one image two windows may show different parts, so what is said again there is the same.
+                    if not any(
+                        place.common(each).area > (0.0 if said == found.payload else 0.5 * min(place.area, each.area))
+                        for each, said in taken
+                    ):
                         yield found
-                        taken.append(place)
+                        taken.append((place, found.payload))
                     break
-            if sum(each.area for each in taken) >= MOST_OF_IT * picture.size:
+            if sum(each.area for each, _ in taken) >= MOST_OF_IT * picture.size:
                 return
         if not taken and explained > OTHER_KEY_EXPLAINED:
             yield Extracted(other_key=True)
@@ -227,7 +231,10 @@ class TiledScheme:
     def _belongs(self, found: Extracted, given: NetworkInput, parts: Parts, *, registered: bool) -> bool | None:
         """Whether a message is the image's own; if it does not look so, by what nothing flat lies over."""
         bent = given.alignment.bend is not None  # where that is not exact, the mark seems to be missing
-        if parts.foreign.any() and not found.partial and not bent:
+        foreign = (
+            parts.within_present if registered else parts.foreign
+        )  # around it another image may lie in the same tiles
+        if foreign.any() and not found.partial and not bent:
             return False
         belongs = self.content.belongs(found.content_code, given, registered=registered)
         if belongs or given.missing is not None or (uncovered := given.uncovered()) is None:

@@ -45,7 +45,7 @@ def test_every_arm_learns(kind: str, parts: Parts) -> None:
 
 def test_a_promise_buys_the_share_that_was_asked_for(parts: Parts) -> None:
     begun = train(Arm("fixed", 1.0), parts, 30.0, seed=0, steps=1)
-    kept = train(Arm("promise", 0.9), parts, 30.0, seed=0, steps=4 * STEPS)
+    kept = train(Arm("promise", 0.9), parts, 30.0, seed=0, steps=8 * STEPS)
     before, after = (float((measure(codec, parts.test).error <= 1).double().mean()) for codec in (begun, kept))
     assert after >= max(0.9, before)
 

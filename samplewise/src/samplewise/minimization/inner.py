@@ -21,6 +21,7 @@ PIECES = 100  # changes of the active set within one model
 GAIN = 1e-6  # relative decrease of the model below which its minimisation ends
 HALVINGS = 20
 RESTARTS = 2
+BISECTIONS = 50
 MEMORY = 50
 OUTSIDE = 200  # points outside the functions' domain in one round before it is given up
 NEWTON_STEPS = 40
@@ -49,7 +50,11 @@ def descend(subproblem: Subproblem, at: Point, epsilon: float, max_inner: int) -
         if search.accuracy(search.best) <= epsilon:
             return search.best
     found = quasi_newton(search, at, epsilon, max_inner)
-    return found if search.accuracy(found) <= epsilon else search.best
+    if search.accuracy(found) <= epsilon:
+        return found
+    if len(at.x) <= DENSE and not np.isfinite([search.program.lower, search.program.upper]).any():
+        across_kinks(search, at, max_inner)
+    return search.best
 
 
 class Search:
@@ -196,6 +201,39 @@ def quasi_newton(search: Search, at: Point, epsilon: float, max_inner: int) -> P
         if search.accuracy(at) <= epsilon:
             break
     return at
+
+
+def across_kinks(search: Search, at: Point, max_inner: int) -> None:
+    """BFGS, with a line search that only asks the slope to rise.
+
+    So it does not stop where a function has kinks of its own: it learns to step along them (Lewis and Overton, 2013).
+    """
+    at, value, gradient = search.at(at.x)
+    inverse: Array = np.eye(len(gradient)) / max(float(np.linalg.norm(gradient)), 1e-12)
+    for number in range(max_inner):
+        direction = -inverse @ gradient
+        steep = float(gradient @ direction)
+        low, high, length = 0.0, np.inf, 1.0
+        for _ in range(BISECTIONS):
+            trial, there, slope = search.at(at.x + length * direction)
+            if there > value + 1e-4 * length * steep:
+                high = length
+            elif slope @ direction < 0.5 * steep:
+                low = length
+            else:
+                break
+            length = 0.5 * (low + high) if np.isfinite(high) else 2.0 * low
+        else:
+            return
+        step, change = trial.x - at.x, slope - gradient
+        curvature = float(step @ change)
+        if not curvature > 0.0:
+            return
+        if number == 0:
+            inverse *= curvature / float(change @ inverse @ change)
+        moved = np.eye(len(step)) - np.outer(step, change) / curvature
+        inverse = moved @ inverse @ moved.T + np.outer(step, step) / curvature
+        at, value, gradient = trial, there, slope
 
 
 def restore(program: Program, starts: Sequence[Point], tolerance: float, max_inner: int) -> tuple[Point, bool]:

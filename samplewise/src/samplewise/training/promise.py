@@ -354,10 +354,14 @@ def _edge(promise: Promise, tune: Audit, aim: float) -> float:
 
 
 def _moves(edge: float, before: float) -> float:
-    """How much of a step tau makes, from 0 to 1, where ``edge`` comes nearer to zero since the last audit."""
+    """How much of a step tau makes, from 0 to 1, where ``edge`` comes nearer to zero since the last audit.
+
+    In tenths: of two numbers that are nearly the same the difference has few digits, and processes that add in another
+    order would steer otherwise.
+    """
     if not (math.isfinite(edge) and math.isfinite(before)):
         return 1.0
-    return min(1.0, max(0.0, 1 + LEAD * (edge - before) / edge))
+    return round(min(1.0, max(0.0, 1 + LEAD * (edge - before) / edge)), 1)
 
 
 def _short(seen: Count, aim: float) -> float:

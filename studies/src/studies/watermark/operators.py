@@ -463,7 +463,7 @@ OPERATORS: dict[str, Operator] = {
         _by_pillow(lambda image, factor: image.resize((max(1, round(image.width * factor)), image.height), BICUBIC)),
         geometric=True,
     ),
-    "shear": Operator(Limits(-0.5, 0.5), _shear, geometric=True),
+    "shear": Operator(Limits(-1, 1), _shear, geometric=True),
     "perspective": Operator(Limits(0, 0.2), _perspective, geometric=True),
     "bend": Operator(Limits(0, 64), _bend, geometric=True),
     "page": Operator(Limits(0.05, 1), _page, geometric=True),
