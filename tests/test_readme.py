@@ -254,10 +254,16 @@ def test_what_is_said_of_promises_is_what_was_measured() -> None:
     errors = {row["arm"]: row["objective"] for row in found["regression"] if row["share"] == 0.95}
     assert f"squared error of {errors['objective, shifted']:.3f} at 95 %" in page
     assert f"promise has {errors['promise, first tau auto']:.3f}" in page
+    compared = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
+    said = f"{errors['objective, shifted']:.3f} at 95 %, a promise {errors['promise, first tau auto']:.3f}"
+    assert said in compared
     assert f"best of eleven fixed weights, a factor of 1.26 apart, {errors['fixed weight, best of 11']:.3f}" in page
     fresh, grid = found["friedman"], found["runs"]["one weight"]
     assert f"in {sum(row['kept'] for row in fresh)} of {sum(row['runs'] for row in fresh)} at 90 and 95 %" in page
-    for arm, said in (("of all samples", "of all samples"), ("in each group", "in each of two groups")):
+    for arm, said in (
+        ("of all samples", "for the share of all samples"),
+        ("in each group", "for that in each of two groups"),
+    ):
         here = [row["kept"] for row in grid if row["arm"] == arm]
         assert f"{sum(here)} of {len(here)} {said}" in page
     above = {(row["share"], row["tune"], row["way"]): f"{100 * row['above']:.1f}" for row in found["choices"]}

@@ -1,4 +1,4 @@
-"""Two instruments measure one curve. The fit must pass within the tolerance of each single measurement."""
+"""Two instruments measure one curve. The fit must keep to every measurement's tolerance."""
 
 import matplotlib.pyplot as plt
 import torch
