@@ -119,7 +119,7 @@ def test_attacks_are_tried_on_photos_as_well(tmp_path: Path) -> None:
 def test_every_benchmark_is_tried_and_has_a_committed_result() -> None:
     assert set(SMALL) == SCRIPTS
     committed = {path.stem for path in (ROOT / "results" / "benchmarks").iterdir()}
-    assert committed == SCRIPTS - set(NAMED)
+    assert committed == SCRIPTS - set(NAMED) | {"front_0.2"}  # rows that the page still shows, of an earlier version
     assert all((ROOT / "results" / "benchmarks" / f"{name}.json").exists() for name in NAMED.values())
 
 

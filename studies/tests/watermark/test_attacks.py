@@ -13,7 +13,10 @@ from samplewise.errors import ConfigurationError, DataError
 from studies.watermark.noise import STANDARD_ATTACKS, parse_attack, parse_attacks
 from studies.watermark.operators import OPERATORS
 
-EVERY = {name: f"{name}(1)" if operator.limits else name for name, operator in OPERATORS.items()}
+EVERY = {
+    name: f"{name}({min(1, operator.limits.highest)})" if operator.limits else name
+    for name, operator in OPERATORS.items()
+}
 IN_PLACE = [spec for name, spec in EVERY.items() if not OPERATORS[name].geometric]
 
 
