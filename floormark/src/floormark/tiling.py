@@ -203,6 +203,7 @@ class TiledScheme:
         yield alignment.seen_from(-window.top, -window.left)
 
     def _decode_at(self, image: PreparedImage, alignment: Alignment, window: Window) -> Extracted | None:
+        """Decode what a window shows at an alignment."""
         for given in _with_and_without_cover(image.resample(alignment, TILE, window)):
             decoded = self._decode(image, given, [alignment.pilot], registered=True)
             if decoded.found is not None:
