@@ -23,8 +23,8 @@ DARK, BRIGHT = 10.0, 245.0  # mean grey levels of a cell between which something
 TYPICAL = 6.0
 """Standard deviations by which the median part must agree with the message; otherwise nothing is said of any part."""
 FOREIGN = 1.5
-"""Standard deviations below which a part does not carry the message. In 240 true images, some after strong compression,
-no part had less than 1.7; parts of other images have 0, give or take 1."""
+"""Standard deviations below which a part does not carry the message. Of 16 X-rays marked at 45 dB no part had less, as
+they were and after eleven kinds of processing, but where they were bent; parts of other images have 0, give or take 1."""
 PRESENT = 4.0  # standard deviations from which on a part surely carries the message
 MATCHES, OTHER, UNKNOWN = "+", "-", "."
 

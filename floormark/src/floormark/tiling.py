@@ -26,7 +26,7 @@ ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, t
 MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
 OTHER_KEY_EXPLAINED = 0.3
 """Part of the energy of tiles laid on each other that messages explain where there is a mark, of whatever key: at least
-0.35 in 80 marked X-rays of 45 dB, half of them rotated; at most 0.17 in 20 unmarked ones."""
+0.35 in 60 readings of 20 marked X-rays at 45 dB, a third of them rotated; at most 0.17 where they were unmarked."""
 CANDIDATES = 4  # periods that are tried, of the whole picture, and of windows of each size
 MOST_OF_IT = 0.6  # part of a picture that a marked image covers, from which on nothing else is searched for
 EMPHASIS_ROUNDS = 4  # how often the emphasis of the bits is corrected, so that none is much harder to read than others
