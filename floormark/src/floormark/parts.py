@@ -24,7 +24,7 @@ TYPICAL = 6.0
 """Standard deviations by which the median part must agree with the message; otherwise nothing is said of any part."""
 FOREIGN = 1.5
 """Standard deviations below which a part does not carry the message. Of 16 X-rays marked at 45 dB no part had less, as
-they were and after eleven kinds of processing, but where they were bent; parts of other images have 0, give or take 1."""
+they were and after 11 kinds of processing, unless they were bent. Parts of other images have 0, give or take 1."""
 PRESENT = 4.0  # standard deviations from which on a part surely carries the message
 MATCHES, OTHER, UNKNOWN = "+", "-", "."
 

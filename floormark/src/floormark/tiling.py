@@ -232,9 +232,8 @@ class TiledScheme:
     def _belongs(self, found: Extracted, given: NetworkInput, parts: Parts, *, registered: bool) -> bool | None:
         """Whether a message is the image's own; if it does not look so, by what nothing flat lies over."""
         bent = given.alignment.bend is not None  # where that is not exact, the mark seems to be missing
-        foreign = (
-            parts.within_present if registered else parts.foreign
-        )  # around it another image may lie in the same tiles
+        # Around a registered image another one may lie in the same tiles.
+        foreign = parts.within_present if registered else parts.foreign
         if foreign.any() and not found.partial and not bent:
             return False
         belongs = self.content.belongs(found.content_code, given, registered=registered)
