@@ -91,8 +91,9 @@ def main() -> None:
     parser = options(__doc__)
     parser.set_defaults(out=ROOT / "results" / "watermark" / "harm")
     parser.add_argument("--data", type=Path, required=True, help="folder of grey PNG images")
+    parser.add_argument("--pictures", type=Path, default=IMAGES, help="folder of the crops (docs/images)")
     chosen = begin(parser)
-    for folder in (chosen.out, IMAGES):
+    for folder in (chosen.out, chosen.pictures):
         folder.mkdir(parents=True, exist_ok=True)
     marker = Watermarker.load()
     xrays: dict[str, Any] = {}
@@ -102,12 +103,12 @@ def main() -> None:
         xrays[name] = xray, *marks(marker, xray, FLOORS)
     for detail, (name, at) in DETAILS.items():
         xray, found, _ = xrays[name]
-        panels(xray, at, found, IMAGES / f"harm-{detail}.png")
+        panels(xray, at, found, chosen.pictures / f"harm-{detail}.png")
     import pydicom
 
     ct = read(next(Path(pydicom.__file__).parent.rglob(CT)))
     slices, ct_rows = marks(marker, ct, CT_FLOORS)
-    panels(ct, liveliest(ct), slices, IMAGES / "harm-ct.png")
+    panels(ct, liveliest(ct), slices, chosen.pictures / "harm-ct.png")
     tables = {f"X-ray {name.removesuffix('.png')}": rows for name, (_, _, rows) in xrays.items()} | {"CT": ct_rows}
     lines = [(what, f"{row['floor']:g}", *_line(row)) for what, some in tables.items() for row in some]
     page = [

@@ -45,7 +45,7 @@ SMALL = {
     "watermark_attacks": "--data {pictures} --split {split} --images 1 --peer-images 1 --floors 45 --workers 1 "
     "--only ^none$|^mirrored$|^12",
     "watermark_forgery": "--data {pictures} --images 3 --pairs 1 --averaged 2 --targets 1 --imposters 2 --workers 1",
-    "watermark_harm": "--data {pictures} --image 1.png",
+    "watermark_harm": "--data {large} --pictures {large}",
     "watermark_cost": "--data {pictures} --split {split} --images 1 --turns 2 --most 250000",
     "watermark_tool": "--data {pictures} --split {split} --images 3 --large 1 --unmarked 2 --memory 2 3",
     "watermark_wrong": "--data {pictures} --small {pictures} --readings 11 --workers 2",
@@ -80,7 +80,12 @@ def test_a_benchmark_runs_in_small(name: str, pictures: Path, clothes: Path, tmp
     dicoms.mkdir()
     for file in ("CT_small.dcm", "MR_small.dcm", "rtplan.dcm"):
         shutil.copy(str(get_testdata_file(file, download=False)), dicoms)
-    given = SMALL[name].format(pictures=pictures, clothes=clothes, split=split, dicoms=dicoms).split()
+    large = tmp_path / "large"
+    large.mkdir()
+    if name == "watermark_harm":  # which shows places of three X-rays
+        for seed, file in enumerate(("00001308_002.png", "00001526_002.png", "00003490_008.png")):
+            Image.fromarray(natural_image(height=1024, width=1024, seed=seed)).save(large / file)
+    given = SMALL[name].format(pictures=pictures, clothes=clothes, split=split, dicoms=dicoms, large=large).split()
     call = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *given, "--out", str(out)]
     environment = {**os.environ, **BESIDE_OTHERS}
     ran = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
