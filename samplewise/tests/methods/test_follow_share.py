@@ -195,13 +195,25 @@ def test_tau_falls_where_the_share_is_exceeded_but_not_at_once_and_not_for_ever(
         method(torch.zeros(8), x=torch.zeros(8))
         method.step()
         taus.append(method.tau)
-    assert taus[:4] == pytest.approx([10.0, 10.0, 10.0 / 3, 10.0 / 9])  # one step short of all allowed: (1.5 / 4.5)
+    assert taus[:4] == pytest.approx([10.0, 10.0, 10.0 / 4, 10.0 / 16])  # two growths down, the most there is
     assert taus[-1] == pytest.approx(10.0 / 1e4)
+
+
+def test_tau_does_not_fall_while_the_weights_are_on_their_way_to_the_bound() -> None:
+    method = sw.SequentialPenalty([sw.AtMost("x", 1.0, share=0.5)], schedule=sw.Geometric(10.0, growth=2.0))
+    for x in torch.linspace(0.0, 0.7, 8):  # met by far, and the bound is 3 rounds away
+        method(torch.zeros(8), x=x.expand(8))
+        method.step()
+    assert method.tau == 10.0
+    for _ in range(3):  # which is where they stay
+        method(torch.zeros(8), x=torch.full((8,), 0.7))
+        method.step()
+    assert method.tau < 10.0
 
 
 def test_a_margin_is_part_of_what_the_share_is_counted_by() -> None:
     x = torch.tensor([0.5] * 4 + [0.95] * 4)
-    for margin, expected in ((0.0, 10.0), (0.1, 10.0 * (4.5 / 2.5))):
+    for margin, expected in ((0.0, 10.0), (0.1, 20.0)):
         constraint = sw.AtMost("x", 1.0, margin=margin, share=0.75)
         method = sw.SequentialPenalty([constraint], schedule=sw.Geometric(10.0, growth=2.0))
         method(torch.zeros(8), x=x)

@@ -9,14 +9,19 @@ from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, ViolationStats, may_violate
 from samplewise.errors import ConfigurationError
-from samplewise.methods.statistics import FullPrecision, Histogram, fit_optional_
+from samplewise.methods.statistics import TINY, FullPrecision, Histogram, fit_optional_
 from samplewise.schedules import AUTO, Schedule
 from samplewise.storage import distributed
 
 MET = 3  # rounds in a row that a constraint must be met for its tau to be kept: one may be luck
-LEAD = 5.0
-"""Rounds ahead for which the violated fraction is extrapolated when tau follows a share: tau changes how fast the
-weights move rather than where they are, so without it tau would swing. Chosen by measurement on one weight."""
+LEAD = 3.0
+"""Rounds ahead for which the quantile of g at the share is foreseen when tau follows it: tau changes how fast the
+weights move rather than where they are, so without it tau would swing. This and the next two were chosen on one weight,
+by ``benchmarks/exact_shares.py``."""
+HORIZON = 20.0
+"""Rounds within which weights that move towards the bound are waited for before tau falls."""
+WIDTH = 0.3
+"""The fraction of the samples allowed to violate whose spread of g is the unit of how far off a quantile is."""
 SLACK = 2.0
 """How far beyond the quantile of its share a sample's g must be to get no penalty, in distances between that quantile
 and the median of the samples within it. Without slack the share is missed: nothing would hold the weights there."""
@@ -53,8 +58,8 @@ class Coefficients(FullPrecision):
         self.gains = nn.Buffer(torch.zeros_like(taus))  # of what steers: how fast, below zero where tau fell last
         self.edge = nn.Buffer(taus.new_tensor(math.inf))  # and how far the share was from its bounds
         if self.shared:
-            # The limit of g beyond which a sample gets no penalty; that of the round before; in the last round log of
-            # the violated samples over those allowed, and the same some rounds ahead; how often that changed its sign.
+            # The limit of g beyond which a sample gets no penalty; that of the round before; in the last round the
+            # quantile of g at the share, and the logarithm that tau was to move by; how often that changed its sign.
             self.shares = nn.Buffer(taus.new_tensor([UNKNOWN] * len(taus)))
         self.initial = InitialTau(len(taus))
         self.auto = [i for i, schedule in enumerate(schedules) if schedule.tau0 == AUTO]
@@ -127,27 +132,32 @@ class Coefficients(FullPrecision):
     ) -> None:
         """Move tau towards the value at which just the share is met, and drop outliers' penalty in the next round.
 
-        In log tau the step is the log of the violated samples over those allowed, some rounds ahead, at most one of
-        the schedule's growth up and two down, over the root of how often it changed its sign (Kesten, 1958): it
-        settles. Samples are counted by the bound with its margin.
+        The share is met where the quantile of g at the share is at most 0. tau moves by how far from 0 that will be
+        some rounds ahead, on a logarithmic scale: at most one of the schedule's growth up and two down, over the root
+        of how often it changed its direction (Kesten, 1958), so that it settles. g is of the bound with its margin.
         """
         limit, _, last, side, turns = self.shares[i].tolist()
         tau, allowed = float(self.taus[i]), may_violate(spread.samples, self.constraints[i].share)
-        violated = max(spread.violated, min(spread.violated + 1, allowed))  # the last one allowed is not worth a step
-        short = math.log((violated + 0.5) / (allowed + 0.5))
-        ahead = short if math.isnan(last) else short + LEAD * (short - last)
-        if short > 0 and not turns:
-            ahead = max(0.0, ahead)  # until it is met for the first time, tau does not fall
+        kept = spread.samples - allowed
+        quantile = spread.smallest(kept)
+        speed = 0.0 if math.isnan(last) else quantile - last
+        few = min(math.ceil(WIDTH * allowed), kept - 1)
+        # The smaller spread of two, since one side may be outliers; not zero, for samples that are all alike.
+        unit = min(spread.smallest(kept + few) - quantile, quantile - spread.smallest(kept - few))
+        unit = max(unit, abs(quantile) / 1e3, 2.0**-TINY)
+        off = (quantile + LEAD * speed) / unit
+        ahead = math.copysign(math.log1p(abs(off)), off)
+        if ahead < 0 and (quantile + HORIZON * speed > 0 or not allowed):
+            ahead = 0.0
         turns += side * ahead < 0
         if ahead > 0 or int(self.met_count[i]) >= MET:  # that few are violated at first may be luck
             self.growth_count[i] += 1
             gain = max(1.0, turns) ** -0.5
             self.taus[i] = rule.towards_share(tau, int(self.growth_count[i]), ahead, gain, now, before)
-        kept = spread.samples - allowed
-        beyond = max(0.0, spread.smallest(kept))
+        beyond = max(0.0, quantile)
         distance = beyond - spread.smallest((kept + 1) // 2)
         further = beyond + SLACK * distance if allowed and distance > 0 else math.inf
-        self.shares[i] = self.shares.new_tensor([further, limit, short, ahead or side, turns])
+        self.shares[i] = self.shares.new_tensor([further, limit, quantile, ahead or side, turns])
 
     def steer_(
         self,
