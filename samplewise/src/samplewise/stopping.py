@@ -255,10 +255,9 @@ class GradientRule:
     errors: float = 1.0
 
     def __post_init__(self) -> None:
-        if not finite_number(self.epsilon0, "epsilon0") > 0:
-            raise ConfigurationError(f"expected epsilon0 > 0, got {self.epsilon0}")
-        if self.decay is not None and not 0 < self.decay < 1:
-            raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {self.decay}")
+        finite_number(self.epsilon0, "epsilon0", above=0)
+        if self.decay is not None:
+            finite_number(self.decay, "decay", above=0, below=1, advice=": eps must fall")
         if not self.errors >= 0:
             raise ConfigurationError(f"expected errors >= 0, got {self.errors}")
         for name, least in (("max_epochs", 1), ("batches", 4), ("batch_size", 1)):

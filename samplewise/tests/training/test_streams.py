@@ -107,7 +107,7 @@ def read(stream: Stream, state: RunState) -> list[list[int]]:
     table = make_data().tensors[0]
     found = []
     for step in stream.steps_left(state):
-        rows = torch.cat([micro.batch[0] for micro in step])
+        rows = torch.cat([batch[0] for _, batch in step])
         found.append([int((table == row).all(1).nonzero()) for row in rows])
     return found
 
@@ -184,8 +184,8 @@ def test_the_callers_random_generators_are_left_alone() -> None:
 def test_what_is_drawn_depends_on_the_seed() -> None:
     def first(seed: int) -> Tensor:
         stream = Stream(DataLoader(Drawn()), size=4, accumulate=1, seed=seed, steps_per_epoch=2)
-        (first, *_), *_ = stream.steps_left(RunState(1))
-        drawn: Tensor = first.batch[0]
+        ((_, (drawn, *_)), *_), *_ = stream.steps_left(RunState(1))
+        assert isinstance(drawn, Tensor)
         return drawn
 
     assert torch.equal(first(0), first(0))
@@ -196,7 +196,7 @@ def test_what_is_drawn_depends_on_the_seed() -> None:
 def test_a_smaller_last_step_is_dropped_where_the_loader_says_so(accumulate: int, sizes: list[int]) -> None:
     loader = DataLoader(Fixed(), batch_size=32, drop_last=True)
     stream = Stream(loader, size=32, accumulate=accumulate, seed=0, steps_per_epoch=None)
-    assert [sum(len(micro.part.index) for micro in step) for step in stream.steps_left(RunState(1))] == sizes
+    assert [sum(len(part.index) for part, _ in step) for step in stream.steps_left(RunState(1))] == sizes
 
 
 def test_the_report_of_a_run_says_that_it_was_a_stream(tmp_path: Path) -> None:

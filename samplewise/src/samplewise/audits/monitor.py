@@ -113,8 +113,7 @@ class Monitor(Printed):
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        if not 0 < finite_number(self.risk, "alarm") < 1:
-            raise ConfigurationError(f"expected alarm between 0 and 1, such as 0.05 for one of 20, got {self.risk}")
+        finite_number(self.risk, "alarm", above=0, below=1, advice=": give 0.05 for one false alarm in 20")
         self.constraints = check_constraints(self.constraints)
         self.log_bets = self.log_bets or tuple(first_bets(self.share).tolist())
         counts = 0 <= self.violations <= self.samples and 0 <= (self.alarm_after or 0) <= self.samples

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from samplewise.constraints import Constraint, ViolationStats, at_bound
-from samplewise.errors import ConfigurationError, constraint_named, finite_number, whole_number
+from samplewise.errors import constraint_named, finite_number, whole_number
 from samplewise.methods import Method
 from samplewise.optimality.curvature import Curvature, curvature_at
 from samplewise.optimality.gradients import eval_mode, gradient_of, twice_differentiable
@@ -283,8 +283,7 @@ def certify(
     if subset is not None:
         whole_number(subset, "subset", 1)
     for name, value in (("active", active), ("passes", passes)):
-        if not finite_number(value, name) > 0:
-            raise ConfigurationError(f"expected {name} > 0, got {value}")
+        finite_number(value, name, above=0)
     feed = source_of(data)
     length = feed.source.length
     with eval_mode(model, *([] if method is None else [method])), twice_differentiable():

@@ -35,17 +35,8 @@ class Part:
     """Whether the step ends with it, so that processes exchange their gradients."""
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """What one process computes in one backward pass."""
-
-    batch: Any
-    """The samples as the data set gives them."""
-    part: Part
-
-
-Step: TypeAlias = Iterable[MicroBatch]
-"""The micro-batches of one optimiser step, each read when it is asked for."""
+Step: TypeAlias = Iterable[tuple[Part, Any]]
+"""The micro-batches of one optimiser step, as the data set gives them; each is read when it is asked for."""
 
 
 def epoch_order(feed: Feed, *, seed: int, epoch: int) -> Tensor:
@@ -112,12 +103,7 @@ def steps_left(spec: RunSpec, state: RunState) -> tuple[int | None, Iterator[Ste
         seed=mix(spec.seed, "data", state.epoch, rank),
         first=state.step * spec.accumulate,
     )
-    return len(plan), (_read(batches, step) for step in left)
-
-
-def _read(batches: Iterator[Any], step: list[Part]) -> Iterator[MicroBatch]:
-    for part in step:
-        yield MicroBatch(next(batches), part)
+    return len(plan), (zip(step, batches, strict=False) for step in left)
 
 
 class Stream:
@@ -179,12 +165,12 @@ def _one_pass(loader: DataLoader[Any], accumulate: int, seed: int, number: int) 
     while step := list(islice(batches, accumulate)):
         if loader.drop_last and len(step) < accumulate:
             break
-        total, micro = sum(size for size, _ in step), list[MicroBatch]()
-        for size, batch in step:
-            last = len(micro) == len(step) - 1
-            micro.append(MicroBatch(batch, Part(torch.arange(seen, seen + size), factor=size / total, last=last)))
+        total, parts = sum(size for size, _ in step), list[Part]()
+        for size, _ in step:
+            last = len(parts) == len(step) - 1
+            parts.append(Part(torch.arange(seen, seen + size), factor=size / total, last=last))
             seen += size
-        yield micro
+        yield [(part, batch) for part, (_, batch) in zip(parts, step, strict=True)]
     if not seen:
         raise DataError(
             f"the stream {type(stream).__name__} gave no step in pass {number + 1}: expected an iterator from its "
