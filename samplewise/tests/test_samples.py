@@ -22,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from samplewise import AtMost, Constant, Problem, SequentialPenalty, audit, fit
+from samplewise import AtMost, Constant, Problem, SequentialPenalty, audit
 from samplewise.errors import ConfigurationError, DataError
 from samplewise.samples import (
     BatchedSource,
@@ -35,6 +35,7 @@ from samplewise.samples import (
     source_of,
     to_device,
 )
+from small import fit
 
 
 class Squares(Dataset[Any]):
@@ -354,15 +355,8 @@ def test_lists_and_duck_typed_objects_are_data_sets(samples: Any, loaded: bool) 
     problem = Problem(lambda model, batch: (model(-batch["x"]), {"x": model(batch["x"])}), [AtMost("x", 2.5)])
     data = loader_of(samples, batch_size=2) if loaded else samples
     assert audit(problem, model, data)["x"].violators.tolist() == [3, 4]
-    solution = fit(
-        problem,
-        model,
-        data,
-        method=SequentialPenalty(problem.constraints, schedule=Constant(1.0)),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        epochs=1,
-        batch_size=2,
-    )
+    method = SequentialPenalty(problem.constraints, schedule=Constant(1.0))
+    solution = fit(problem, model, data, method=method, rate=1e-3, epochs=1, batch_size=2)
     assert solution.audits["train"]["x"].violators.tolist() == [3, 4]
 
 

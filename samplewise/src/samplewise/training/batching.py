@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, islice
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.samples import Feed, cut, loader_like, mix, seeded_batches
+from samplewise.samples import Feed, cut, mix, seeded_batches, stream_of
 from samplewise.storage import distributed
 from samplewise.training.state import RunState
 
@@ -134,14 +134,7 @@ class Stream:
                 f"expected one process for a stream, got {distributed.world_size()}: nothing says which part of it is "
                 "whose. Give a data set whose samples have numbers, or train in one process"
             )
-        loader = loader_like(
-            given,
-            given.dataset,
-            batch_size=size // accumulate,
-            drop_last=given.drop_last,
-            collate_fn=_Counted(given.collate_fn),
-            persistent_workers=False,  # they would not hear of the next epoch
-        )
+        loader = stream_of(given, size // accumulate, drop_last=given.drop_last)
         self.steps_per_epoch = steps_per_epoch
         # A function that knows nothing of this object: its workers end as soon as nobody holds the one or the other.
         self._one_pass = partial(_one_pass, loader, accumulate, seed)
@@ -158,31 +151,18 @@ class Stream:
 
 def _one_pass(loader: DataLoader[Any], accumulate: int, seed: int, number: int) -> Iterator[Step]:
     """The steps of a stream from its beginning to its end, in pass ``number``, counted from 0."""
-    stream, seen = loader.dataset, 0
+    stream, steps = loader.dataset, 0
     if hasattr(stream, "set_epoch"):
         stream.set_epoch(number)
     batches = seeded_batches(loader, mix(seed, "stream", number))
     while step := list(islice(batches, accumulate)):
         if loader.drop_last and len(step) < accumulate:
             break
-        total, parts = sum(size for size, _ in step), list[Part]()
-        for size, _ in step:
-            last = len(parts) == len(step) - 1
-            parts.append(Part(torch.arange(seen, seen + size), factor=size / total, last=last))
-            seen += size
-        yield [(part, batch) for part, (_, batch) in zip(parts, step, strict=True)]
-    if not seen:
+        total, last = sum(len(index) for _, index in step), len(step) - 1
+        yield [(Part(index, None, len(index) / total, i == last), batch) for i, (batch, index) in enumerate(step)]
+        steps += 1
+    if not steps:
         raise DataError(
             f"the stream {type(stream).__name__} gave no step in pass {number + 1}: expected an iterator from its "
             "beginning whenever it is asked for one, with at least one sample"
         )
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """Collates samples and says how many they are, which a batch of any kind does not."""
-
-    collate: Callable[[list[Any]], Any]
-
-    def __call__(self, samples: list[Any]) -> tuple[int, Any]:
-        return len(samples), self.collate(samples)

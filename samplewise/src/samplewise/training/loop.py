@@ -87,9 +87,7 @@ class Training:
             self._save()
             for callback in (self.logger, *self.spec.callbacks):
                 callback.on_epoch(row)
-        if (
-            self.state.snapshot is None
-        ):  # a run that is shorter now than when it was begun, or whose best model was lost
+        if self.state.snapshot is None:  # a run shorter now than when it was begun, or one whose best model was lost
             if (lost := self.state.best) is not None:
                 warnings.warn(f"the model of epoch {lost.epoch}, the best, is lost; taking the last one", stacklevel=2)
             self.state = replace(self.state, best=None)

@@ -279,12 +279,11 @@ def _is_sharded(fabric: Fabric) -> bool:
             "expected ModelParallelStrategy with torch's fully_shard to shard weights, got FSDPStrategy: PyTorch "
             "deprecates the FSDP behind it, and no test here has run it. docs/guides/devices.md shows how"
         )
-    sharded, among = isinstance(fabric.strategy, ModelParallelStrategy), None
-    if isinstance(fabric.strategy, ModelParallelStrategy) and fabric.strategy.device_mesh["tensor_parallel"].size() > 1:
-        # Processes of one tensor-parallel group hold one model together, and see the same samples.
-        among = fabric.strategy.device_mesh["data_parallel"].get_group()
-    distributed.split_samples_among(among)
-    return sharded
+    mesh = fabric.strategy.device_mesh if isinstance(fabric.strategy, ModelParallelStrategy) else None
+    # Processes of one tensor-parallel group hold one model together, and see the same samples.
+    several = mesh is not None and mesh["tensor_parallel"].size() > 1
+    distributed.split_samples_among(mesh["data_parallel"].get_group() if mesh is not None and several else None)
+    return mesh is not None
 
 
 def _copy(model: nn.Module) -> nn.Module:
