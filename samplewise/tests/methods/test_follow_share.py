@@ -18,7 +18,6 @@ import samplewise as sw
 from forked import two_processes
 from samplewise.methods.statistics import RoundStatistics
 from samplewise.optimality import certify
-from small import fit
 
 
 class Kept(sw.SequentialPenalty):
@@ -371,10 +370,18 @@ def test_digits_are_told_apart_no_worse_where_four_fifths_must_be_redrawn() -> N
         torch.manual_seed(0)
         model = Redrawn()
         adam = torch.optim.Adam(model.parameters(), 3e-3)
-        method = kind(problem.constraints, schedule=sw.Geometric(20.0, growth=1.05))
-        falling = torch.optim.lr_scheduler.CosineAnnealingLR(adam, 60)
-        options: dict[str, Any] = {"optimizer": adam, "scheduler": falling, "epochs": 60, "batch_size": 90}
-        solution = fit(problem, model, data, method=method, audit_on={"train": data}, progress=False, **options)
+        solution = sw.fit(
+            problem,
+            model,
+            data,
+            method=kind(problem.constraints, schedule=sw.Geometric(20.0, growth=1.05)),
+            optimizer=adam,
+            scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(adam, 60),
+            epochs=60,
+            batch_size=90,
+            audit_on={"train": data},
+            progress=False,
+        )
         audits.append(solution.audits["train"])
     kept, found = audits
     assert kept.met
