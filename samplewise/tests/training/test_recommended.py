@@ -99,7 +99,7 @@ def test_what_cannot_be_chosen_is_refused(data: Any, promise: Any, message: str)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((make_model(), make_problem()), "sw.Problem first"),
+        ((make_model(), make_problem()), "expected a Problem"),
         ((make_problem(), lambda x: x), "model"),
     ],
 )

@@ -29,7 +29,7 @@ STRETCH = 2**20  # samples whose indices are held at once
 Visit = Callable[[Evaluation], object]
 
 
-def check_given(problem: Problem, model: nn.Module, device: torch.device | None) -> torch.device:
+def check_given(problem: Problem, model: nn.Module, device: torch.device | None = None) -> torch.device:
     """The device to evaluate on, that of the model's parameters if not given; refuses arguments of other types."""
     for given, kind, what in ((problem, Problem, "a Problem"), (model, nn.Module, "the model as a torch.nn.Module")):
         if not isinstance(given, kind):

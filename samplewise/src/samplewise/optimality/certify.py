@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from samplewise.audits.columns import check_given
 from samplewise.constraints import Constraint, ViolationStats, at_bound
 from samplewise.errors import constraint_named, finite_number, whole_number
 from samplewise.methods import Method
@@ -278,6 +279,7 @@ def certify(
         curvature: whether to look for negative curvature too, which tells a saddle from a minimum: up to 20 Hessian
             products on up to 1,024 samples.
     """
+    device = check_given(problem, model, device)
     problem.check_method_over(problem.constraints if method is None else method.constraints)
     whole_number(batch_size, "batch_size", 1)
     if subset is not None:
@@ -290,7 +292,6 @@ def certify(
         if method is not None:
             method.check_samples(length)
             problem = Problem(problem.function, method.as_trained)
-        device = device or next(model.parameters()).device
         jacobian, gradient = _first_pass(Jacobian(problem, model, feed, device, batch_size), method)
         weights, parameters, columns = jacobian.weights, jacobian.parameters, jacobian.columns
         generator = torch.Generator().manual_seed(0)

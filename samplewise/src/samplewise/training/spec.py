@@ -37,7 +37,7 @@ PARTS = {"training", "coefficients", "statistics"}  # of a method, which do not 
 TUNE, PROVE = "tune_on", "prove_on"
 LEAST = {
     "warmup_epochs": 0,
-    **dict.fromkeys(("epochs", "steps_per_epoch", "batch_size", "accumulate", "checkpoint_steps"), 1),
+    **dict.fromkeys(("steps_per_epoch", "batch_size", "accumulate", "checkpoint_steps"), 1),
 }
 
 
