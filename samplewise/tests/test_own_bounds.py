@@ -171,8 +171,8 @@ def test_a_bound_is_compared_in_the_precision_of_its_measure() -> None:
 @pytest.mark.parametrize(
     ("measures", "error", "complaint"),
     [
-        ({"lmit": torch.ones(3)}, MissingMeasureError, "needs the measure 'limit', .* Did you mean 'lmit'?"),
-        ({"limit": torch.ones(3, 2)}, MeasureError, r"expected 'limit' for error <= limit of shape \(3,\) or \(3,\)"),
+        ({"lmit": torch.ones(3)}, MissingMeasureError, "'limit'.*'lmit'"),
+        ({"limit": torch.ones(3, 2)}, MeasureError, r"'limit'.*\(3,\)"),
         ({"limit": (torch.ones(3), torch.ones(3).bool())}, MeasureError, "a mask goes with the measure"),
         ({"limit": torch.tensor([1.0, torch.inf, 1.0])}, NotFiniteError, r"\(error <= limit\) is not finite"),
     ],

@@ -202,7 +202,7 @@ class Without(Module):
 
 
 def test_what_is_wrong_is_said_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"expected one method in Without, found none: assign it"):
+    with pytest.raises(ConfigurationError, match="found none"):
         trainer(tmp_path, Rounds(), epochs=1).fit(Without(), loader())
     two = Module()
     two.other = make_method("sequential")

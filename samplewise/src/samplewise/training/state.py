@@ -77,11 +77,11 @@ class Selection:
     """The satisfied fraction that a promise asks of ``tune_on``; None if each constraint has its own share to meet."""
     select: str = FEASIBLE
     since: int | None = None
-    """Of a promise's model, once there is one, the epoch whose model is the other end of the line that it is on."""
+    """Of a promise's model, once it is chosen: its weights lie on a line from those of this epoch to ``epoch``'s."""
     part: float = 1.0
-    """How far from that one to the model of ``epoch`` it lies."""
+    """Where on that line: 0 at ``since``, 1 at ``epoch``."""
     tested: int = 1
-    """Models of the line that were tested on ``prove_on``."""
+    """How many models on it were tested on ``prove_on``."""
 
     @classmethod
     def of(cls, audit: Audit, **chosen: Any) -> "Selection":
