@@ -40,16 +40,6 @@ def test_nothing_is_written_before_it_is_sure_that_no_other_run_is_at_work(tmp_p
     run(new, seed=1)
 
 
-def test_a_lock_that_leads_elsewhere_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("someone's work")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(OutputError, match=r"cannot write .*\.lock: "):
-        run(tmp_path / "run")
-    assert (tmp_path / "precious").read_text() == "someone's work"
-    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
-
-
 class Usage(NamedTuple):
     """What ``shutil.disk_usage`` gives."""
 
