@@ -169,17 +169,14 @@ def _value_gradients(
     def values(of: Evaluation) -> Tensor:
         return constraint.signed_residual(constraint.of(of.measures)).flatten()
 
-    def one(of: Evaluation, column: Tensor) -> Tensor:
-        return entry(values(of), column)
+    def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
+        return (pytree.tree_map(lambda leaf, few=few: leaf[few], batch) for few in pieces)
 
     count, flat = len(evaluation.objective), values(evaluation)
     leaves, width = pytree.tree_leaves(batch), len(flat) // count
     if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == count for leaf in leaves):
-
-        def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
-            return (pytree.tree_map(lambda leaf, few=few: leaf[few], batch) for few in pieces)
-
-        return per_sample_gradients(problem, model, read, places // width, places % width, one)
+        samples, columns = places // width, places % width
+        return per_sample_gradients(problem, model, read, samples, columns, lambda of, i: entry(values(of), i))
     weights = list(trainable(model).values())
     return torch.stack([gradient_of(flat[place], weights, retain_graph=True) for place in places])
 
