@@ -7,11 +7,14 @@ starting points; the others have closed forms, given beside them. Inequalities a
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from scipy import optimize
 from torch import Tensor
+
+from samplewise.minimization import MinimizeResult, minimize
 
 Function = Callable[[Tensor], Tensor]
 INF = math.inf
@@ -49,22 +52,16 @@ class NonlinearProblem:
     def bounds(self) -> tuple[list[float] | float | None, list[float] | float | None]:
         return self.lower, self.upper
 
+    def solve(self, **options: Any) -> MinimizeResult:
+        own: dict[str, Any] = {"constraints": self.constraints, "equalities": self.equalities, "bounds": self.bounds}
+        return minimize(self.f, self.x0, **own | options)
+
 
 PROBLEMS: list[NonlinearProblem] = []
 
 
-def add(
-    name: str,
-    f: Function,
-    x0: list[float],
-    fun: float,
-    g: Function | None = None,
-    h: Function | None = None,
-    lower: list[float] | float | None = None,
-    upper: list[float] | float | None = None,
-    others: tuple[float, ...] = (),
-) -> None:
-    PROBLEMS.append(NonlinearProblem(name, f, x0, fun, g, h, lower, upper, others))
+def add(*given: Any, **named: Any) -> None:
+    PROBLEMS.append(NonlinearProblem(*given, **named))
 
 
 def stack(*values: Tensor) -> Tensor:
@@ -92,13 +89,7 @@ add(
     h=lambda x: 4 * x[0] - 3 * x[1],
 )
 add("hs10", lambda x: x[0] - x[1], [-10.0, 10.0], -1.0, g=lambda x: 3 * x[0] ** 2 - 2 * x[0] * x[1] + x[1] ** 2 - 1)
-add(
-    "hs11",
-    lambda x: (x[0] - 5) ** 2 + x[1] ** 2 - 25,
-    [4.9, 0.1],
-    -8.498464223,
-    g=lambda x: x[0] ** 2 - x[1],
-)
+add("hs11", lambda x: (x[0] - 5) ** 2 + x[1] ** 2 - 25, [4.9, 0.1], -8.498464223, g=lambda x: x[0] ** 2 - x[1])
 add(
     "hs12",
     lambda x: 0.5 * x[0] ** 2 + x[1] ** 2 - x[0] * x[1] - 7 * x[0] - 7 * x[1],
@@ -156,10 +147,7 @@ add(
     lambda x: (x[0] - 10) ** 3 + (x[1] - 20) ** 3,
     [20.1, 5.84],
     -6961.813876,
-    g=lambda x: stack(
-        100 - (x[0] - 5) ** 2 - (x[1] - 5) ** 2,
-        (x[1] - 5) ** 2 + (x[0] - 6) ** 2 - 82.81,
-    ),
+    g=lambda x: stack(100 - (x[0] - 5) ** 2 - (x[1] - 5) ** 2, (x[1] - 5) ** 2 + (x[0] - 6) ** 2 - 82.81),
     lower=[13.0, 0.0],
     upper=100.0,
 )
@@ -195,11 +183,7 @@ add(
     [3.0, 1.0],
     2.0,
     g=lambda x: stack(
-        1 - x[0] - x[1],
-        1 - x[0] ** 2 - x[1] ** 2,
-        9 - 9 * x[0] ** 2 - x[1] ** 2,
-        x[1] - x[0] ** 2,
-        x[0] - x[1] ** 2,
+        1 - x[0] - x[1], 1 - x[0] ** 2 - x[1] ** 2, 9 - 9 * x[0] ** 2 - x[1] ** 2, x[1] - x[0] ** 2, x[0] - x[1] ** 2
     ),
     lower=-50.0,
     upper=50.0,
@@ -209,11 +193,7 @@ add(
     lambda x: ((x[0] - 3) ** 2 - 9) * x[1] ** 3 / (27 * math.sqrt(3)),
     [1.0, 0.5],
     -1.0,
-    g=lambda x: stack(
-        x[1] - x[0] / math.sqrt(3),
-        -x[0] - math.sqrt(3) * x[1],
-        x[0] + math.sqrt(3) * x[1] - 6,
-    ),
+    g=lambda x: stack(x[1] - x[0] / math.sqrt(3), -x[0] - math.sqrt(3) * x[1], x[0] + math.sqrt(3) * x[1] - 6),
     lower=0.0,
 )
 add(
@@ -372,14 +352,7 @@ add(
         2 * x[0] ** 2 + x[1] ** 2 + x[2] ** 2 + 2 * x[0] - x[1] - x[3] - 5,
     ),
 )
-add(
-    "hs45",
-    lambda x: 2 - x.prod() / 120,
-    [2.0, 2.0, 2.0, 2.0, 2.0],
-    1.0,
-    lower=0.0,
-    upper=[1.0, 2.0, 3.0, 4.0, 5.0],
-)
+add("hs45", lambda x: 2 - x.prod() / 120, [2.0, 2.0, 2.0, 2.0, 2.0], 1.0, lower=0.0, upper=[1.0, 2.0, 3.0, 4.0, 5.0])
 add(
     "hs46",
     lambda x: (x[0] - x[1]) ** 2 + (x[2] - 1) ** 2 + (x[3] - 1) ** 4 + (x[4] - 1) ** 6,
@@ -423,10 +396,7 @@ add(
     [1.0, 1.0, 1.0] + [math.asin(math.sqrt(1 / 4.2))] * 3 + [math.asin(math.sqrt(5 / 7.2))],
     -3.456,
     h=lambda x: torch.cat(
-        [
-            x[:3] - 4.2 * torch.sin(x[3:6]) ** 2,
-            (x[0] + 2 * x[1] + 2 * x[2] - 7.2 * torch.sin(x[6]) ** 2).view(1),
-        ]
+        [x[:3] - 4.2 * torch.sin(x[3:6]) ** 2, (x[0] + 2 * x[1] + 2 * x[2] - 7.2 * torch.sin(x[6]) ** 2).view(1)]
     ),
 )
 add(
@@ -531,11 +501,7 @@ add(
     ),
     [0.5, 0.5, 0.5, 0.5],
     -4.681818181,
-    g=lambda x: stack(
-        x[0] + 2 * x[1] + x[2] + x[3] - 5,
-        3 * x[0] + x[1] + 2 * x[2] - x[3] - 4,
-        1.5 - x[1] - 4 * x[2],
-    ),
+    g=lambda x: stack(x[0] + 2 * x[1] + x[2] + x[3] - 5, 3 * x[0] + x[1] + 2 * x[2] - x[3] - 4, 1.5 - x[1] - 4 * x[2]),
     lower=0.0,
 )
 add(
@@ -544,8 +510,7 @@ add(
     [2.0, 2.0, 2.0, 2.0, 2.0],
     0.24150513,
     h=lambda x: stack(
-        x[0] ** 2 * x[3] + torch.sin(x[3] - x[4]) - 2 * math.sqrt(2),
-        x[1] + x[2] ** 4 * x[3] ** 2 - 8 - math.sqrt(2),
+        x[0] ** 2 * x[3] + torch.sin(x[3] - x[4]) - 2 * math.sqrt(2), x[1] + x[2] ** 4 * x[3] ** 2 - 8 - math.sqrt(2)
     ),
 )
 
@@ -812,13 +777,7 @@ def _tens_of_variables() -> None:
 def _degenerate() -> None:
     """Starts and solutions where the usual regularity fails."""
     # At the start the gradients of the objective and of the constraint both vanish.
-    add(
-        "maximum start",
-        lambda x: -x.square().sum(),
-        [0.0, 0.0],
-        -1.0,
-        g=lambda x: x[0] ** 2 + 2 * x[1] ** 2 - 1,
-    )
+    add("maximum start", lambda x: -x.square().sum(), [0.0, 0.0], -1.0, g=lambda x: x[0] ** 2 + 2 * x[1] ** 2 - 1)
     # At the start the gradient of the equality vanishes.
     add("flat equality", lambda x: (x[0] - 2) ** 2, [0.0], 1.0, h=lambda x: x[0] ** 2 - 1)
     # A constraint twice, and one that is the sum of two others: the multipliers are not unique.

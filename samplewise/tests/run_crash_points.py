@@ -27,7 +27,7 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.storage import origins
-from small import of_last_step
+from small import fit, of_last_step
 
 CHANGING = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir", "chmod")
 """Functions of ``os`` that what is higher up, such as pathlib, shutil and tempfile, comes down to."""
@@ -114,18 +114,9 @@ def run(case: str, folder: Path) -> dict[str, Any]:
     if case == "penalty":
         options = {"epochs": 1, "warmup_epochs": 1}
         method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(1.0, growth=1.2))
-    solution = sw.fit(
-        problem,
-        model,
-        TensorDataset(x),
-        method=method,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
-        batch_size=4,
-        audit_on={"train": TensorDataset(x), "test": TensorDataset(x[:5] * 1.01)},
-        checkpoint=folder,
-        checkpoint_steps=1,
-        **options,
-    )
+    options |= {"optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2), "batch_size": 4, "checkpoint_steps": 1}
+    audited = {"train": TensorDataset(x), "test": TensorDataset(x[:5] * 1.01)}
+    solution = fit(problem, model, TensorDataset(x), method=method, audit_on=audited, checkpoint=folder, **options)
     return {
         "last": contents(of_last_step(folder)),
         "selected": contents(solution.model.state_dict()),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,49 @@ def make_method(kind: str, samples: int = 200, share: float = 1.0) -> sw.Method:
     if kind == "lagrangian":
         return sw.AugmentedLagrangian(constraints, samples=samples, schedule=sw.FeasibilityDriven(2.0, growth=1.5))
     return sw.Unconstrained(constraints)
+
+
+def fit(
+    problem: sw.Problem | None = None,
+    model: nn.Module | None = None,
+    data: Any = None,
+    *,
+    kind: str = "sequential",
+    share: float = 1.0,
+    rate: float = 1e-2,
+    **options: Any,
+) -> sw.Solution:
+    """A run of the small problem, three epochs of batches of fifty by Adam, but for what is given."""
+    model = make_model() if model is None else model
+    if "method" not in options:
+        options["method"] = make_method(kind, share=share)
+    if "optimizer" not in options:
+        options["optimizer"] = torch.optim.Adam(model.parameters(), lr=rate)
+    options = {"epochs": 3, "batch_size": 50} | options
+    return sw.fit(problem or make_problem(share), model, make_data() if data is None else data, **options)
+
+
+class At:
+    """An auxiliary step that does something before one backward pass, counted from 0, and keeps no state."""
+
+    def __init__(self, number: int, action: Callable[[], object]) -> None:
+        self.left, self.action = number, action
+
+    def step(self, model: nn.Module, batch: Any) -> Any:
+        if self.left == 0:
+            self.action()
+        self.left -= 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state == {}
+
+
+def interrupt() -> None:
+    """What a user's Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 class OnAudit(sw.Callback):

@@ -213,7 +213,7 @@ def scored(slip: bool, name: str, values: int = 1) -> sw.Problem:
 @pytest.mark.parametrize("name", ["x", "not_bounded"])
 def test_the_usual_slip_of_broadcasting_is_said_at_once(size: int | None, name: str) -> None:
     data = TensorDataset(torch.arange(12.0))
-    with pytest.raises(MeasureError, match=rf"'{name}' of shape \(B,\), got \(B, B\).*squeeze\(1\)"):
+    with pytest.raises(MeasureError, match=rf"'{name}'.*squeeze"):
         sw.audit(scored(True, name), nn.Identity(), data, batch_size=size)
     with pytest.raises(MeasureError, match=rf"'{name}' of shape \(B,\)"):
         sw.audit(scored(True, name), nn.Identity(), DataLoader(data, batch_size=size or 5))

@@ -13,7 +13,19 @@ from samplewise.errors import ConfigurationError, DataError, MeasureError, NotFi
 from samplewise.samples import source_of
 from samplewise.stopping import GradientRule
 from samplewise.training.batching import epoch_order
-from small import BOUND, Network, evaluate, make_data, make_method, make_model, make_problem, same_weights
+from small import (
+    BOUND,
+    At,
+    Network,
+    evaluate,
+    fit,
+    interrupt,
+    make_data,
+    make_method,
+    make_model,
+    make_problem,
+    same_weights,
+)
 
 
 def run(
@@ -22,15 +34,11 @@ def run(
     data: Any = None,
     kind: str = "sequential",
     share: float = 1.0,
-    epochs: int = 3,
     **options: Any,
 ) -> tuple[nn.Module, sw.Solution]:
-    problem = make_problem(share)
-    model = model or make_model(dropout=0.0)
-    options.setdefault("method", make_method(kind, share=share))
-    options.setdefault("optimizer", torch.optim.Adam(model.parameters(), lr=1e-2))
-    options.setdefault("batch_size", 32)
-    return model, sw.fit(problem, model, make_data() if data is None else data, epochs=epochs, **options)
+    given: dict[str, Any] = {"model": model or make_model(dropout=0.0), "batch_size": 32} | options
+    solution = fit(data=data, kind=kind, share=share, **given)
+    return solution.model, solution
 
 
 def test_it_does_what_the_loop_written_by_hand_does() -> None:
@@ -122,30 +130,12 @@ def test_warm_up_minimises_the_objective_alone() -> None:
     assert solution.history.column("tau/reconstruction") == [0.0, 0.0, 2.0]
     only_warm = make_model(dropout=0.0)
     with pytest.raises(KeyboardInterrupt):
-        run(model=only_warm, epochs=1, warmup_epochs=2, auxiliary=StopAfter(14))
+        run(model=only_warm, epochs=1, warmup_epochs=2, auxiliary=At(14, interrupt))
     assert same_weights(only_warm, alone)
     assert not same_weights(warmed, alone)
 
 
-class StopAfter:
-    """An auxiliary step that ends the run, as a user's Ctrl-C does."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def step(self, model: nn.Module, batch: Any) -> None:
-        if self.left == 0:
-            raise KeyboardInterrupt
-        self.left -= 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing is kept."""
-
-
-class Doubling(StopAfter):
+class Doubling(At):
     """An auxiliary step that hands on another batch."""
 
     def step(self, model: nn.Module, batch: Any) -> Any:
@@ -154,7 +144,7 @@ class Doubling(StopAfter):
 
 def test_an_auxiliary_step_may_hand_on_what_it_made() -> None:
     x, y = make_data().tensors
-    first, _ = run(auxiliary=Doubling(0))
+    first, _ = run(auxiliary=Doubling(-1, interrupt))
     second, _ = run(data=TensorDataset(x * 2, y))
     assert same_weights(first, second)
 
@@ -214,10 +204,10 @@ def test_what_a_solution_says_is_of_the_model_that_ships(tmp_path: Path, average
 
 def test_ctrl_c_says_that_the_same_call_goes_on_where_it_does(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt) as found:
-        run(auxiliary=StopAfter(9), checkpoint=tmp_path)
+        run(auxiliary=At(9, interrupt), checkpoint=tmp_path)
     assert "the same call goes on" in "".join(found.value.__notes__)
     with pytest.raises(KeyboardInterrupt) as found:
-        run(auxiliary=StopAfter(9))
+        run(auxiliary=At(9, interrupt))
     assert not hasattr(found.value, "__notes__")
 
 
@@ -226,12 +216,8 @@ def test_values_without_a_gradient_are_said_to_reach_no_model() -> None:
         objective, measures = evaluate(model, batch)
         return objective.detach(), {name: each.detach() for name, each in measures.items()}
 
-    model, problem = make_model(), sw.Problem(detached, make_problem().constraints)
-    optimizer = torch.optim.Adam(model.parameters())
     with pytest.raises(MeasureError, match="none reaches the model"):
-        sw.fit(
-            problem, model, make_data(), method=make_method("sequential"), optimizer=optimizer, epochs=1, batch_size=9
-        )
+        fit(sw.Problem(detached, make_problem().constraints), epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -261,16 +247,9 @@ def test_a_sample_that_cannot_be_met_is_explained_and_a_run_that_was_too_short_i
 
     def short_run(y: Tensor) -> sw.Solution:
         problem, model = sw.Problem(evaluate, [sw.AtMost("error", 0.3)]), torch.nn.Linear(3, 1)
-        return sw.fit(
-            problem,
-            model,
-            TensorDataset(x, y),
-            method=sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0)),
-            optimizer=torch.optim.Adam(model.parameters(), lr=1e-4),
-            epochs=2,
-            batch_size=50,
-            explain_infeasibility=True,
-        )
+        method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(1.0))
+        options: dict[str, Any] = {"rate": 1e-4, "epochs": 2, "explain_infeasibility": True}
+        return fit(problem, model, TensorDataset(x, y), method=method, **options)
 
     y = x.sum(1)
     right = short_run(y)
@@ -298,18 +277,8 @@ def test_nothing_is_searched_unasked_and_an_unmet_run_costs_what_a_met_one_does(
 
     def cost(share: float) -> tuple[sw.Solution, int]:
         nonlocal passes
-        model, passes = make_model(dropout=0.0), 0
-        problem = sw.Problem(counted, make_problem(share).constraints)
-        solution = sw.fit(
-            problem,
-            model,
-            make_data(),
-            method=make_method("sequential", share=share),
-            optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-            epochs=5,
-            batch_size=50,
-        )
-        return solution, passes
+        problem, passes = sw.Problem(counted, make_problem(share).constraints), 0
+        return fit(problem, make_model(dropout=0.0), share=share, epochs=5), passes
 
     (met, expected), (unmet, found) = cost(0.01), cost(1.0)
     assert (met.status, unmet.status) == (sw.Status.FEASIBLE, sw.Status.UNFINISHED)
@@ -372,39 +341,6 @@ def test_precisions_that_turn_the_weights_into_something_else_are_refused(precis
 
     with pytest.raises(ConfigurationError, match=f"got {precision}"):
         run(fabric=Fabric(accelerator="cpu", devices=1, precision=precision))
-
-
-class Parts(nn.Module):
-    """Can be called past its ``forward``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(2, 1)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.body(x)
-
-    def score(self, x: Tensor) -> Any:
-        return self.body(x)
-
-
-@pytest.mark.parametrize("part", ["body", "score"])
-def test_a_call_past_the_model_is_refused_where_it_would_change_the_result(part: str) -> None:
-    from lightning_fabric import Fabric
-
-    def evaluate(model: nn.Module, batch: tuple[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return getattr(model, part)(batch[0]).squeeze(1).square(), {}
-
-    problem, model, data = sw.Problem(evaluate, []), Parts(), TensorDataset(torch.ones(8, 2))
-
-    def train(fabric: Fabric | None) -> sw.Solution:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        method = sw.Unconstrained(problem.constraints)
-        return sw.fit(problem, model, data, method=method, optimizer=optimizer, epochs=1, batch_size=4, fabric=fabric)
-
-    train(None)  # one process in full precision has nothing to lose
-    with pytest.raises(ConfigurationError, match=r"model\(x\)"):
-        train(Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [

@@ -53,12 +53,6 @@ def test_workers_stay_as_long_as_the_loader_says(stay: bool) -> None:
     assert bool(first == second) is stay
 
 
-def test_workers_stay_where_the_loader_says_so() -> None:
-    source = source_of(DataLoader(Watched(), num_workers=1, persistent_workers=True)).source
-    first, second = (next(source.batches([torch.tensor([0])]))[0, 0] for _ in range(2))
-    assert first == second
-
-
 def test_as_many_batches_are_read_ahead_as_the_loader_says() -> None:
     data = Watched()
     source = source_of(DataLoader(data, num_workers=1, prefetch_factor=9)).source

@@ -17,6 +17,7 @@ from samplewise.errors import ConfigurationError, MeasureError, MissingMeasureEr
 from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import read_fit
 from samplewise.stopping import estimate_gradient, independent_batches
+from small import fit
 
 OWN = {
     "at most": sw.AtMost("error", "limit", margin=0.05, scale=0.5),
@@ -120,17 +121,9 @@ def test_what_judges_a_model_sees_the_difference(kind: str, several: bool) -> No
 def test_a_run_with_its_own_bounds_can_be_read_and_reported(tmp_path: Path) -> None:
     problem, _ = problems("at most")
     model = network()
-    solution = sw.fit(
-        problem,
-        model,
-        samples(),
-        method=methods("at most", "quadratic")[0],
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
-        epochs=10,
-        batch_size=10,
-        checkpoint=tmp_path / "run",
-        progress=False,
-    )
+    options: dict[str, Any] = {"epochs": 10, "batch_size": 10, "checkpoint": tmp_path / "run", "progress": False}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    solution = fit(problem, model, samples(), method=methods("at most", "quadratic")[0], optimizer=optimizer, **options)
     found = solution.audits["train"]
     assert {"limit", "error"} <= found.means.keys()
     kept = json.loads((tmp_path / "run" / "audit.json").read_text())["constraints"]["error"]
@@ -178,8 +171,8 @@ def test_a_bound_is_compared_in_the_precision_of_its_measure() -> None:
 @pytest.mark.parametrize(
     ("measures", "error", "complaint"),
     [
-        ({"lmit": torch.ones(3)}, MissingMeasureError, "needs the measure 'limit', .* Did you mean 'lmit'?"),
-        ({"limit": torch.ones(3, 2)}, MeasureError, r"expected 'limit' for error <= limit of shape \(3,\) or \(3,\)"),
+        ({"lmit": torch.ones(3)}, MissingMeasureError, "'limit'.*'lmit'"),
+        ({"limit": torch.ones(3, 2)}, MeasureError, r"'limit'.*\(3,\)"),
         ({"limit": (torch.ones(3), torch.ones(3).bool())}, MeasureError, "a mask goes with the measure"),
         ({"limit": torch.tensor([1.0, torch.inf, 1.0])}, NotFiniteError, r"\(error <= limit\) is not finite"),
     ],

@@ -23,6 +23,7 @@ from samplewise.errors import NotFiniteError
 from samplewise.optimality import certify, find_infeasibility
 from samplewise.report.fits import keep_certificate, read_fit
 from samplewise.stopping import estimate_gradient
+from small import fit
 
 PENALTIES = {"linear": sw.Linear(), "quadratic": sw.Quadratic()}
 
@@ -65,17 +66,12 @@ def test_batches_of_different_widths_need_no_mask() -> None:
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_a_run_is_that_of_a_loop_over_the_samples(penalty: str, tmp_path: Path) -> None:
     model, plain = Scores(), Scores()
-    solution = sw.fit(
-        make_problem(),
-        model,
-        loader(4),
-        method=sw.SequentialPenalty(make_problem().constraints, penalty=PENALTIES[penalty], schedule=sw.Constant(4.0)),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        epochs=8,
-        checkpoint=tmp_path / "run",
-        progress=False,
-        validation=sw.Validation(select="objective"),
+    options: dict[str, Any] = {"epochs": 8, "checkpoint": tmp_path / "run", "batch_size": None, "progress": False}
+    options["method"] = sw.SequentialPenalty(
+        make_problem().constraints, penalty=PENALTIES[penalty], schedule=sw.Constant(4.0)
     )
+    options["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.5)
+    solution = fit(make_problem(), model, loader(4), validation=sw.Validation(select="objective"), **options)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     for _ in range(8):
         for first in range(0, len(LENGTHS), 4):
@@ -148,17 +144,9 @@ def test_samples_at_odds_are_those_of_a_fixed_width(bound: sw.Constraint) -> Non
 
 
 def test_loggers_are_shown_the_values_that_there_are(tmp_path: Path) -> None:
-    model = Scores()
-    sw.fit(
-        make_problem(),
-        model,
-        loader(4),
-        method=sw.Unconstrained(make_problem().constraints),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        epochs=1,
-        fabric=Fabric(accelerator="cpu", devices=1, loggers=TensorBoardLogger(tmp_path)),
-        progress=False,
-    )
+    method = sw.Unconstrained(make_problem().constraints)
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=TensorBoardLogger(tmp_path))
+    fit(make_problem(), Scores(), loader(4), method=method, epochs=1, batch_size=None, fabric=fabric, progress=False)
     (events,) = tmp_path.rglob("events.*")
     reader = EventAccumulator(str(events))
     reader.Reload()

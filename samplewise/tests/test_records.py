@@ -15,7 +15,7 @@ def test_a_record_is_an_object_of_its_format(tmp_path: Path) -> None:
     path.write_text('{"format": "split-1", "seed": 3}')
     assert read_json(path, "a split") == {"format": "split-1", "seed": 3}
     assert read_json(path, "a split", format="split-1") == {"seed": 3}
-    with pytest.raises(RecordError, match=r"split\.json: is not a split of this version of the library \(split-2\)"):
+    with pytest.raises(RecordError, match=r"split\.json.*split-2"):
         read_json(path, "a split", format="split-2")
 
 
@@ -32,14 +32,14 @@ def test_a_record_is_an_object_of_its_format(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_torn_or_foreign_is_one_error(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "x.json").write_bytes(content)
-    with pytest.raises(RecordError, match=f"x\\.json: cannot be read as a split: .*{why}") as found:
+    with pytest.raises(RecordError, match=f"x\\.json: .*{why}") as found:
         read_json(tmp_path / "x.json", "a split")
     assert isinstance(found.value, CheckpointError)
     assert isinstance(found.value, DataError)
 
 
 def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="cannot be read as a split: No such file or directory"):
+    with pytest.raises(RecordError, match="No such file"):
         read_json(tmp_path / "nowhere", "a split")
     with pytest.raises(RecordError, match="got a folder"):
         read_json(tmp_path, "a split")

@@ -16,6 +16,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
 import samplewise as sw
+import small
 from forked import Forked, processes, two_processes
 from run_small import train, train_and_be_killed
 from samplewise.errors import CheckpointError
@@ -135,18 +136,8 @@ def test_a_run_goes_on_in_other_numbers_of_processes_within_an_epoch(tmp_path: P
 def fit(
     folder: Path, *, samples: int = 200, kind: str = "sequential", epochs: int = 2, rate: float = 1e-3, **options: Any
 ) -> sw.Solution:
-    model = make_model()
-    options.setdefault("method", make_method(kind, samples))
-    return sw.fit(
-        make_problem(),
-        model,
-        make_data(samples),
-        optimizer=torch.optim.Adam(model.parameters(), lr=rate),
-        epochs=epochs,
-        batch_size=32,
-        checkpoint=folder,
-        **options,
-    )
+    given: dict[str, Any] = {"method": make_method(kind, samples), "batch_size": 32} | options
+    return small.fit(data=make_data(samples), rate=rate, epochs=epochs, checkpoint=folder, **given)
 
 
 def test_a_finished_run_returns_at_once_and_can_be_made_longer(tmp_path: Path) -> None:

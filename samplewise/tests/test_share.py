@@ -27,7 +27,7 @@ from samplewise.report.fits import read_fit
 from samplewise.report.page import make_page
 from samplewise.report.words import verdict
 from samplewise.training.state import Selection
-from small import taus_after
+from small import fit, taus_after
 
 SHARED = sw.AtMost("x", 1.0, share=0.75)
 FINE, ONE, TWO = [1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 2.0], [1.0, 3.0, 1.0, 2.0]
@@ -371,19 +371,8 @@ def run(share: float, folder: Path | None = None, **options: Any) -> sw.Solution
     model, data = nn.Linear(2, 1), line_with_outliers()
     problem = sw.Problem(outliers, [sw.AtMost("error", 0.2, share=share)])
     method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric(0.5, growth=1.1))
-    return sw.fit(
-        problem,
-        model,
-        data,
-        method=method,
-        optimizer=torch.optim.Adam(model.parameters(), lr=3e-2),
-        epochs=options.pop("epochs", 40),
-        batch_size=20,
-        audit_on={"train": data},
-        checkpoint=folder,
-        progress=False,
-        **options,
-    )
+    own: dict[str, Any] = {"epochs": 40, "audit_on": {"train": data}, "checkpoint": folder, "progress": False}
+    return fit(problem, model, data, method=method, rate=3e-2, batch_size=20, **own | options)
 
 
 def test_a_run_gives_up_who_cannot_be_met_and_says_so(tmp_path: Path) -> None:

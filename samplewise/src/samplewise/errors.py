@@ -115,14 +115,19 @@ def needed_for(what: str, extra: str) -> Iterator[None]:
         raise MissingPackageError(f"{what} needs {error.name}; {install(extra)}") from error
 
 
-def finite_number(value: Any, what: str) -> float:
-    """Return ``value`` as a float, or say that ``what`` must be a finite number."""
+def finite_number(
+    value: Any, what: str, *, above: float = -math.inf, below: float = math.inf, advice: str = ""
+) -> float:
+    """Return ``value`` as a float, or say that ``what`` must be a finite number, and between which."""
     try:
         number = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
     except OverflowError:  # not shown: Python refuses to write out very long numbers
         raise ConfigurationError(f"expected a finite number for {what}, got one too large for a float") from None
     if not math.isfinite(number):
         raise ConfigurationError(f"expected a finite number for {what}, got {value!r}")
+    if not above < number < below:
+        limits = f"{what} > {above:g}" if below == math.inf else f"{above:g} < {what} < {below:g}"
+        raise ConfigurationError(f"expected {limits}, got {value}{advice}")
     return number
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from samplewise.errors import ConfigurationError, finite_number
+from samplewise.errors import finite_number
 
 
 class Penalty(ABC):
@@ -83,8 +83,7 @@ class Huber(Penalty):
     delta: float
 
     def __post_init__(self) -> None:
-        if not finite_number(self.delta, "delta") > 0:
-            raise ConfigurationError(f"expected delta > 0, got {self.delta}; Linear() is the limit delta -> 0")
+        finite_number(self.delta, "delta", above=0, advice="; Linear() is the limit delta -> 0")
 
     def value(self, g: Tensor) -> Tensor:
         violation = torch.relu(g)
@@ -113,8 +112,7 @@ class Logarithmic(Penalty):
     kink: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not finite_number(self.width, "width") > 0:
-            raise ConfigurationError(f"expected width > 0, got {self.width}; Linear() is the limit width -> infinity")
+        finite_number(self.width, "width", above=0, advice="; Linear() is the limit width -> infinity")
 
     def value(self, g: Tensor) -> Tensor:
         return self.width * torch.log1p(torch.relu(g) / self.width)

@@ -5,6 +5,7 @@ import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from samplewise.errors import printable
@@ -48,11 +49,7 @@ def as_text(printout: Printout) -> str:
     room = LINES - len(head) - len(notes)
     left_out = len(rows) - (room - 1) if len(rows) > room else 0
     rows = rows[: len(rows) - left_out]
-    widths = (
-        [max(len(row[column]) for row in rows if column < len(row)) for column in range(max(map(len, rows)))]
-        if rows
-        else []
-    )
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows]
     more = [f"... and {left_out} more"] if left_out else []
     return "\n".join([*head, *(_clipped(line, WIDTH) for line in table), *more, *notes])

@@ -218,17 +218,38 @@ def stream_loader(data: Any) -> DataLoader[Any] | None:
     return DataLoader(data) if isinstance(data, IterableDataset) else None
 
 
-def seeded_batches(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
-    """The batches of one pass over a stream; what is random in them depends on ``seed`` alone."""
+@dataclass(frozen=True)
+class _Counted:
+    """Collates samples and says how many they are, which a batch of any kind does not."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, samples: list[Any]) -> tuple[int, Any]:
+        return len(samples), self.collate(samples)
+
+
+def stream_of(given: DataLoader[Any], batch_size: int, **instead: Any) -> DataLoader[Any]:
+    """A loader of a stream for :func:`seeded_batches`."""
+    counted = _Counted(given.collate_fn)
+    # Workers that stay would not hear of the next epoch.
+    own = {"batch_size": batch_size, "collate_fn": counted, "persistent_workers": False}
+    return loader_like(given, given.dataset, **own | instead)
+
+
+def seeded_batches(loader: DataLoader[Any], seed: int) -> Iterator[tuple[Any, Tensor]]:
+    """The batches of one pass over a stream, and their samples' numbers in it; random by ``seed`` alone."""
     loader.generator.manual_seed(seed)  # of which the workers' own seeds are drawn
     with seeded(seed):
         reading = iter(loader)
+    seen = 0
     for number in count():
         with seeded(mix(seed, number)):
-            batch = next(reading, reading)
-        if batch is reading:
+            found = next(reading, None)
+        if found is None:
             return
-        yield batch
+        size, batch = found
+        yield batch, torch.arange(seen, seen + size)
+        seen += size
 
 
 def _check_samples(data: Any, *, bare: bool) -> None:

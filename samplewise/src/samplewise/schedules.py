@@ -158,17 +158,16 @@ class Geometric(_Growing):
 class FeasibilityDriven(_Growing):
     """tau grows only while the constraint is not met and its violation does not fall fast enough.
 
-    The rule of practical augmented Lagrangian methods (Birgin and Martinez, 2014, algorithm 4.1): tau is kept when
-    the mean violation fell to ``factor`` times that of the round before, and multiplied by ``growth`` otherwise. For a
-    constraint with a share below 1 the number of violated samples beyond those allowed takes the place of the mean
-    violation, since the allowed ones may be arbitrarily far off.
+    The rule of practical augmented Lagrangian methods (Birgin and Martinez, 2014, algorithm 4.1). For a constraint with
+    a share below 1 the number of violated samples beyond those allowed takes the place of the mean violation, since the
+    allowed ones may be arbitrarily far off.
 
     Args:
         tau0: the weight in the first round, or ``"auto"``.
         growth: the factor applied when progress is too slow.
         every: number of rounds between two changes of tau.
         maximum: the weight is never larger; 10,000 times tau0 if not given.
-        factor: tau is kept where the violation is at most this fraction of the last round's.
+        factor: tau is kept where the mean violation is at most this fraction of the last round's.
 
     Example:
         >>> stats = ViolationStats(samples=10, violated=1, total=1.0, worst=1.0)

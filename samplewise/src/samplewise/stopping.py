@@ -169,17 +169,14 @@ def _value_gradients(
     def values(of: Evaluation) -> Tensor:
         return constraint.signed_residual(constraint.of(of.measures)).flatten()
 
-    def one(of: Evaluation, column: Tensor) -> Tensor:
-        return entry(values(of), column)
+    def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
+        return (pytree.tree_map(lambda leaf, few=few: leaf[few], batch) for few in pieces)
 
     count, flat = len(evaluation.objective), values(evaluation)
     leaves, width = pytree.tree_leaves(batch), len(flat) // count
     if all(isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == count for leaf in leaves):
-
-        def read(pieces: Sequence[Tensor]) -> Iterator[Any]:
-            return (pytree.tree_map(lambda leaf, few=few: leaf[few], batch) for few in pieces)
-
-        return per_sample_gradients(problem, model, read, places // width, places % width, one)
+        samples, columns = places // width, places % width
+        return per_sample_gradients(problem, model, read, samples, columns, lambda of, i: entry(values(of), i))
     weights = list(trainable(model).values())
     return torch.stack([gradient_of(flat[place], weights, retain_graph=True) for place in places])
 
@@ -255,10 +252,9 @@ class GradientRule:
     errors: float = 1.0
 
     def __post_init__(self) -> None:
-        if not finite_number(self.epsilon0, "epsilon0") > 0:
-            raise ConfigurationError(f"expected epsilon0 > 0, got {self.epsilon0}")
-        if self.decay is not None and not 0 < self.decay < 1:
-            raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {self.decay}")
+        finite_number(self.epsilon0, "epsilon0", above=0)
+        if self.decay is not None:
+            finite_number(self.decay, "decay", above=0, below=1, advice=": eps must fall")
         if not self.errors >= 0:
             raise ConfigurationError(f"expected errors >= 0, got {self.errors}")
         for name, least in (("max_epochs", 1), ("batches", 4), ("batch_size", 1)):

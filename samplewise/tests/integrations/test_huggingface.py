@@ -78,7 +78,7 @@ def test_the_last_checkpoint_is_found_and_one_without_the_method_refused(tmp_pat
     with pytest.raises(CheckpointError, match="of another method"):
         make_trainer(args, "unconstrained").train(resume_from_checkpoint=True)
     (tmp_path / "checkpoint-10" / "method.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"checkpoint-10 has no method.safetensors, the state of the method"):
+    with pytest.raises(CheckpointError, match=r"method\.safetensors"):
         make_trainer(args).train(resume_from_checkpoint=True)
 
 
@@ -176,7 +176,7 @@ def test_as_many_values_as_samples_are_no_slip(tmp_path: Path) -> None:
 
 def test_measures_of_one_and_of_several_values_in_one_evaluation_are_refused(tmp_path: Path) -> None:
     trainer = make_own(tmp_path, lambda inputs, prediction: prediction if len(prediction) == 20 else prediction[:, 0])
-    with pytest.raises(MeasureError, match=r"got {'size': 2} dimensions and then {'size': 1}"):
+    with pytest.raises(MeasureError, match=r"'size': 2.*'size': 1"):
         trainer.evaluate()
     assert trainer.evaluate(Dictionaries(20, 1))["eval_size"] == pytest.approx(trainer.audits["eval"].means["size"])
     trainer.evaluate(Dictionaries(11, 1))  # another evaluation may have another shape
@@ -242,7 +242,7 @@ def test_a_transformer_under_a_bound_on_every_loss(tmp_path: Path) -> None:
     [
         ({"steps_per_round": 0}, "expected steps_per_round as a whole number >= 1"),
         ({"method": sw.Unconstrained()}, "are not the problem's"),
-        ({"compute_loss_func": print}, "compute_loss_func is given, but the problem and the method say the loss"),
+        ({"compute_loss_func": print}, "compute_loss_func"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from forked import two_processes
 from samplewise.audits.audit import violation_rate_upper
 from samplewise.errors import ConfigurationError
 from samplewise.integrations.lightning import Audits, Rounds
-from small import make_data, make_method, make_model, make_problem, same_weights
+from small import fit, make_data, make_method, make_model, make_problem, same_weights
 
 pytestmark = [
     # Lightning 2.6 asks torch 2.13 for a name that it is about to drop.
@@ -42,17 +42,7 @@ def test_the_numbers_are_those_of_the_plain_loop(kind: str, accumulate: int, tmp
 def test_what_is_logged_has_the_names_of_a_history(tmp_path: Path) -> None:
     module, logged = Module(), Recorder()
     trainer(tmp_path, Rounds(), make_audits(), epochs=1, logger=logged).fit(module, loader())
-    model = make_model()
-    solution = sw.fit(
-        make_problem(),
-        model,
-        make_data(),
-        method=make_method("sequential"),
-        optimizer=torch.optim.Adam(model.parameters()),
-        epochs=1,
-        batch_size=40,
-        audit_on={"val": make_data(51, seed=1)},
-    )
+    solution = fit(epochs=1, audit_on={"val": make_data(51, seed=1)})
     ours = {name for row in logged.rows for name in row} - {"epoch"}
     assert ours == set(solution.history.columns) - {"epoch", "round", "warmup", "lr", "seconds"}
 
@@ -151,17 +141,9 @@ def test_of_epochs_that_are_all_satisfied_the_one_of_the_best_objective_is_kept(
 def test_in_mixed_precision_audits_are_those_of_fit(tmp_path: Path) -> None:
     audits, module = make_audits(), Module()
     trainer(tmp_path, Rounds(), audits, epochs=1, precision="bf16-mixed").fit(module, loader())
-    solution = sw.fit(
-        make_problem(),
-        module.model,
-        make_data(),
-        method=make_method("sequential"),
-        optimizer=torch.optim.SGD(module.model.parameters(), lr=0.0),  # so that the weights stay
-        epochs=1,
-        batch_size=40,
-        audit_on={"val": make_data(51, 1)},
-        fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"),
-    )
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    options: dict[str, Any] = {"rate": 0.0, "epochs": 1, "audit_on": {"val": make_data(51, 1)}}  # the weights stay
+    solution = fit(None, module.model, fabric=fabric, **options)
     torch.testing.assert_close(audits.latest["val"].measures, solution.audits["val"].measures)
     with torch.autocast("cpu", torch.bfloat16):
         lower = sw.audit(make_problem(), module.model, make_data(51, 1))
@@ -220,7 +202,7 @@ class Without(Module):
 
 
 def test_what_is_wrong_is_said_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"expected one method in Without, found none: assign it"):
+    with pytest.raises(ConfigurationError, match="found none"):
         trainer(tmp_path, Rounds(), epochs=1).fit(Without(), loader())
     two = Module()
     two.other = make_method("sequential")

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
@@ -18,7 +17,7 @@ from samplewise.report.fits import keep_certificate, read_curves, read_forecasts
 from samplewise.report.page import make_page
 from samplewise.report.run import Multipliers, Requirement, RunReport
 from samplewise.report.words import facts, verdict
-from small import BOUND, make_data, make_method, make_model, make_problem
+from small import BOUND, fit, make_data, make_model, make_problem
 from small_fit import small_fit
 
 
@@ -165,17 +164,7 @@ def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> 
     promises = {"kept": sw.Promise(0.02, make_data(60, seed=2), make_data(200, seed=3))}
     promises["missed"] = sw.Promise(0.9, make_data(60, seed=2), make_data(200, seed=3))
     for name, promise in promises.items():
-        outcome = sw.fit(
-            problem,
-            model,
-            make_data(),
-            method=make_method("sequential"),
-            optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-            epochs=4,
-            batch_size=50,
-            promise=promise,
-            checkpoint=tmp_path / name,
-        ).promise
+        outcome = fit(problem, model, epochs=4, promise=promise, checkpoint=tmp_path / name).promise
         assert outcome is not None
         run = read_one(tmp_path / name)
         assert run.promise is not None
@@ -199,20 +188,10 @@ def test_a_promise_is_the_verdict_with_its_facts_and_margins(tmp_path: Path) -> 
 
 
 def test_what_a_search_for_feasible_weights_found_is_said_until_the_run_goes_on(tmp_path: Path) -> None:
-    problem, data = make_problem(), make_data()
+    problem = make_problem()
     for epochs in (2, 3):
-        model = make_model()
-        found = sw.fit(
-            problem,
-            model,
-            data,
-            method=sw.FixedPenalty(problem.constraints, 1e-9),
-            optimizer=torch.optim.Adam(model.parameters(), lr=1e-4),
-            epochs=epochs,
-            batch_size=50,
-            checkpoint=tmp_path,
-            explain_infeasibility=epochs == 2,
-        ).infeasibility
+        options: dict[str, Any] = {"epochs": epochs, "explain_infeasibility": epochs == 2, "checkpoint": tmp_path}
+        found = fit(method=sw.FixedPenalty(problem.constraints, 1e-9), rate=1e-4, **options).infeasibility
         run = read_one(tmp_path)
         assert (found is None) == (epochs == 3)
         assert run.infeasibility == ("" if found is None else str(found))

@@ -5,13 +5,14 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 import samplewise as sw
-from small import evaluate, make_data, make_method, make_model, make_problem
+from small import evaluate, fit, make_model, make_problem
 
 EPOCHS, BATCH = 6, 33
 
@@ -35,23 +36,9 @@ def main(folder: Path, pause: float) -> None:
             time.sleep(pause)
         return evaluate(model, batch)
 
-    problem, model, method = (
-        sw.Problem(slowly, make_problem().constraints),
-        make_model(dropout=0.0),
-        make_method("lagrangian"),
-    )
-    solution = sw.fit(
-        problem,
-        model,
-        make_data(),
-        method=method,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        epochs=EPOCHS,
-        batch_size=BATCH,
-        checkpoint=folder / "run",
-        checkpoint_steps=2,
-        fabric=fabric,
-    )
+    problem, model = sw.Problem(slowly, make_problem().constraints), make_model(dropout=0.0)
+    kept: dict[str, Any] = {"checkpoint": folder / "run", "checkpoint_steps": 2, "fabric": fabric}
+    solution = fit(problem, model, kind="lagrangian", epochs=EPOCHS, batch_size=BATCH, **kept)
     found = {
         "weights": [value.tolist() for value in model.state_dict().values()],
         "satisfied": solution.audits["train"].satisfied,

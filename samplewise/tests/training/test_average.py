@@ -22,16 +22,14 @@ from samplewise.samples import source_of
 from samplewise.stopping import Verdict
 from samplewise.training.average import Average
 from samplewise.training.batching import epoch_order
-from small import BOUND, OnAudit, make_data, make_method, make_model, make_problem, of_last_step, same_weights
+from small import BOUND, OnAudit, fit, make_data, make_model, make_problem, of_last_step, same_weights
 
 DECAY = 0.9
 
 
 def run(**options: Any) -> tuple[nn.Module, sw.Solution]:
     model = make_model(dropout=0.0, norm=True)
-    given = {"method": make_method("sequential"), "epochs": 3, "batch_size": 32, "average": DECAY, "seed": 5, **options}
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return model, sw.fit(make_problem(), model, make_data(), optimizer=optimizer, **given)
+    return model, fit(None, model, **{"batch_size": 32, "average": DECAY, "seed": 5, **options})
 
 
 def test_it_is_the_average_that_a_loop_written_by_hand_makes(tmp_path: Path) -> None:
@@ -150,17 +148,8 @@ def test_the_statistics_of_batch_norm_are_those_of_the_averaged_weights(tmp_path
     problem = sw.Problem(evaluate, [sw.AtMost("error", 0.02)])
     torch.manual_seed(0)
     model = Normed()
-    solution = sw.fit(
-        problem,
-        model,
-        train,
-        method=sw.FixedPenalty(problem.constraints, 100.0),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        epochs=20,
-        batch_size=64,
-        average=0.98,
-        checkpoint=tmp_path,
-    )
+    options: dict[str, Any] = {"epochs": 20, "batch_size": 64, "average": 0.98, "checkpoint": tmp_path}
+    solution = fit(problem, model, train, method=sw.FixedPenalty(problem.constraints, 100.0), **options)
     exact = recomputed(solution.model, pixels[:1500])
     of_last_steps, last = copy.deepcopy(solution.model), Normed()
     last.load_state_dict(of_last_step(tmp_path))

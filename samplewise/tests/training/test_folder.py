@@ -7,25 +7,15 @@ from safetensors.torch import load_file
 
 import samplewise as sw
 from samplewise.storage.checkpoint import load_state
-from small import make_data, make_method, make_model, make_problem, same_weights
+from small import fit, make_data, make_problem, same_weights
 
 LEFT = {"audit.json", "audit.safetensors", "best.safetensors", "best-method.safetensors"}
 """What a folder holds of the selected model."""
 
 
 def run(folder: Path, epochs: int) -> sw.Solution:
-    model = make_model()
-    return sw.fit(
-        make_problem(),
-        model,
-        make_data(),
-        method=make_method("lagrangian"),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        epochs=epochs,
-        batch_size=50,
-        audit_on={"train": make_data(), "test": make_data(seed=1)},
-        checkpoint=folder,
-    )
+    audited = {"train": make_data(), "test": make_data(seed=1)}
+    return fit(kind="lagrangian", epochs=epochs, audit_on=audited, checkpoint=folder)
 
 
 def test_a_run_leaves_what_holds_for_its_selected_model(tmp_path: Path) -> None:
@@ -44,19 +34,8 @@ def test_a_run_leaves_what_holds_for_its_selected_model(tmp_path: Path) -> None:
 
 def test_the_method_of_the_selected_models_moment_is_kept_with_it(tmp_path: Path) -> None:
     method = sw.SequentialPenalty(make_problem().constraints, schedule=sw.Geometric(1.0, growth=2.0))
-    model = make_model()
-    solution = sw.fit(
-        make_problem(),
-        model,
-        make_data(),
-        method=method,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        epochs=6,
-        batch_size=50,
-        audit_on={"train": make_data()},
-        validation=sw.Validation(select="objective"),  # which tau then spoils
-        checkpoint=tmp_path,
-    )
+    select = sw.Validation(select="objective")  # which tau then spoils
+    solution = fit(method=method, epochs=6, audit_on={"train": make_data()}, validation=select, checkpoint=tmp_path)
     epoch = solution.selected.epoch
     assert epoch < 6, "else there is nothing to tell apart"
     assert solution.method is method

@@ -130,6 +130,15 @@ def starts(folder: Path) -> list[str]:
     return (folder / "starts").read_text().split()
 
 
+def begun(hosts: Any, folder: Path, *, nodes: str) -> Hosts:
+    """Two hosts that have trained up to their second checkpoint."""
+    made: Hosts = hosts(2)
+    for i in range(2):
+        made.torchrun(i, folder, nodes=nodes, restarts=3)
+    wait_for(lambda: len(checkpoints(folder)) == 2, made, folder)
+    return made
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_hosts_end_where_one_machine_does(hosts: Any, alone: dict[str, Any], tmp_path: Path, count: int) -> None:
     made = hosts(count)
@@ -140,10 +149,7 @@ def test_hosts_end_where_one_machine_does(hosts: Any, alone: dict[str, Any], tmp
 
 
 def test_when_a_host_is_lost_the_others_go_on_by_themselves(hosts: Any, alone: dict[str, Any], tmp_path: Path) -> None:
-    made = hosts(2)
-    for i in range(2):
-        made.torchrun(i, tmp_path, nodes="1:2", restarts=3)
-    wait_for(lambda: len(checkpoints(tmp_path)) == 2, made, tmp_path)
+    made = begun(hosts, tmp_path, nodes="1:2")
     made.lose(1)
     wait_for((tmp_path / "found.json").exists, made, tmp_path)
     assert starts(tmp_path)[-1] == "0/1"
@@ -151,10 +157,7 @@ def test_when_a_host_is_lost_the_others_go_on_by_themselves(hosts: Any, alone: d
 
 
 def test_a_host_that_comes_back_goes_on_with_the_others(hosts: Any, alone: dict[str, Any], tmp_path: Path) -> None:
-    made = hosts(2)
-    for i in range(2):
-        made.torchrun(i, tmp_path, nodes="2", restarts=3)
-    wait_for(lambda: len(checkpoints(tmp_path)) == 2, made, tmp_path)
+    made = begun(hosts, tmp_path, nodes="2")
     made.lose(1)
     time.sleep(3.0)
     made.torchrun(1, tmp_path, nodes="2", restarts=3)
@@ -173,10 +176,7 @@ def test_a_slow_host_costs_time_only(hosts: Any, alone: dict[str, Any], tmp_path
 
 
 def test_a_partition_of_half_a_minute_costs_time_only(hosts: Any, alone: dict[str, Any], tmp_path: Path) -> None:
-    made = hosts(2)
-    for i in range(2):
-        made.torchrun(i, tmp_path, nodes="2", restarts=3)
-    wait_for(lambda: len(checkpoints(tmp_path)) == 2, made, tmp_path)
+    made = begun(hosts, tmp_path, nodes="2")
     made.wire(1, "down")
     time.sleep(30.0)
     made.wire(1, "up")

@@ -16,29 +16,16 @@ from torch import Tensor, nn
 import samplewise as sw
 from samplewise.errors import ConfigurationError
 from samplewise.report.tensorboard import Pictures, in_lines
-from small import OnAudit, make_data, make_method, make_model, make_problem, same_weights
+from small import OnAudit, fit, make_data, make_model, same_weights
 
 
 def run(folder: Path | None, **options: Any) -> tuple[nn.Module, sw.Solution]:
-    model = make_model(norm=True)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    method = make_method("sequential")
     options = {"audit_on": {"test": make_data(seed=1)}, "progress": False, **options}
     if options.pop("tensorboard", False):
         logger = TensorBoardLogger(root_dir=folder or "", name="tensorboard", version="")
         options["fabric"] = Fabric(accelerator="cpu", devices=1, loggers=logger)
-    solution = sw.fit(
-        make_problem(),
-        model,
-        make_data(),
-        method=method,
-        optimizer=optimizer,
-        epochs=3,
-        batch_size=32,
-        checkpoint=folder,
-        **options,
-    )
-    return model, solution
+    solution = fit(None, make_model(norm=True), batch_size=32, checkpoint=folder, **options)
+    return solution.model, solution
 
 
 def shown(folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmResta
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
-from small import make_data, make_method, make_model, make_problem
+from small import At, fit, interrupt, make_model
 
 STEPS = 4  # in an epoch
 
@@ -21,18 +21,8 @@ def run(
 ) -> sw.Solution:
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return sw.fit(
-        make_problem(),
-        model,
-        make_data(),
-        method=make_method("sequential"),
-        optimizer=optimizer,
-        scheduler=None if make is None else (make(optimizer), by),
-        epochs=epochs,
-        batch_size=50,
-        checkpoint=folder,
-        **options,
-    )
+    scheduler = None if make is None else (make(optimizer), by)
+    return fit(None, model, optimizer=optimizer, scheduler=scheduler, epochs=epochs, checkpoint=folder, **options)
 
 
 @pytest.mark.parametrize(("by", "steps"), [("epoch", 1), ("step", STEPS)])
@@ -55,26 +45,12 @@ def test_a_rate_that_is_meant_to_rise_or_keeps_falling_is_not_warned_of(tmp_path
 
 
 def test_an_interrupted_run_is_not_a_longer_one(tmp_path: Path) -> None:
-    class Stop:
-        left = 2 * STEPS + 1
-
-        def step(self, model: Any, batch: Any) -> None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.left = -1
-
     def restarts(optimizer: Optimizer) -> LRScheduler:
         return CosineAnnealingWarmRestarts(optimizer, 3)
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, 5, restarts, auxiliary=Stop())
-    assert len(run(tmp_path, 5, restarts, auxiliary=Stop()).history.rows) == 5
+        run(tmp_path, 5, restarts, auxiliary=At(2 * STEPS + 1, interrupt))
+    assert len(run(tmp_path, 5, restarts, auxiliary=At(-1, interrupt)).history.rows) == 5
 
 
 @pytest.mark.parametrize("folder", ["continued", "too short from the start"])

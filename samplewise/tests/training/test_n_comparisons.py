@@ -6,29 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader, Subset
 
 import samplewise as sw
 from samplewise.audits.audit import violation_rate_upper
 from samplewise.cli.report import read_reports
-from small import make_data, make_method, make_model, make_problem
+from small import fit, make_data
 
 
 def run(folder: Path | None = None, epochs: int = 4, share: float = 1.0, **options: Any) -> sw.Solution:
-    model, data = make_model(), make_data()
+    data = make_data()
     splits = {"validation": make_data(60, seed=1), "train": data, "own": data, "test": make_data(50, seed=2)}
-    return sw.fit(
-        make_problem(share),
-        model,
-        data,
-        method=make_method("sequential", share=share),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        epochs=epochs,
-        batch_size=50,
-        checkpoint=folder,
-        **{"audit_on": splits, **options},
-    )
+    return fit(data=data, share=share, epochs=epochs, checkpoint=folder, **{"audit_on": splits, **options})
 
 
 def compared(solution: sw.Solution) -> dict[str, float]:

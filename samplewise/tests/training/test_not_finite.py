@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import samplewise as sw
 from samplewise.errors import NotFiniteError
 from samplewise.storage.checkpoint import load_state
-from small import same_weights
+from small import fit, same_weights
 
 X = torch.rand(64, 4, generator=torch.Generator().manual_seed(0))  # eight steps an epoch
 
@@ -32,19 +32,9 @@ def run(folder: Path | None, *, fault: int | None = None, **options: Any) -> tup
 
     torch.manual_seed(0)
     model, problem = nn.Linear(4, 4), sw.Problem(evaluate, [sw.AtMost("error", 0.01)])
-    solution = sw.fit(
-        problem,
-        model,
-        TensorDataset(X),
-        method=sw.AugmentedLagrangian(problem.constraints, samples=64, schedule=sw.Constant(1.0)),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        epochs=3,
-        batch_size=8,
-        audit_on={"train": TensorDataset(X)},
-        checkpoint=folder,
-        **options,
-    )
-    return model, solution
+    method = sw.AugmentedLagrangian(problem.constraints, samples=64, schedule=sw.Constant(1.0))
+    options |= {"method": method, "batch_size": 8, "audit_on": {"train": TensorDataset(X)}, "checkpoint": folder}
+    return model, fit(problem, model, TensorDataset(X), **options)
 
 
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
@@ -90,15 +80,6 @@ def test_values_that_are_not_finite_while_the_weights_are_keep_their_own_message
         y = model(batch[0])
         return y.square().mean(1) / (batch[0][:, 0] < 0.9), {}
 
-    model, problem = nn.Linear(4, 4), sw.Problem(evaluate, [])
+    problem, data = sw.Problem(evaluate, []), TensorDataset(X)
     with pytest.raises(NotFiniteError, match=r"the objective .*sample index"):
-        sw.fit(
-            problem,
-            model,
-            TensorDataset(X),
-            method=sw.Unconstrained([]),
-            optimizer=torch.optim.Adam(model.parameters()),
-            epochs=1,
-            batch_size=8,
-            checkpoint=tmp_path,
-        )
+        fit(problem, nn.Linear(4, 4), data, method=sw.Unconstrained([]), batch_size=8, checkpoint=tmp_path)

@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
+from small import fit
 
 DATA = TensorDataset(torch.zeros(4))
 LOSSES = [5.0, 3.0, 4.0, 2.5, 2.6, 2.7, 2.8, 1.0, 0.5]
@@ -32,17 +33,14 @@ def evaluate(model: Counting, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.full_like(x, LOSSES[max(int(model.epochs), 1) - 1]), {}
 
 
-def run(**options: Any) -> sw.Solution:
-    model, problem = Counting(), sw.Problem(evaluate, [])
-    return sw.fit(
-        problem,
-        model,
-        DATA,
-        method=sw.Unconstrained(problem.constraints),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        batch_size=4,
-        **{"epochs": len(LOSSES), "audit_on": {"validation": DATA}, **options},
-    )
+def run(problem: sw.Problem | None = None, **options: Any) -> sw.Solution:
+    own: dict[str, Any] = {
+        "batch_size": 4,
+        "epochs": len(LOSSES),
+        "audit_on": {"validation": DATA},
+        "method": sw.Unconstrained([]),
+    }
+    return fit(problem or sw.Problem(evaluate, []), Counting(), DATA, **own | options)
 
 
 @pytest.mark.parametrize(("patience", "ended", "selected"), [(1, 3, 2), (2, 6, 4), (3, 7, 4), (4, 9, 9), (None, 9, 9)])
@@ -78,19 +76,9 @@ def test_patience_is_not_reported_as_the_target_though_the_best_epoch_meets_it()
         objective, _ = evaluate(model, batch)
         return objective, {"size": torch.full_like(batch[0], float(model.epochs > 2)) + 0 * model.weight}
 
-    model, problem = Counting(), sw.Problem(only_warm_up_satisfies, [sw.AtMost("size", 0.5)])
-    solution = sw.fit(
-        problem,
-        model,
-        DATA,
-        method=sw.FixedPenalty(problem.constraints, 1.0),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        batch_size=4,
-        epochs=6,
-        warmup_epochs=2,
-        audit_on={"validation": DATA},
-        validation=sw.Validation(stop=True, patience=2),
-    )
+    problem = sw.Problem(only_warm_up_satisfies, [sw.AtMost("size", 0.5)])
+    method, validation = sw.FixedPenalty(problem.constraints, 1.0), sw.Validation(stop=True, patience=2)
+    solution = run(problem, method=method, epochs=6, warmup_epochs=2, validation=validation)
     assert (solution.selected.epoch, solution.selected.feasible) == (2, True)
     assert len(solution.history.rows) == 4
     assert solution.status is sw.Status.NO_LONGER_BETTER

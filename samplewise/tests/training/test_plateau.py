@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 import samplewise as sw
 from samplewise.audits import INFEASIBLE
 from samplewise.errors import ConfigurationError
-from small import OnAudit, make_data, make_method, make_model, make_problem, same_weights
+from small import OnAudit, fit, make_data, make_model, same_weights
 
 RULE: dict[str, Any] = {"factor": 0.5, "patience": 0, "cooldown": 1, "threshold": 0.02, "eps": 0.0}
 
@@ -20,18 +20,8 @@ def run(folder: Path, epochs: int = 12, *, by: str = "epoch", mode: Any = "min",
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-2)
     given: dict[str, Any] = {"audit_on": {"test": make_data(51, seed=1)}, **options}
-    return sw.fit(
-        make_problem(share=0.5),
-        model,
-        make_data(),
-        method=make_method("sequential", share=0.5),
-        optimizer=optimizer,
-        scheduler=(ReduceLROnPlateau(optimizer, mode, **RULE), by),
-        epochs=epochs,
-        batch_size=40,
-        checkpoint=folder,
-        **given,
-    )
+    given |= {"optimizer": optimizer, "scheduler": (ReduceLROnPlateau(optimizer, mode, **RULE), by)}
+    return fit(None, model, share=0.5, epochs=epochs, batch_size=40, checkpoint=folder, **given)
 
 
 @pytest.mark.parametrize(("warmup", "every"), [(0, 1), (3, 1), (1, 2)])

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import samplewise as sw
 from samplewise.audits.binomial import must_hold
 from samplewise.errors import ConfigurationError
-from small import make_data, make_method, make_model, make_problem, same_weights
+from small import fit, make_data, make_method, make_model, make_problem, same_weights
 
 
 def test_a_promise_in_one_call(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,21 +35,14 @@ def test_it_is_the_run_with_the_same_things_given() -> None:
     again = sw.fit(make_problem(), make_model(), data, epochs=4, promise=sw.Promise(0.2), seed=3, progress=False)
     assert same_weights(first.model, again.model)
     optimizer = torch.optim.Adam((model := make_model()).parameters(), lr=2e-3)
-    given = sw.fit(
-        problem := make_problem(),
-        model,
-        data,
-        epochs=4,
-        promise=0.2,
-        seed=3,
-        progress=False,
-        method=sw.SequentialPenalty(problem.constraints, schedule=sw.Constant("auto")),
-        optimizer=optimizer,
-        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4),
-        batch_size=16,
-    )
+    chosen: dict[str, Any] = {
+        "method": sw.SequentialPenalty(make_problem().constraints, schedule=sw.Constant("auto")),
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4),
+        "batch_size": 16,
+    }
+    given = fit(None, model, data, epochs=4, promise=0.2, seed=3, progress=False, **chosen)
     assert same_weights(first.model, given.model)
-    assert given.method.constraints == problem.constraints
 
 
 def test_what_proves_may_be_given_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,16 +64,7 @@ def test_without_a_promise_too() -> None:
 def test_nothing_is_said_where_everything_is_given_or_nothing_is_to_be_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = make_model()
-    sw.fit(
-        make_problem(),
-        model,
-        make_data(),
-        method=make_method("sequential"),
-        optimizer=torch.optim.Adam(model.parameters()),
-        epochs=1,
-        batch_size=50,
-    )
+    fit(epochs=1)
     sw.fit(make_problem(), make_model(), make_data(), epochs=1, progress=False)
     assert capsys.readouterr().err == ""
 
@@ -115,7 +99,7 @@ def test_what_cannot_be_chosen_is_refused(data: Any, promise: Any, message: str)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((make_model(), make_problem()), "sw.Problem first"),
+        ((make_model(), make_problem()), "expected a Problem"),
         ((make_problem(), lambda x: x), "model"),
     ],
 )
@@ -147,17 +131,10 @@ def test_a_promise_by_groups_holds_in_each(groups: str | None) -> None:
     torch.manual_seed(0)
     model = nn.Linear(1, 1, bias=False)
     promise = sw.Promise(0.75, draw(400, 1), draw(800, 2), groups=groups)
-    solution = sw.fit(
-        problem := sw.Problem(evaluate, [sw.AtLeast("above", 0.0)]),
-        model,
-        draw(1000, 0),
-        epochs=80,
-        batch_size=100,
-        optimizer=(optimizer := torch.optim.Adam(model.parameters(), lr=0.05)),
-        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 80),
-        promise=promise,
-        progress=False,
-    )
+    optimizer, problem = torch.optim.Adam(model.parameters(), lr=0.05), sw.Problem(evaluate, [sw.AtLeast("above", 0.0)])
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 80)
+    options: dict[str, Any] = {"optimizer": optimizer, "scheduler": falling, "promise": promise, "progress": False}
+    solution = sw.fit(problem, model, draw(1000, 0), epochs=80, batch_size=100, **options)
     found = solution.promise
     assert found is not None
     assert found.kept, found.message

@@ -6,7 +6,7 @@ import pytest
 
 from samplewise.audits import selection_loss
 from samplewise.errors import CheckpointError, ConfigurationError
-from samplewise.training.state import BestSoFar, RunState, Selection, Status, Validation
+from samplewise.training.state import RunState, Selection, Status, Validation
 
 
 def candidate(epoch: int, satisfied: float, objective: float, violation: float = 0.0) -> Selection:
@@ -117,14 +117,14 @@ def test_why_a_run_ends(
     patience: int | None,
     expected: Status | None,
 ) -> None:
-    selected = None if best is None else BestSoFar(candidate(best, satisfied, 1.0), None)
+    selected = None if best is None else candidate(best, satisfied, 1.0)
     state = RunState(planned=10, epoch=epoch, reached=reached, best=selected)
     found = state.terminate(Validation(stop=stop, patience=patience), epochs=10, warmup=2)
     assert found is expected
 
 
 def test_a_state_is_what_a_checkpoint_holds_of_it() -> None:
-    for best in (None, BestSoFar(candidate(3, 0.5, 1.0), None)):
+    for best in (None, candidate(3, 0.5, 1.0)):
         state = RunState(planned=10, epoch=4, step=2, steps=30, round_epochs=1, reached=True, best=best)
         assert RunState.of(json.loads(json.dumps(state.to_dict()))) == state
 

@@ -18,7 +18,7 @@ from forked import SECONDS, processes, start
 from run_small import train, train_and_be_killed
 from samplewise.errors import ConfigurationError
 from samplewise.stopping import GradientRule
-from small import make_data, make_method, make_model, make_problem
+from small import fit, make_data, make_model, make_problem
 
 PLAIN: dict[str, Any] = {"dropout": 0.0, "checkpoint_steps": None}
 
@@ -61,18 +61,8 @@ def test_two_processes_end_where_one_does_and_one_goes_on(tmp_path: Path) -> Non
 def test_the_fsdp_that_was_never_run_is_refused() -> None:
     fabric = Fabric(accelerator="cpu", devices=1)
     fabric._strategy = FSDPStrategy()
-    model = make_model()
     with pytest.raises(ConfigurationError, match="fully_shard"):
-        sw.fit(
-            make_problem(),
-            model,
-            make_data(),
-            method=make_method("sequential"),
-            optimizer=torch.optim.Adam(model.parameters()),
-            epochs=1,
-            batch_size=50,
-            fabric=fabric,
-        )
+        fit(fabric=fabric)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """One optimiser step: only its own gradients, through the model itself, after the auxiliary step."""
 
-from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,37 +11,11 @@ from torch.utils.data import TensorDataset
 
 import samplewise as sw
 from samplewise.errors import ConfigurationError
-from small import evaluate, make_data, make_method, make_model, make_problem, same_weights
+from small import At, evaluate, fit, interrupt, make_model, make_problem, same_weights
 
 
 def run(model: nn.Module, **options: Any) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"batch_size": 50, "epochs": 1, "method": make_method("sequential"), "optimizer": optimizer, **options}
-    sw.fit(make_problem(), model, make_data(), **given)
-
-
-class Auxiliary(ABC):
-    """Keeps nothing."""
-
-    @abstractmethod
-    def step(self, model: nn.Module, batch: Any) -> Any: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert state == {}
-
-
-class Interrupting(Auxiliary):
-    """Ctrl-C before the second backward pass."""
-
-    calls = 0
-
-    def step(self, model: nn.Module, batch: Any) -> None:
-        self.calls += 1
-        if self.calls == 2:
-            raise KeyboardInterrupt
+    fit(None, model, epochs=1, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), **options)
 
 
 def test_gradients_of_an_earlier_backward_pass_are_no_part_of_the_first_step() -> None:
@@ -56,7 +30,7 @@ def test_gradients_of_an_earlier_backward_pass_are_no_part_of_the_first_step() -
 def test_gradients_that_an_interrupted_run_left_are_no_part_of_the_next_one() -> None:
     clean, interrupted = make_model(dropout=0.0), make_model(dropout=0.0)
     with pytest.raises(KeyboardInterrupt):
-        run(interrupted, accumulate=2, auxiliary=Interrupting())
+        run(interrupted, accumulate=2, auxiliary=At(1, interrupt))
     assert same_weights(interrupted, clean), "no step was taken"
     run(clean)
     run(interrupted)
@@ -64,7 +38,7 @@ def test_gradients_that_an_interrupted_run_left_are_no_part_of_the_next_one() ->
 
 
 class Parts(nn.Module):
-    """Has a part that can be called past ``forward``."""
+    """Can be called past its ``forward``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,8 +47,11 @@ class Parts(nn.Module):
     def forward(self, x: Tensor) -> Any:
         return self.body(x)
 
+    def score(self, x: Tensor) -> Any:
+        return self.body(x)
 
-class CallsTheModel(Auxiliary):
+
+class CallsTheModel(At):
     """As a discriminator's step does."""
 
     def step(self, model: nn.Module, batch: Any) -> None:
@@ -82,27 +59,20 @@ class CallsTheModel(Auxiliary):
             model(batch[0])
 
 
-def test_a_call_past_the_model_is_refused_even_if_the_auxiliary_step_calls_the_model() -> None:
-    problem = sw.Problem(lambda model, batch: (model.body(batch[0]).squeeze(1).square(), {}), [])
-    model = Parts()
+@pytest.mark.parametrize("auxiliary", [None, CallsTheModel(-1, interrupt)])
+@pytest.mark.parametrize("part", ["body", "score"])
+def test_a_call_past_the_model_is_refused_where_it_would_change_the_result(part: str, auxiliary: At | None) -> None:
+    problem = sw.Problem(lambda model, batch: (getattr(model, part)(batch[0]).squeeze(1).square(), {}), [])
+    train = partial(fit, problem, Parts(), TensorDataset(torch.ones(8, 2)), method=sw.Unconstrained([]), epochs=1)
+    train(auxiliary=auxiliary)  # one process in full precision has nothing to lose
     with pytest.raises(ConfigurationError, match=r"model\(x\)"):
-        sw.fit(
-            problem,
-            model,
-            TensorDataset(torch.ones(8, 2)),
-            method=sw.Unconstrained([]),
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            epochs=1,
-            batch_size=4,
-            auxiliary=CallsTheModel(),
-            fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"),
-        )
+        train(auxiliary=auxiliary, fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
 
 
 def test_an_auxiliary_step_is_taken_before_each_backward_pass() -> None:
     events: list[str] = []
 
-    class Noting(Auxiliary):
+    class Noting(At):
         def step(self, model: nn.Module, batch: Any) -> None:
             events.append(f"auxiliary {len(batch[0])}")
 
@@ -111,16 +81,6 @@ def test_an_auxiliary_step_is_taken_before_each_backward_pass() -> None:
             events.append(f"main {len(batch[0])}")
         return evaluate(model, batch)
 
-    model, constraints = make_model(), make_problem().constraints
-    sw.fit(
-        sw.Problem(noted, constraints),
-        model,
-        make_data(),
-        method=make_method("sequential"),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        epochs=1,
-        batch_size=50,
-        accumulate=2,
-        auxiliary=Noting(),
-    )
+    problem = sw.Problem(noted, make_problem().constraints)
+    fit(problem, epochs=1, accumulate=2, auxiliary=Noting(-1, interrupt))
     assert events == ["auxiliary 25", "main 25"] * 8

@@ -20,7 +20,7 @@ from samplewise.stopping import GradientRule
 from samplewise.storage import distributed
 from samplewise.training.batching import Stream
 from samplewise.training.state import RunState
-from small import make_data, make_method, make_model, make_problem, same_weights
+from small import At, fit, interrupt, make_data, make_method, make_model, make_problem, same_weights
 
 Sample = tuple[Tensor, Tensor]
 
@@ -51,16 +51,10 @@ class Drawn(IterableDataset[Sample]):
             yield x, (x[0] + x[1] > 0).long()
 
 
-def run(data: Any, folder: Path | None = None, *, epochs: int = 3, dropout: float = 0.2, **options: Any) -> sw.Solution:
-    model = make_model(dropout=dropout)
-    given: dict[str, Any] = {
-        "method": make_method("sequential"),
-        "batch_size": None if isinstance(data, DataLoader) else 32,
-        "audit_on": {"test": make_data(51, seed=1)},
-        **options,
-    }
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return sw.fit(make_problem(), model, data, optimizer=optimizer, epochs=epochs, checkpoint=folder, **given)
+def run(data: Any, folder: Path | None = None, *, dropout: float = 0.2, **options: Any) -> sw.Solution:
+    size = None if isinstance(data, DataLoader) else 32
+    given = {"batch_size": size, "audit_on": {"test": make_data(51, seed=1)}, **options}
+    return fit(None, make_model(dropout=dropout), data, checkpoint=folder, **given)
 
 
 def rows(solution: sw.Solution) -> list[dict[str, Any]]:
@@ -107,7 +101,7 @@ def read(stream: Stream, state: RunState) -> list[list[int]]:
     table = make_data().tensors[0]
     found = []
     for step in stream.steps_left(state):
-        rows = torch.cat([micro.batch[0] for micro in step])
+        rows = torch.cat([batch[0] for _, batch in step])
         found.append([int((table == row).all(1).nonzero()) for row in rows])
     return found
 
@@ -128,42 +122,20 @@ def test_wherever_a_run_goes_on_it_reads_what_it_would_have(workers: int, steps_
         assert read(resumed, RunState(3, epoch=epoch, step=step, steps=before)) == epochs[epoch][step:]
 
 
-class Stop(Exception):
-    """What ends a run in the middle."""
-
-
-class Interrupted:
-    """Ends a run at a step."""
-
-    def __init__(self, at: int | None) -> None:
-        self.left = at
-
-    def step(self, model: Any, batch: Any) -> None:
-        if self.left == 0:
-            raise Stop
-        self.left = None if self.left is None else self.left - 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to take back."""
-
-
 @pytest.mark.parametrize(
     ("make", "workers", "steps_per_epoch"), [(Rows, 0, None), (Rows, 0, 3), (Drawn, 0, 5), (Drawn, 2, 5)]
 )
 def test_a_resumed_run_ends_with_the_same_bits(
     make: type[IterableDataset[Sample]], workers: int, steps_per_epoch: int | None, tmp_path: Path
 ) -> None:
-    def go(folder: str, at: int | None = None) -> sw.Solution:
+    def go(folder: str, at: int = -1) -> sw.Solution:
         data = DataLoader(make(), batch_size=32, num_workers=workers)
         options: dict[str, Any] = {"steps_per_epoch": steps_per_epoch, "checkpoint_steps": 2, "warmup_epochs": 1}
-        return run(data, tmp_path / folder, epochs=2, auxiliary=Interrupted(at), **options)
+        return run(data, tmp_path / folder, epochs=2, auxiliary=At(at, interrupt), **options)
 
     whole = go("whole")
     for at in (3, 4):
-        with contextlib.suppress(Stop):  # and forgotten, so that its workers end
+        with contextlib.suppress(KeyboardInterrupt):  # and forgotten, so that its workers end
             go("resumed", at)
             pytest.fail("it was to end in the middle")
     torch.manual_seed(5)  # a resumed run depends on its seed alone
@@ -184,8 +156,8 @@ def test_the_callers_random_generators_are_left_alone() -> None:
 def test_what_is_drawn_depends_on_the_seed() -> None:
     def first(seed: int) -> Tensor:
         stream = Stream(DataLoader(Drawn()), size=4, accumulate=1, seed=seed, steps_per_epoch=2)
-        (first, *_), *_ = stream.steps_left(RunState(1))
-        drawn: Tensor = first.batch[0]
+        ((_, (drawn, *_)), *_), *_ = stream.steps_left(RunState(1))
+        assert isinstance(drawn, Tensor)
         return drawn
 
     assert torch.equal(first(0), first(0))
@@ -196,7 +168,7 @@ def test_what_is_drawn_depends_on_the_seed() -> None:
 def test_a_smaller_last_step_is_dropped_where_the_loader_says_so(accumulate: int, sizes: list[int]) -> None:
     loader = DataLoader(Fixed(), batch_size=32, drop_last=True)
     stream = Stream(loader, size=32, accumulate=accumulate, seed=0, steps_per_epoch=None)
-    assert [sum(len(micro.part.index) for micro in step) for step in stream.steps_left(RunState(1))] == sizes
+    assert [sum(len(part.index) for part, _ in step) for step in stream.steps_left(RunState(1))] == sizes
 
 
 def test_the_report_of_a_run_says_that_it_was_a_stream(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from samplewise.samples import (
     seeded_batches,
     source_of,
     stream_loader,
+    stream_of,
     to_device,
 )
 from samplewise.storage import distributed
@@ -28,7 +29,7 @@ STRETCH = 2**20  # samples whose indices are held at once
 Visit = Callable[[Evaluation], object]
 
 
-def check_given(problem: Problem, model: nn.Module, device: torch.device | None) -> torch.device:
+def check_given(problem: Problem, model: nn.Module, device: torch.device | None = None) -> torch.device:
     """The device to evaluate on, that of the model's parameters if not given; refuses arguments of other types."""
     for given, kind, what in ((problem, Problem, "a Problem"), (model, nn.Module, "the model as a torch.nn.Module")):
         if not isinstance(given, kind):
@@ -40,8 +41,7 @@ def check_given(problem: Problem, model: nn.Module, device: torch.device | None)
 
 def source_to_audit(data: Any, batch_size: int | None) -> Feed | DataLoader[Any]:
     """The samples of ``data`` by index or, for a stream, its loader; the default batch size is 256."""
-    loader = stream_loader(data)
-    if loader is None:
+    if (loader := stream_loader(data)) is None:
         return source_of(data)
     size = batch_size or (loader.batch_size if loader is data else 256)
     if size is None or distributed.world_size() > 1:
@@ -49,7 +49,7 @@ def source_to_audit(data: Any, batch_size: int | None) -> Feed | DataLoader[Any]
             f"expected a stream as a DataLoader with a batch_size, in one process, got batch_size={size} in "
             f"{distributed.world_size()}: give batch_size=..., or a data set whose samples have numbers"
         )
-    return loader_like(loader, loader.dataset, batch_size=size, persistent_workers=False)
+    return stream_of(loader, size)
 
 
 def evaluate_all(
@@ -100,7 +100,7 @@ def for_each_batch(
 
     def first() -> Evaluation:
         if isinstance(data, DataLoader):
-            one = next(iter(loader_like(data, data.dataset, batch_size=1)))
+            _, one = next(iter(loader_like(data, data.dataset, batch_size=1)))
         else:
             one = next(data.source.batches([torch.arange(1)]))
         return problem.evaluate(model, to_device(one, device))
@@ -110,15 +110,12 @@ def for_each_batch(
         alone = first() if together else None
         for batch, index, counts in _own_batches(data, batch_size):
             with torch.set_grad_enabled(differentiable):
-                on_device = None if index is None else index.to(device)
-                evaluation = problem.evaluate(model, to_device(batch, device), on_device)
-                if index is None:
-                    evaluation.index = torch.arange(seen, seen + len(evaluation.objective), device=device)
+                evaluation = problem.evaluate(model, to_device(batch, device), index.to(device))
                 evaluation.check_finite(problem.constraints)
                 if not calls:
                     refuse_broadcast(evaluation, first if alone is None else lambda: alone)
                 visit(evaluation, counts)
-            calls, seen = calls + 1, seen + len(evaluation.objective)
+            calls, seen = calls + 1, seen + len(index)
         if isinstance(data, DataLoader):
             if not calls:
                 raise DataError(f"the stream {type(data.dataset).__name__} gave no sample: expected at least one")
@@ -131,10 +128,10 @@ def for_each_batch(
         return length
 
 
-def _own_batches(feed: Feed | DataLoader[Any], batch_size: int | None) -> Iterator[tuple[Any, Tensor | None, bool]]:
-    """The batches of this process's part, with their samples' indices (None for a stream) and whether they count."""
+def _own_batches(feed: Feed | DataLoader[Any], batch_size: int | None) -> Iterator[tuple[Any, Tensor, bool]]:
+    """The batches of this process's part, with their samples' indices and whether they count."""
     if isinstance(feed, DataLoader):
-        yield from ((batch, None, True) for batch in seeded_batches(feed, mix("audit")))
+        yield from ((*each, True) for each in seeded_batches(feed, mix("audit")))
         return
     size, own = batch_size_of(feed, batch_size), distributed.part_of(feed.source.length)
     rows = own or range(1)

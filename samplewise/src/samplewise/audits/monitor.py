@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +113,7 @@ class Monitor(Printed):
 
     def __post_init__(self) -> None:
         check_share(self.share)
-        if not 0 < finite_number(self.risk, "alarm") < 1:
-            raise ConfigurationError(f"expected alarm between 0 and 1, such as 0.05 for one of 20, got {self.risk}")
+        finite_number(self.risk, "alarm", above=0, below=1, advice=": give 0.05 for one false alarm in 20")
         self.constraints = check_constraints(self.constraints)
         self.log_bets = self.log_bets or tuple(first_bets(self.share).tolist())
         counts = 0 <= self.violations <= self.samples and 0 <= (self.alarm_after or 0) <= self.samples
@@ -216,39 +215,26 @@ class Monitor(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """The state as plain values for strict JSON, and what follows from it."""
-        bounds = [
-            {k: v for k, v in asdict(each).items() if v not in (math.inf, -math.inf)} for each in self.constraints
-        ]
-        names = (
-            "share",
-            "risk",
-            "samples",
-            "violations",
-            "alarm_after",
-            "alarm",
-            "evidence",
-            "share_at_least",
-            "message",
-        )
-        state = {name: getattr(self, name) for name in names}
+        follows = ("alarm", "evidence", "share_at_least", "message")
+        state = asdict(self) | {name: getattr(self, name) for name in follows}
+        bounds = [{k: v for k, v in each.items() if v not in (math.inf, -math.inf)} for each in state["constraints"]]
         return {**state, "log_bets": list(self.log_bets), "constraints": bounds}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Monitor":
         """What :meth:`to_dict` gave."""
-        with decoding(Path("the values"), WHAT):
-            return cls._of(stored)
+        return cls._of(stored, Path("the values"))
 
     @classmethod
-    def _of(cls, stored: Mapping[str, Any]) -> "Monitor":
-        missing = {"share", "risk", "samples", "violations", "alarm_after", "log_bets", "constraints"} - set(stored)
-        if missing:
-            raise ValueError(f"{', '.join(sorted(missing))} is missing")
-        try:
-            constraints = tuple(from_plain(Constraint, each) for each in stored["constraints"])
-            return from_plain(cls, stored, constraints=constraints)
-        except ConfigurationError as error:
-            raise ValueError(str(error)) from error  # for the reader, who names the file
+    def _of(cls, stored: Mapping[str, Any], path: Path) -> "Monitor":
+        with decoding(path, WHAT):
+            if missing := {each.name for each in fields(cls)} - set(stored):
+                raise ValueError(f"{', '.join(sorted(missing))} is missing")
+            try:
+                constraints = tuple(from_plain(Constraint, each) for each in stored["constraints"])
+                return from_plain(cls, stored, constraints=constraints)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from error  # for decoding, which names the file
 
     def save(self, path: str | Path) -> None:
         """Write the state to a JSON file, whole or not at all."""
@@ -257,8 +243,7 @@ class Monitor(Printed):
     @classmethod
     def load(cls, path: str | Path) -> "Monitor":
         """What :meth:`save` wrote; a damaged or foreign file is an error that says so."""
-        with decoding(Path(path), WHAT):
-            return cls._of(read_json(Path(path), WHAT, format=FORMAT))
+        return cls._of(read_json(Path(path), WHAT, format=FORMAT), Path(path))
 
 
 def _bound(constraint: Constraint) -> tuple[str, float, float, str | None]:

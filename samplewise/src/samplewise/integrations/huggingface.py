@@ -196,13 +196,11 @@ class ConstrainedTrainer(ConstrainedMixin, Trainer):
 
     An evaluation is an audit, each sample once: ``eval_satisfied`` is the share of the samples that meet all
     constraints, ``eval_NAME/worst`` and so on follow, and ``trainer.audits["eval"]`` is the audit itself.
-    ``metric_for_best_model="selection_loss"`` keeps the model that ``fit`` would: of those where each constraint holds
-    for its share the one of the best objective, else the one with the fewest samples violated. The audit's bounds are
-    corrected for the evaluations under one name that were made so far, and hold however many follow and whichever model
-    is kept; ``train`` has none. ``eval_loss`` is the mean objective: with the penalties it could not be compared
-    between rounds, since tau grows. Predictions are the objective and the measures of each sample, NaN where it has no
-    value. ``compute_metrics`` gets them as the Trainer joins batches, filled up with -100, and then how many values
-    each sample's batch had of each measure ``(B, m)``.
+    ``metric_for_best_model="selection_loss"`` keeps the model that ``fit`` would. The audit's bounds are corrected for
+    the evaluations under one name so far, and hold however many follow; ``train`` has none. ``eval_loss`` is the mean
+    objective, since penalties cannot be compared between rounds: tau grows. Predictions are the objective and the
+    measures of each sample, NaN where it has no value. ``compute_metrics`` gets them as the Trainer joins batches,
+    filled up with -100, and then how many values each sample's batch had of each measure ``(B, m)``.
     """
 
 

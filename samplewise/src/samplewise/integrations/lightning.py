@@ -70,17 +70,15 @@ class Audits(L.Callback):
     """Audits data sets whenever Lightning validates, or after each epoch where it does not, and logs what holds.
 
     It works for any module, with a method or without. The names are those of :func:`samplewise.fit`'s history, such as
-    ``val/satisfied`` (the share of the samples that meet all constraints) and ``val/NAME/worst``.
-    ``ModelCheckpoint(monitor="val/selection_loss")`` keeps the model that ``fit`` would: of those where each constraint
-    holds for its share the one of the best objective, else the one with the fewest samples violated. The lower the
-    number the better, so it serves ``EarlyStopping`` and ``ReduceLROnPlateau`` too.
+    ``val/satisfied`` (the share of the samples that meet all constraints) and ``val/NAME/worst``. By
+    ``val/selection_loss``, the lower the better, ``ModelCheckpoint`` keeps the model that ``fit`` would;
+    ``EarlyStopping`` and ``ReduceLROnPlateau`` can follow it too.
 
-    The model is audited as it ships and as ``fit`` audits it: in its weights' own precision, without autocast, each
-    sample once; under several processes each audits a part, with the first one's running statistics.
+    The model is audited as ``fit`` does it: in its weights' own precision, without autocast, each sample once; under
+    several processes each audits a part, with the first one's running statistics.
 
     The bounds ``val/violation_rate_upper`` and ``val/NAME/violation_rate_upper`` are corrected for the models that were
-    compared so far, and hold however long that goes on and whichever is kept; data called ``train`` have none. For one
-    without correction, audit data once that chose nothing, by :func:`samplewise.audits.audit`.
+    compared so far, and hold however long that goes on and whichever is kept; data called ``train`` have none.
 
     Args:
         problem: what to minimise and what must hold; its ``evaluate`` gets the module and a batch.

@@ -80,8 +80,7 @@ def minimize(
     """
     if not isinstance(method, Rounds):
         raise ConfigurationError(f"expected method=PenaltyRounds() or method=LagrangianRounds(), got {method!r}")
-    if not finite_number(tolerance, "tolerance") > 0:
-        raise ConfigurationError(f"expected tolerance > 0, got {tolerance}")
+    finite_number(tolerance, "tolerance", above=0)
     whole_number(max_inner, "max_inner", 1)
     start = _start(x0)
     box = _bounds(bounds, start)

@@ -93,10 +93,8 @@ class Rounds:
             )
         if isinstance(self.schedule.tau0, str):
             raise ConfigurationError("tau0='auto' is found in batches of training: give tau0 as a number here")
-        if not finite_number(self.epsilon0, "epsilon0") > 0:
-            raise ConfigurationError(f"expected epsilon0 > 0, got {self.epsilon0}")
-        if not 0 < finite_number(self.decay, "decay") < 1:
-            raise ConfigurationError(f"expected 0 < decay < 1, so that eps falls, got {self.decay}")
+        finite_number(self.epsilon0, "epsilon0", above=0)
+        finite_number(self.decay, "decay", above=0, below=1, advice=": eps must fall")
         whole_number(self.max_rounds, "max_rounds", 1)
 
 

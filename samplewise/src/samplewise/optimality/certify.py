@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from samplewise.audits.columns import check_given
 from samplewise.constraints import Constraint, ViolationStats, at_bound
-from samplewise.errors import ConfigurationError, constraint_named, finite_number, whole_number
+from samplewise.errors import constraint_named, finite_number, whole_number
 from samplewise.methods import Method
 from samplewise.optimality.curvature import Curvature, curvature_at
 from samplewise.optimality.gradients import eval_mode, gradient_of, twice_differentiable
@@ -278,20 +279,19 @@ def certify(
         curvature: whether to look for negative curvature too, which tells a saddle from a minimum: up to 20 Hessian
             products on up to 1,024 samples.
     """
+    device = check_given(problem, model, device)
     problem.check_method_over(problem.constraints if method is None else method.constraints)
     whole_number(batch_size, "batch_size", 1)
     if subset is not None:
         whole_number(subset, "subset", 1)
     for name, value in (("active", active), ("passes", passes)):
-        if not finite_number(value, name) > 0:
-            raise ConfigurationError(f"expected {name} > 0, got {value}")
+        finite_number(value, name, above=0)
     feed = source_of(data)
     length = feed.source.length
     with eval_mode(model, *([] if method is None else [method])), twice_differentiable():
         if method is not None:
             method.check_samples(length)
             problem = Problem(problem.function, method.as_trained)
-        device = device or next(model.parameters()).device
         jacobian, gradient = _first_pass(Jacobian(problem, model, feed, device, batch_size), method)
         weights, parameters, columns = jacobian.weights, jacobian.parameters, jacobian.columns
         generator = torch.Generator().manual_seed(0)

@@ -75,32 +75,29 @@ def _git(folder: Path, *arguments: str) -> str | None:
         return None
 
 
-def described(value: Any) -> str:
+def described(value: Any, within: tuple[int, ...] = ()) -> str:
     """A description of an object that is the same in every process: its ``repr``, unless that has its address.
 
-    Then its type and its state, and so on for what it holds; of a function its name and what it closes over.
+    Then its type and its state, and so on for what it holds; of a function its name and what it closes over. ``within``
+    are the addresses of what holds it.
     """
-    return _described(value, ())
-
-
-def _described(value: Any, within: tuple[int, ...]) -> str:
     if id(value) in within:
         return "..."  # it holds itself
     inside = (*within, id(value))
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_described(each, inside)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {described(each, inside)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple | set | frozenset):
-        parts = [_described(each, inside) for each in value]
+        parts = [described(each, inside) for each in value]
         opened, closed = ("[", "]") if isinstance(value, list) else ("(", ",)" if len(parts) == 1 else ")")
         return opened + ", ".join(sorted(parts) if isinstance(value, set | frozenset) else parts) + closed
     if " at 0x" not in (text := repr(value)):
         return text
     if isinstance(value, partial):
-        return f"partial of {_described((value.func, value.args, value.keywords), inside)}"
+        return f"partial of {described((value.func, value.args, value.keywords), inside)}"
     named = value if hasattr(value, "__qualname__") else type(value)
     cells = getattr(value, "__closure__", None) or ()
     state = [cell.cell_contents for cell in cells] if named is value else value.__getstate__()
-    return f"{named.__module__}.{named.__qualname__}" + (f" of {_described(state, inside)}" if state else "")
+    return f"{named.__module__}.{named.__qualname__}" + (f" of {described(state, inside)}" if state else "")
 
 
 def provenance(*, seed: int | None = None, device: str = "cpu") -> dict[str, Any]:

@@ -18,12 +18,9 @@ class Average:
     """``a <- d a + (1 - d) w`` after step k, where ``d = min(decay, (1 + k) / (10 + k))`` and w are the weights.
 
     The rising d forgets the first weights, of which 0.999 would keep most in a short run. Every process has the same
-    weights and so the same average: nothing is sent.
-
-    Batch norm's running statistics are averaged like weights. They come as near to those of the averaged weights as
-    running statistics do, at no cost; a pass over the data before each audit would find them exactly, while those of
-    the last steps are of other weights (a test compares the three). Other buffers are copied, where PyTorch's
-    AveragedModel would make NaN of a mask of infinities and round whole numbers down.
+    weights and so the same average: nothing is sent. Batch norm's running statistics are averaged like weights: those
+    of the last steps are of other weights, and finding them anew would take a pass over the data. Other buffers are
+    copied; PyTorch's AveragedModel would make NaN of a mask of infinities and round whole numbers down.
 
     Args:
         model: the average begins with its weights; it is left alone.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, islice
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from samplewise.errors import ConfigurationError, DataError
-from samplewise.samples import Feed, cut, loader_like, mix, seeded_batches
+from samplewise.samples import Feed, cut, mix, seeded_batches, stream_of
 from samplewise.storage import distributed
 from samplewise.training.state import RunState
 
@@ -35,17 +35,8 @@ class Part:
     """Whether the step ends with it, so that processes exchange their gradients."""
 
 
-@dataclass(frozen=True)
-class MicroBatch:
-    """What one process computes in one backward pass."""
-
-    batch: Any
-    """The samples as the data set gives them."""
-    part: Part
-
-
-Step: TypeAlias = Iterable[MicroBatch]
-"""The micro-batches of one optimiser step, each read when it is asked for."""
+Step: TypeAlias = Iterable[tuple[Part, Any]]
+"""The micro-batches of one optimiser step, as the data set gives them; each is read when it is asked for."""
 
 
 def epoch_order(feed: Feed, *, seed: int, epoch: int) -> Tensor:
@@ -112,12 +103,7 @@ def steps_left(spec: RunSpec, state: RunState) -> tuple[int | None, Iterator[Ste
         seed=mix(spec.seed, "data", state.epoch, rank),
         first=state.step * spec.accumulate,
     )
-    return len(plan), (_read(batches, step) for step in left)
-
-
-def _read(batches: Iterator[Any], step: list[Part]) -> Iterator[MicroBatch]:
-    for part in step:
-        yield MicroBatch(next(batches), part)
+    return len(plan), (zip(step, batches, strict=False) for step in left)
 
 
 class Stream:
@@ -148,14 +134,7 @@ class Stream:
                 f"expected one process for a stream, got {distributed.world_size()}: nothing says which part of it is "
                 "whose. Give a data set whose samples have numbers, or train in one process"
             )
-        loader = loader_like(
-            given,
-            given.dataset,
-            batch_size=size // accumulate,
-            drop_last=given.drop_last,
-            collate_fn=_Counted(given.collate_fn),
-            persistent_workers=False,  # they would not hear of the next epoch
-        )
+        loader = stream_of(given, size // accumulate, drop_last=given.drop_last)
         self.steps_per_epoch = steps_per_epoch
         # A function that knows nothing of this object: its workers end as soon as nobody holds the one or the other.
         self._one_pass = partial(_one_pass, loader, accumulate, seed)
@@ -172,31 +151,18 @@ class Stream:
 
 def _one_pass(loader: DataLoader[Any], accumulate: int, seed: int, number: int) -> Iterator[Step]:
     """The steps of a stream from its beginning to its end, in pass ``number``, counted from 0."""
-    stream, seen = loader.dataset, 0
+    stream, steps = loader.dataset, 0
     if hasattr(stream, "set_epoch"):
         stream.set_epoch(number)
     batches = seeded_batches(loader, mix(seed, "stream", number))
     while step := list(islice(batches, accumulate)):
         if loader.drop_last and len(step) < accumulate:
             break
-        total, micro = sum(size for size, _ in step), list[MicroBatch]()
-        for size, batch in step:
-            last = len(micro) == len(step) - 1
-            micro.append(MicroBatch(batch, Part(torch.arange(seen, seen + size), factor=size / total, last=last)))
-            seen += size
-        yield micro
-    if not seen:
+        total, last = sum(len(index) for _, index in step), len(step) - 1
+        yield [(Part(index, None, len(index) / total, i == last), batch) for i, (batch, index) in enumerate(step)]
+        steps += 1
+    if not steps:
         raise DataError(
             f"the stream {type(stream).__name__} gave no step in pass {number + 1}: expected an iterator from its "
             "beginning whenever it is asked for one, with at least one sample"
         )
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """Collates samples and says how many they are, which a batch of any kind does not."""
-
-    collate: Callable[[list[Any]], Any]
-
-    def __call__(self, samples: list[Any]) -> tuple[int, Any]:
-        return len(samples), self.collate(samples)

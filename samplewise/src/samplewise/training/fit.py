@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,17 +186,15 @@ def fit(
         if promise is None:
             audits = training.ship()
         else:
-            outcome, audits = training.prove(promise)
-        selected = training.state.selection
-        assert selected is not None, "the last epoch is always audited"
-        if outcome is not None:
             assert rivals is not None
+            outcome, audits = training.prove(promise)
             found = rivals.find(partial(_train_rival, arguments))
             outcome = replace(outcome, rivals=found, no_rival=rivals.reason)
             status = Status.KEPT if outcome.kept else Status.NOT_KEPT
             if training.folder is not None:
                 training.folder.write_promise(outcome, spec, training.state.epoch)
-        elif explain_infeasibility and not selected.feasible:
+        selected, _ = training.selected
+        if explain_infeasibility and not selected.feasible:
             infeasibility = training.find_infeasibility()
             status = Status.INFEASIBLE if infeasibility.is_infeasible else status
             if training.folder is not None:
@@ -209,13 +206,11 @@ def fit(
 
 def _train_rival(arguments: Mapping[str, Any], method: Method, name: str) -> None:
     """Train the model of a run under another method, in a folder of its own, so that it can be killed too."""
+    alike = """problem model train_data epochs optimizer batch_size seed warmup_epochs scheduler clip_norm accumulate
+    average checkpoint_steps fabric"""
     folder = arguments["checkpoint"]
-    others = inspect.signature(fit).parameters.items()
-    own = {"problem", "model", "train_data", "epochs", "optimizer", "batch_size", "seed", "warmup_epochs", "scheduler"}
-    kept = own | {"clip_norm", "accumulate", "average", "checkpoint_steps", "fabric"}
-    given = {key: arguments[key] if key in kept else each.default for key, each in others}
-    given |= {"checkpoint": None if folder is None else Path(folder) / "rivals" / name}
-    fit(**given | {"method": method, "progress": False})
+    checkpoint = None if folder is None else Path(folder) / "rivals" / name
+    fit(**{key: arguments[key] for key in alike.split()}, method=method, checkpoint=checkpoint, progress=False)
 
 
 @contextlib.contextmanager

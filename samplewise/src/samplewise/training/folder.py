@@ -35,7 +35,7 @@ from samplewise.storage.records import decoding, read_json
 from samplewise.storage.sharding import reshard_like, weights_in_one
 from samplewise.training.promise import Promised
 from samplewise.training.spec import PROVE, RunSpec
-from samplewise.training.state import BestSoFar, RunState, Selection, Snapshot
+from samplewise.training.state import RunState, Selection, Snapshot
 
 IDENTITY = "run.json"
 MODEL, METHOD, AUDIT, VALUES = "best.safetensors", "best-method.safetensors", "audit.json", "audit.safetensors"
@@ -110,10 +110,8 @@ class RunFolder:
             self.checkpoints.prune()
             self._settle(selection)
 
-    def stage(self, best: BestSoFar, spec: RunSpec) -> None:
+    def stage(self, selection: Selection, snapshot: Snapshot, spec: RunSpec) -> None:
         """Write the model that was just selected, to take the place of the one before with the next checkpoint."""
-        snapshot = best.snapshot
-        assert snapshot is not None, "it was just audited"
         with weights_in_one(self.path, snapshot.weights) as write:
             if not self._writes:
                 return
@@ -121,7 +119,7 @@ class RunFolder:
                 write(folder / MODEL)
                 save_state(folder / METHOD, snapshot.method)
                 write_tensors(folder / VALUES, _audited_values(snapshot.audits, spec))
-                write_json(folder / AUDIT, _findings(snapshot.audits, best.selection, spec))
+                write_json(folder / AUDIT, _findings(snapshot.audits, selection, spec))
 
     def _settle(self, selection: Selection | None) -> None:
         """Put a best model that waits in its place, if it is the last checkpoint's ``selection``; else drop it."""

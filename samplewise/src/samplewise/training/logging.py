@@ -35,12 +35,11 @@ class RunLogger(Callback):
     """Writes the numbers and distributions of a run to Fabric's loggers, from the first process, and shows a bar."""
 
     def __init__(self, fabric: Fabric, progress: bool | None) -> None:
-        first = distributed.rank() == 0
+        first, terminal = distributed.rank() == 0, sys.stderr.isatty()
         self.loggers: list[Any] = list(fabric.loggers) if first else []
-        self._notebook = "ipykernel" in sys.modules  # which is no terminal, but shows one line that is written anew
-        seen = sys.stderr.isatty() or self._notebook
-        self.shown = first and (seen if progress is None else progress)
-        self._lines = self.shown and not seen  # in a file or a pipe a bar cannot move
+        notebook = "ipykernel" in sys.modules  # which is no terminal, but shows one line that is written anew
+        kind = "notebook" if notebook else "bar" if terminal else "lines"  # in a file or a pipe a bar cannot move
+        self._shown = kind if first and (notebook or terminal if progress is None else progress) else ""
         self._quiet = not first or progress is False
         self._last = 0
         self._bar: Any = None
@@ -52,7 +51,7 @@ class RunLogger(Callback):
 
     def on_audit(self, model: nn.Module, epoch: int, audits: Mapping[str, Audit]) -> None:
         """The distribution of each measure, to the loggers that can show it."""
-        if self._lines:
+        if self._shown == "lines":
             held = ", ".join(f"{split} {percentage(found.satisfied, digits=2)} met" for split, found in audits.items())
             print(f"epoch {epoch} of {self._last}: {held}", file=sys.stderr, flush=True)
         shows = [each.experiment.add_histogram for each in self.loggers if hasattr(each.experiment, "add_histogram")]
@@ -67,7 +66,7 @@ class RunLogger(Callback):
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for logger in self.loggers:
             logger.log_metrics(numbers, step=row["epoch"])
-        if self._bar is not None or (self.shown and self._notebook):
+        if self._shown in ("bar", "notebook"):
             names = [name.removeprefix("tau/") for name in row if name.startswith("tau/")]
             least = min((row[f"running/{name}/satisfied"] for name in names), default=1.0)
             note = f"objective {row['running/objective']:.4g}, met {percentage(least)}"
@@ -79,7 +78,7 @@ class RunLogger(Callback):
 
     def end(self, solution: object) -> None:
         """Write the summary of the run where lines are written."""
-        if self._lines:
+        if self._shown == "lines":
             print(solution, file=sys.stderr, flush=True)
 
     def start_epoch(self, steps: int | None, done: int) -> None:
@@ -112,9 +111,9 @@ class RunLogger(Callback):
     def bar(self, epochs: int, done: int) -> Iterator[None]:
         """Show on standard error how far a run of ``epochs`` is, ``done`` of them complete, if that is wanted."""
         self._last = epochs
-        if not self.shown or self._lines or self._notebook:
+        if self._shown != "bar":
             yield
-            if self.shown and self._notebook:
+            if self._shown == "notebook":
                 print(file=sys.stderr, flush=True)
             return
         from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,13 +39,8 @@ from samplewise.training.promise import (
     why_not,
 )
 from samplewise.training.spec import RunSpec
-from samplewise.training.state import BestSoFar, RunState, Selection, Snapshot, Status
+from samplewise.training.state import RunState, Selection, Snapshot, Status
 from samplewise.training.step import Stepper, seed_device
-
-
-def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU."""
-    return {name: each.detach().cpu().clone() for name, each in state.items()}
 
 
 class Training:
@@ -92,9 +87,8 @@ class Training:
             self._save()
             for callback in (self.logger, *self.spec.callbacks):
                 callback.on_epoch(row)
-        if self.state.best is None or self.state.best.snapshot is None:
-            # A run that is shorter now than when it was begun, or whose best model was lost.
-            if (lost := self.state.selection) is not None:
+        if self.state.snapshot is None:  # a run shorter now than when it was begun, or one whose best model was lost
+            if (lost := self.state.best) is not None:
                 warnings.warn(f"the model of epoch {lost.epoch}, the best, is lost; taking the last one", stacklevel=2)
             self.state = replace(self.state, best=None)
             self._choose(self._audit())
@@ -103,10 +97,17 @@ class Training:
         assert status is not None
         return status
 
+    @property
+    def selected(self) -> tuple[Selection, Snapshot]:
+        """The selected epoch, once there is one, and its model."""
+        best, snapshot = self.state.best, self.state.snapshot
+        assert best is not None, "the last epoch is always audited"
+        assert snapshot is not None
+        return best, snapshot
+
     def ship(self) -> dict[str, Audit]:
         """Load the selected epoch into model and method; returns its audits by data set."""
-        snapshot = None if self.state.best is None else self.state.best.snapshot
-        assert snapshot is not None, "the last epoch is always audited"
+        _, snapshot = self.selected
         self.stepper.ship_(snapshot.weights)
         self.spec.method.load_state_dict(snapshot.method)
         return {name: replace(each, n_comparisons=self._n_comparisons(name)) for name, each in snapshot.audits.items()}
@@ -124,11 +125,10 @@ class Training:
         def proof(tested: int) -> Audit:
             return replace(self._audit_of(proving, tested), confidence=promise.confidence)
 
-        if self.state.selection is not None and self.state.selection.since is None:
+        if self.selected[0].since is None:
             self._choose_proved(promise, partial(proof, 1), tune)
-        audits, selected = self.ship(), self.state.selection
-        assert selected is not None, "the last epoch is always audited"
-        return outcome(promise, proof(selected.tested), spec.method, why), audits
+        audits = self.ship()
+        return outcome(promise, proof(self.selected[0].tested), spec.method, why), audits
 
     def _choose_proved(self, promise: Promise, proof: Callable[[], Audit], tune: Feed) -> None:
         """Test the candidates from the last model to that at three fifths; keep the best before the first failure.
@@ -136,13 +136,9 @@ class Training:
         The best one has the best objective on ``tune_on``, of those that it speaks for too: a proof may be luck. It is
         the last one, if none is proved.
         """
-        spec, model, best = self.spec, self.stepper.model_to_audit, self.state.best
-        assert best is not None
-        assert best.snapshot is not None
-        settled, since = best.snapshot, best.selection.epoch
-        spec.method.gather_()
-        weights, method = map(_copied, (self.stepper.weights_to_ship(), spec.method.state_dict()))
-        steps = CANDIDATES if since < self.state.epoch else 0
+        spec, model, (best, settled) = self.spec, self.stepper.model_to_audit, self.selected
+        weights, method = self._copies()
+        steps = CANDIDATES if best.epoch < self.state.epoch else 0
         tested, part, objective = 0, 1.0, math.inf
         for step in range(steps + 1):
             candidate = 1 - step / max(1, steps)
@@ -157,7 +153,7 @@ class Training:
         spec.method.load_state_dict(between(settled.method, method, part))
         audits = self._audit()
         chosen = Selection.of(audits[spec.select_on], epoch=self.state.epoch, split=spec.select_on, aim=spec.aim)
-        self._keep(replace(chosen, since=since, part=part, tested=tested), audits)
+        self._keep(replace(chosen, since=best.epoch, part=part, tested=tested), audits)
         model.load_state_dict(weights)
         spec.method.load_state_dict(method)
         self._save()
@@ -300,21 +296,25 @@ class Training:
     def _takes_its_place(self, candidate: Selection) -> bool:
         """Whether the epoch just audited is kept: the best one; under a promise the one at which training settled."""
         if self.spec.promise is None:
-            return candidate.better_than(self.state.selection)
-        kept = self.state.selection
+            return candidate.better_than(self.state.best)
+        kept = self.state.best
         proved, ended = kept is not None and kept.since is not None, kept is None and self.terminate() is not None
         return candidate.epoch == self.spec.settled_epoch or proved or ended
 
     def _keep(self, selection: Selection, audits: dict[str, Audit]) -> None:
         """Keep the present model as the best one."""
-        method = self.spec.method
-        method.gather_()
-        weights, state = map(_copied, (self.stepper.weights_to_ship(), method.state_dict()))
-        best = BestSoFar(selection, Snapshot(weights, state, audits))
-        self.state = replace(self.state, best=best)
+        snapshot = Snapshot(*self._copies(), audits)
+        self.state = replace(self.state, best=selection, snapshot=snapshot)
         if self.folder is not None:
-            with method.gathered():
-                self.folder.stage(best, self.spec)
+            with self.spec.method.gathered():
+                self.folder.stage(selection, snapshot, self.spec)
+
+    def _copies(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The weights to ship and the method's state, on the CPU."""
+        self.spec.method.gather_()
+        states = self.stepper.weights_to_ship(), self.spec.method.state_dict()
+        weights, method = ({name: each.detach().cpu().clone() for name, each in state.items()} for state in states)
+        return weights, method
 
     def _check_weights(self, cause: NotFiniteError | None = None) -> None:
         """Refuse weights that are not numbers, so that they are never saved over good ones."""
@@ -338,7 +338,7 @@ class Training:
         # Without the functions it may hold: they come with the resumed call.
         kept = {} if scheduler is None else scheduler.state_dict()
         state["scheduler"] = {key: value for key, value in kept.items() if not callable(value)}
-        self.folder.save(self.state.steps, state, self.state.selection)
+        self.folder.save(self.state.steps, state, self.state.best)
         self.stepper.fabric.barrier()
 
     def open(self, folder: RunFolder) -> None:
@@ -350,12 +350,11 @@ class Training:
             except CheckpointError as error:
                 raise CheckpointError(f"{folder.checkpoints.read}: {' '.join(str(error).split())}") from error
         folder.refuse_second_proof(self.spec, self.state, goes_on=self.terminate() is None)
-        folder.tidy(self.state.selection)
+        folder.tidy(best := self.state.best)
         self.stepper.fabric.barrier()
-        selected = self.state.selection
-        if selected is not None and not folder.comes_again(self.state.epoch):
-            snapshot = folder.snapshot(self.stepper.weights_to_ship(), selected, self.spec)
-            self.state = replace(self.state, best=None if snapshot is None else BestSoFar(selected, snapshot))
+        if best is not None and not folder.comes_again(self.state.epoch):
+            snapshot = folder.snapshot(self.stepper.weights_to_ship(), best, self.spec)
+            self.state = replace(self.state, best=None if snapshot is None else best, snapshot=snapshot)
         self.history = folder.history(self.state.epoch)
         if self.state.epoch > self.spec.last_epoch:
             warnings.warn(
@@ -368,8 +367,8 @@ class Training:
         spec = self.spec
         try:
             self.state = RunState.of(state["run"])
-            if (selected := self.state.selection) is not None:  # other samples to prove a promise on change its aim
-                self.state = replace(self.state, best=BestSoFar(replace(selected, aim=spec.aim), None))
+            if (best := self.state.best) is not None:  # other samples to prove a promise on change its aim
+                self.state = replace(self.state, best=replace(best, aim=spec.aim))
             self.stepper.load(state)
             spec.method.load_state_dict(state["method"])
             self._warmup.load_state_dict(state["warmup"])

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, Subset
 
 from samplewise.audits.binomial import must_hold
-from samplewise.errors import ConfigurationError
+from samplewise.audits.columns import check_given
+from samplewise.errors import ConfigurationError, whole_number
 from samplewise.methods import SequentialPenalty
 from samplewise.problem import Problem
 from samplewise.samples import Data, mix, source_of, stream_loader
@@ -31,7 +31,8 @@ def fill_in(arguments: dict[str, Any]) -> list[str]:
     """Replace each argument of ``fit`` that is None by the recommended choice; returns what to print."""
     said: list[str] = []
     problem, model, epochs = arguments["problem"], arguments["model"], arguments["epochs"]
-    _check(problem, model, epochs)
+    check_given(problem, model)
+    whole_number(epochs, "epochs", 1)
     if isinstance(promise := arguments["promise"], float | int) and not isinstance(promise, bool):
         promise = arguments["promise"] = Promise(promise)
     if isinstance(promise, Promise) and (promise.tune_on is None or promise.prove_on is None):
@@ -49,16 +50,6 @@ def fill_in(arguments: dict[str, Any]) -> list[str]:
             arguments["scheduler"] = CosineAnnealingLR(adam, epochs + arguments["warmup_epochs"])
             said[-1] += ", falling by a cosine over all epochs"
     return said
-
-
-def _check(problem: Any, model: Any, epochs: Any) -> None:
-    """Refuse arguments for which no choice can be made."""
-    if not isinstance(problem, Problem):
-        raise ConfigurationError(f"expected a sw.Problem first, got {type(problem).__name__}")
-    if not isinstance(model, nn.Module):
-        raise ConfigurationError(f"expected a model (nn.Module) second, got {type(model).__name__}")
-    if not isinstance(epochs, int):
-        raise ConfigurationError(f"expected epochs as a whole number, got {epochs!r}")
 
 
 def _method(problem: Problem, promised: bool, epochs: int, said: list[str]) -> SequentialPenalty:

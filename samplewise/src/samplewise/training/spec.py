@@ -37,7 +37,7 @@ PARTS = {"training", "coefficients", "statistics"}  # of a method, which do not 
 TUNE, PROVE = "tune_on", "prove_on"
 LEAST = {
     "warmup_epochs": 0,
-    **dict.fromkeys(("epochs", "steps_per_epoch", "batch_size", "accumulate", "checkpoint_steps"), 1),
+    **dict.fromkeys(("steps_per_epoch", "batch_size", "accumulate", "checkpoint_steps"), 1),
 }
 
 
@@ -242,10 +242,10 @@ class RunSpec:
         for name, least in LEAST.items():
             if getattr(self, name) is not None:
                 whole_number(getattr(self, name), name, least)
-        if self.clip_norm is not None and not finite_number(self.clip_norm, "clip_norm") > 0:
-            raise ConfigurationError(f"expected clip_norm > 0, got {self.clip_norm}")
-        if self.average is not None and not 0 < finite_number(self.average, "average") < 1:
-            raise ConfigurationError(f"expected 0 < average < 1, such as 0.999, got {self.average}")
+        if self.clip_norm is not None:
+            finite_number(self.clip_norm, "clip_norm", above=0)
+        if self.average is not None:
+            finite_number(self.average, "average", above=0, below=1, advice=": give a decay such as 0.999")
 
     def _check_data(self) -> None:
         feed, size = self.feed, self.size

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -77,11 +77,11 @@ class Selection:
     """The satisfied fraction that a promise asks of ``tune_on``; None if each constraint has its own share to meet."""
     select: str = FEASIBLE
     since: int | None = None
-    """Of a promise's model, once there is one, the epoch whose model is the other end of the line that it is on."""
+    """Of a promise's model, once it is chosen: its weights lie on a line from those of this epoch to ``epoch``'s."""
     part: float = 1.0
-    """How far from that one to the model of ``epoch`` it lies."""
+    """Where on that line: 0 at ``since``, 1 at ``epoch``."""
     tested: int = 1
-    """Models of the line that were tested on ``prove_on``."""
+    """How many models on it were tested on ``prove_on``."""
 
     @classmethod
     def of(cls, audit: Audit, **chosen: Any) -> "Selection":
@@ -148,15 +148,6 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class BestSoFar:
-    """The best of the audited epochs."""
-
-    selection: Selection
-    snapshot: Snapshot | None
-    """None where a damaged checkpoint sent the run back to before the epoch on disk: it will select that one again."""
-
-
-@dataclass(frozen=True)
 class RunState:
     """The state of a run: all that a checkpoint holds beside the states of model, method and optimizer."""
 
@@ -172,30 +163,29 @@ class RunState:
     """Epochs complete in the present round."""
     reached: bool = False
     """Whether the last audit, warm-up aside, was of a feasible epoch."""
-    best: BestSoFar | None = None
-
-    @property
-    def selection(self) -> Selection | None:
-        """The best of the audited epochs."""
-        return None if self.best is None else self.best.selection
+    best: Selection | None = None
+    """The best of the audited epochs."""
+    snapshot: Snapshot | None = None
+    """Its model; None where a damaged checkpoint sent the run back to before that epoch: it will come again."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a checkpoint; the best model itself lies in files of its own."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**plain, "best": None if self.selection is None else asdict(self.selection)}
+        plain = asdict(replace(self, snapshot=None))
+        del plain["snapshot"]
+        return plain
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> "RunState":
         """What :meth:`to_dict` gave, without the best model's snapshot."""
         try:
-            best = None if stored["best"] is None else BestSoFar(Selection(**stored["best"]), None)
+            best = None if stored["best"] is None else Selection(**stored["best"])
             return cls(**{**stored, "best": best})
         except (KeyError, TypeError) as error:
             raise CheckpointError(f"is of another version of this library: {error}") from error
 
     def terminate(self, validation: Validation, *, epochs: int, warmup: int) -> Status | None:
         """Why a run of ``epochs`` in all ends here, or None if it goes on; warm-up costs no patience."""
-        best, patience = self.selection, validation.patience
+        best, patience = self.best, validation.patience
         if self.epoch >= epochs:
             return Status.FEASIBLE if best is not None and best.feasible else Status.UNFINISHED
         if validation.stop and self.reached:

@@ -7,7 +7,7 @@ import copy
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -20,7 +20,7 @@ from samplewise.samples import to_device
 from samplewise.storage import distributed
 from samplewise.storage.sharding import has_shards, local, reshard_like, unsharded
 from samplewise.training.average import Average
-from samplewise.training.batching import MicroBatch, Part
+from samplewise.training.batching import Part, Step
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -118,17 +118,17 @@ class Stepper:
         for model in dict.fromkeys((self.raw_model, self.model_to_audit)):
             distributed.broadcast_buffers_(model)
 
-    def step(self, method: Method, step: Iterable[MicroBatch]) -> None:
+    def step(self, method: Method, step: Step) -> None:
         """Take one optimiser step."""
-        for micro in step:
-            batch = to_device(micro.batch, self.device)
+        for part, given in step:
+            batch = to_device(given, self.device)
             if self.auxiliary is not None:
                 handed_on = self.auxiliary.step(self.model, batch)
                 batch = batch if handed_on is None else handed_on
             if self.plain:
-                torch.autograd.backward(self._loss(method, micro.part, batch))
+                torch.autograd.backward(self._loss(method, part, batch))
             else:
-                self._backward_by_fabric(method, micro.part, batch)
+                self._backward_by_fabric(method, part, batch)
         if self.clip_norm is not None:
             self.fabric.clip_gradients(self.wrapped, self.optimizer, max_norm=self.clip_norm, error_if_nonfinite=False)
         self.optimizer.step()
@@ -279,12 +279,11 @@ def _is_sharded(fabric: Fabric) -> bool:
             "expected ModelParallelStrategy with torch's fully_shard to shard weights, got FSDPStrategy: PyTorch "
             "deprecates the FSDP behind it, and no test here has run it. docs/guides/devices.md shows how"
         )
-    sharded, among = isinstance(fabric.strategy, ModelParallelStrategy), None
-    if isinstance(fabric.strategy, ModelParallelStrategy) and fabric.strategy.device_mesh["tensor_parallel"].size() > 1:
-        # Processes of one tensor-parallel group hold one model together, and see the same samples.
-        among = fabric.strategy.device_mesh["data_parallel"].get_group()
-    distributed.split_samples_among(among)
-    return sharded
+    mesh = fabric.strategy.device_mesh if isinstance(fabric.strategy, ModelParallelStrategy) else None
+    # Processes of one tensor-parallel group hold one model together, and see the same samples.
+    several = mesh is not None and mesh["tensor_parallel"].size() > 1
+    distributed.split_samples_among(mesh["data_parallel"].get_group() if mesh is not None and several else None)
+    return mesh is not None
 
 
 def _copy(model: nn.Module) -> nn.Module:
