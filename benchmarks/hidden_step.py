@@ -22,7 +22,7 @@ from torch.nn import functional
 
 import samplewise as sw
 from samplewise.measures import psnr
-from samplewise.training.batching import MicroBatch, Part
+from samplewise.training.batching import Part
 from samplewise.training.step import Stepper
 from studies.watermark.networks.hidden import Discriminator, Hidden, channels_last
 from studies.watermark.pipeline import Adversary, MarkedBatch
@@ -136,7 +136,7 @@ def with_library(network: Hidden, discriminator: Discriminator) -> Step:
     )
 
     def step(images: Tensor) -> Tensor:
-        stepper.step(method, [MicroBatch(images, Part(torch.arange(len(images))))])
+        stepper.step(method, [(Part(torch.arange(len(images))), images)])
         return losses[0]
 
     return step
