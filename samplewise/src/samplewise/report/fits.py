@@ -153,7 +153,7 @@ def read_promise(folder: Path) -> Statement | None:
         if stored["achievable_bounds"]:
             facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
         if stored.get("comparison"):
-            facts["beside it"] = stored["comparison"]
+            facts["comparison"] = stored["comparison"]
         at_least = words.at_least(stored["share_at_least"])
         return Statement(str(stored["message"]), facts, kept=bool(stored["kept"]), at_least=at_least)
 
