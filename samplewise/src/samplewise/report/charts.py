@@ -167,7 +167,9 @@ def run_charts(run: RunReport, place: int, styles: SeriesStyle) -> dict[str, lis
     spreads = sorted((each for each in run.distributions if _values(each) > 2), key=lambda s: s.measure not in bounded)
     tails = [each for each in run.multipliers if each.ranks and not each.few]
     return {
-        "distributions": [_distribution(run, each, f"run-{place}-spread-{n}", styles) for n, each in enumerate(spreads)],
+        "distributions": [
+            _distribution(run, each, f"run-{place}-spread-{n}", styles) for n, each in enumerate(spreads)
+        ],
         "multipliers": [_multipliers(each, f"run-{place}-tail-{n}") for n, each in enumerate(tails)],
     }
 
