@@ -1,4 +1,4 @@
-"""Your own loop: classify digits from ten numbers, from which every single digit can be redrawn."""
+"""Your own loop: classify digits from ten numbers, from which every single digit can be reconstructed."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ EPOCHS = 60
 
 
 class Network(nn.Module):
-    """Classifies and redraws an image from one code of ten numbers."""
+    """Classifies an image and reconstructs it, from one code of ten numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,9 +28,9 @@ class Network(nn.Module):
 def evaluate(model, batch):
     """Objective and measures of each sample."""
     images, labels = batch
-    logits, redrawn = model(images)
+    logits, reconstructed = model(images)
     return cross_entropy(logits, labels, reduction="none"), {
-        "error": sw.measures.mse(redrawn, images),
+        "error": sw.measures.mse(reconstructed, images),
         "accuracy": (logits.argmax(1) == labels).float(),
     }
 

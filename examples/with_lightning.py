@@ -1,4 +1,4 @@
-"""Lightning: the smallest codes from which every single digit can be redrawn; the best model by its audit."""
+"""Lightning: the smallest codes from which every single digit can be reconstructed; the best model by its audit."""
 
 import logging
 import tempfile

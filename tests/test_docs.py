@@ -44,6 +44,11 @@ def test_the_code_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pyt
 
 
 @each_page
+def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
+    assert len(page.read_text().split()) <= 1_500, "split it, or cut it"
+
+
+@each_page
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):

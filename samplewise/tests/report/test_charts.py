@@ -6,7 +6,7 @@ import pytest
 from report_runs import made_up
 
 import samplewise
-from samplewise.report.charts import PALETTE, Look, curve_charts, run_charts
+from samplewise.report.charts import PALETTE, SeriesStyle, curve_charts, run_charts
 from samplewise.report.run import RunReport
 
 RUNS = [made_up("a"), made_up("b", epochs=3000)]
@@ -38,9 +38,9 @@ def test_only_the_palette_names_colours() -> None:
 
 @pytest.mark.parametrize("runs", [RUNS[:1], RUNS])
 def test_every_chart_has_axes_lines_and_a_name_of_its_own(runs: list[RunReport]) -> None:
-    look = Look(runs)
-    charts = curve_charts(runs, look)
-    charts += [chart for kind in run_charts(RUNS[0], 0, look).values() for chart in kind]
+    styles = SeriesStyle(runs)
+    charts = curve_charts(runs, styles)
+    charts += [chart for kind in run_charts(RUNS[0], 0, styles).values() for chart in kind]
     assert len({chart.id for chart in charts}) == len(charts) == 6 + len(runs) - 1
     for chart in charts:
         assert {"x", "y", "lines"} <= set(chart.figure)
@@ -49,7 +49,7 @@ def test_every_chart_has_axes_lines_and_a_name_of_its_own(runs: list[RunReport])
 
 
 def test_one_run_is_coloured_by_data_set_and_several_by_run() -> None:
-    one, several = Look(RUNS[:1]), Look(RUNS)
+    one, several = SeriesStyle(RUNS[:1]), SeriesStyle(RUNS)
     assert one.colour(0, "train") != one.colour(0, "test")
     assert several.colour(0, "train") == several.colour(0, "test") != several.colour(1, "test")
     assert one.splits == ["train", "test", "while training"]
@@ -58,14 +58,14 @@ def test_one_run_is_coloured_by_data_set_and_several_by_run() -> None:
 
 def test_long_runs_are_thinned_and_keep_their_ends() -> None:
     runs = [made_up(str(i), epochs=3000) for i in range(8)]
-    charts = curve_charts(runs, Look(runs))
+    charts = curve_charts(runs, SeriesStyle(runs))
     lines = [line for chart in charts for line in chart.figure["lines"] if len(line["x"]) > 1]
     assert sum(len(line["x"]) for line in lines) <= 20_000
     assert all((line["x"][0], line["x"][-1]) == (1, 3000) for line in lines)
 
 
 def test_a_distribution_says_what_lies_beyond_its_scale() -> None:
-    (chart,) = run_charts(RUNS[0], 0, Look(RUNS[:1]))["distributions"]
+    (chart,) = run_charts(RUNS[0], 0, SeriesStyle(RUNS[:1]))["distributions"]
     assert "error <= 0.5" in chart.caption
     assert "test 0 below and 2 above" in chart.caption
     low, high = chart.figure["x"]["range"]

@@ -11,8 +11,8 @@ from samplewise.report.words import count, objective
 
 BUDGET = 20_000  # points of all curves together, about 300 kB
 DESCRIBED = 12  # lines of a chart that are also told in words
-STEEP = 4  # a chart begins where what is left has no more than this many times the range of its second half,
-EARLY = 1 / 3  # in this first part of the epochs
+STEEP = 4  # first epochs are left out at first if with them a chart spans more than this many times its second half
+EARLY = 1 / 3  # of the epochs are left out at most
 ORDER = ("Objective", "Share satisfied by all", "Share satisfied", "Mean violation", "τ")
 """How the titles of curves begin."""
 # fmt: off
@@ -30,7 +30,7 @@ SYMBOLS = "○◆■▲✚★"
 
 
 def colour(number: int) -> str:
-    """Of one series after the other."""
+    """The colour of a series, by its number."""
     return PALETTE[number % len(PALETTE)]
 
 
@@ -45,8 +45,8 @@ class Chart:
     """Axes ``x`` and ``y``, and ``lines`` of points; what else the script reads."""
 
 
-class Look:
-    """Which colour, dashes and symbol stand for which run and data set: by run, or by data set if there is one run."""
+class SeriesStyle:
+    """Colour, dashes and symbol of each run and data set. Runs differ in colour; of one run the data sets do."""
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
         curves = [curve for run in runs for curve in run.curves]
@@ -62,23 +62,23 @@ class Look:
         self.hidden = {TRAINING} if shown else set()
 
     def colour(self, run: int, split: str) -> str:
-        """Of a line among those of all runs."""
+        """The colour of a line."""
         return colour(run if self.several else self.place(split))
 
     def dashes(self, split: str) -> str:
-        """Of a line."""
+        """The dashes of a line."""
         return DASHES[self.place(split) % len(DASHES)]
 
     def symbol(self, split: str) -> str:
-        """Of a point."""
+        """The symbol of a point."""
         return SYMBOLS[self.place(split) % len(SYMBOLS)]
 
     def name(self, run: RunReport, split: str) -> str:
-        """Of a line or point among those of all runs."""
+        """The name of a line or point in the legend."""
         return ", ".join(part for part in (run.name if self.several else "", split) if part) or run.name
 
     def place(self, split: str) -> int:
-        """Of a data set among all, from which its colour follows where only one run is shown."""
+        """The number of a data set, from which its dashes, its symbol and, of one run, its colour follow."""
         return self.splits.index(split) if split in self.splits else 0
 
 
@@ -90,27 +90,27 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": printable(title), **more}
 
 
-def curve_charts(runs: Sequence[RunReport], look: Look) -> list[Chart]:
-    """One chart for each title of a curve, all runs in it; of several runs also the trade-off."""
+def curve_charts(runs: Sequence[RunReport], styles: SeriesStyle) -> list[Chart]:
+    """One chart for each title, with the curves of all runs; for several runs also their trade-off."""
     titles = dict.fromkeys(curve.title for run in runs for curve in run.curves)
     points = max(20, BUDGET // max(sum(len(run.curves) for run in runs), 1))
-    selected = None if look.several else runs[0].selected_epoch
+    selected = None if styles.several else runs[0].selected_epoch
     rules = [] if selected is None else [[selected, DASHES[2]]]
     caption = "Dotted: the selected epoch." if rules else ""
-    charts = [_trade_off(runs, look)] if look.several else []
+    charts = [_trade_off(runs, styles)] if styles.several else []
     for number, title in enumerate(sorted(titles, key=_order)):
         lines = []
         for place, run in enumerate(runs):
             for curve in (curve for curve in run.curves if curve.title == title):
                 keep = _spread(len(curve.epochs), points)
                 x, y, split = [curve.epochs[i] for i in keep], [curve.values[i] for i in keep], curve.split
-                style = {"dashes": look.dashes(split), "run": place, "split": printable(split)}
-                lines.append(_line(look.name(run, split), x, y, look.colour(place, split), **style))
+                options = {"dashes": styles.dashes(split), "run": place, "split": printable(split)}
+                lines.append(_line(styles.name(run, split), x, y, styles.colour(place, split), **options))
         share, tau = title.startswith("Share"), title.startswith("τ")
         axes = {"x": _axis("epoch", whole=True), "y": _axis("", percent=share, log=tau)}
         figure: dict[str, Any] = {**axes, "lines": lines, "rules": rules, "scalable": not (share or tau)}
         said = caption
-        shown = [line for line in lines if line["split"] not in look.hidden]
+        shown = [line for line in lines if line["split"] not in styles.hidden]
         if figure["scalable"] and (zoom := _where_it_varies(shown)) is not None:
             figure["zoom"] = zoom
             said = f"From epoch {zoom[0]:g}: the first ones would leave the others flat. {caption}".strip()
@@ -139,15 +139,15 @@ def _order(title: str) -> tuple[int, str]:
     return next((place for place, start in enumerate(ORDER) if title.startswith(start)), len(ORDER)), title
 
 
-def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
+def _trade_off(runs: Sequence[RunReport], styles: SeriesStyle) -> Chart:
     """Objective against fraction satisfied, one point for each run and data set."""
     lines = [
         _line(
-            look.name(run, split.name),
+            styles.name(run, split.name),
             [split.objective],
             [split.satisfied],
-            look.colour(place, split.name),
-            symbol=look.symbol(split.name),
+            styles.colour(place, split.name),
+            symbol=styles.symbol(split.name),
             run=place,
             split=printable(split.name),
         )
@@ -155,24 +155,26 @@ def _trade_off(runs: Sequence[RunReport], look: Look) -> Chart:
         for split in run.splits
     ]
     axes = {"x": _axis(f"mean {objective(runs)}"), "y": _axis("share satisfied", percent=True)}
-    marks = "; ".join(f"{look.symbol(name)} {name}" for name in look.audited)
+    marks = "; ".join(f"{styles.symbol(name)} {name}" for name in styles.audited)
     caption = f"The selected model of each run ({marks}). Better is up and to the left."
     return Chart("trade-off", "Trade-off", caption, {**axes, "lines": lines})
 
 
-def run_charts(run: RunReport, place: int, look: Look) -> dict[str, list[Chart]]:
+def run_charts(run: RunReport, place: int, styles: SeriesStyle) -> dict[str, list[Chart]]:
     """The charts of one run alone: how measures are spread, and the long tails of multipliers."""
     bounded = {requirement.measure for requirement in run.requirements}
     # A measure of two values is told by its mean.
     spreads = sorted((each for each in run.distributions if _values(each) > 2), key=lambda s: s.measure not in bounded)
     tails = [each for each in run.multipliers if each.ranks and not each.few]
     return {
-        "distributions": [_distribution(run, each, f"run-{place}-spread-{n}", look) for n, each in enumerate(spreads)],
+        "distributions": [
+            _distribution(run, each, f"run-{place}-spread-{n}", styles) for n, each in enumerate(spreads)
+        ],
         "multipliers": [_multipliers(each, f"run-{place}-tail-{n}") for n, each in enumerate(tails)],
     }
 
 
-def _distribution(run: RunReport, spread: Distribution, identity: str, look: Look) -> Chart:
+def _distribution(run: RunReport, spread: Distribution, identity: str, styles: SeriesStyle) -> Chart:
     requirements = [each for each in run.requirements if each.measure == spread.measure]
     lower = [each.lower for each in requirements if each.lower is not None]
     upper = [each.upper for each in requirements if each.upper is not None]
@@ -186,7 +188,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         # Steps that rise from nothing at the first edge and fall to it at the last.
         x, y = (spread.edges[0], *spread.edges), (0.0, *(each / total for each in counts), 0.0)
         numbers = [0, *map(int, counts), 0]
-        shade = colour(look.place(split))
+        shade = colour(styles.place(split))
         lines.append(_line(split, x, y, shade, steps=True, counts=numbers, split=printable(split)))
         if below or above:
             notes.append(f"{split} {count(below)} below and {count(above)} above")
@@ -196,7 +198,7 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
         "lines": lines,
         "rules": [[bound, DASHES[1]] for bound in (*lower, *upper)],
         "violated": [[low, bound] for bound in lower] + [[bound, high] for bound in upper],
-        "legend": look.several,
+        "legend": styles.several,
     }
     said = "; ".join(dict.fromkeys(requirement.formula for requirement in requirements))
     caption = f"Dashed: the bound, {said}." if said else "No bound."
@@ -206,13 +208,13 @@ def _distribution(run: RunReport, spread: Distribution, identity: str, look: Loo
 
 
 def _values(spread: Distribution) -> int:
-    """How many bins hold something, tails included."""
+    """How many bins are not empty, tails included."""
     tails = [number for pair in spread.beyond.values() for number in pair]
     return sum(map(any, zip(*spread.counts.values(), strict=True))) + sum(map(bool, tails))
 
 
 def _occupied(spread: Distribution, bounds: Iterable[float]) -> tuple[float, float]:
-    """From the first to the last bin that holds something, the bounds within."""
+    """The range that shows all bins that are not empty, and the bounds."""
     edges = spread.edges
     full = [i for i, each in enumerate(zip(*spread.counts.values(), strict=True)) if any(each)]
     ends = [edges[i] for i in full] + [edges[i + 1] for i in full] + list(bounds) or [edges[0], edges[-1]]

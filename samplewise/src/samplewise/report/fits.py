@@ -98,7 +98,7 @@ def read_fit(folder: Path) -> Sequence[RunReport] | None:
 
 
 def _with_findings(run: RunReport, folder: Path, rows: Sequence[Row]) -> RunReport:
-    """The run with what the audit of the selected model holds."""
+    """The run and the audit of its selected model."""
     path = folder / AUDIT
     kept = read_json(path, "an audit", format=FORMAT)
     with decoding(path, "an audit"):
@@ -134,7 +134,7 @@ def read_certificate(folder: Path) -> Statement | None:
 
 
 def read_promise(folder: Path) -> Statement | None:
-    """What came of the promise that the run was asked for, if it was and has ended."""
+    """The outcome of the run's promise; None without a promise, or before the run has ended."""
     path = folder / PROMISE
     if not path.exists():
         return None
@@ -153,19 +153,19 @@ def read_promise(folder: Path) -> Statement | None:
         if stored["achievable_bounds"]:
             facts["could be promised instead"] = ", ".join(map(str, stored["achievable_bounds"].values()))
         if stored.get("comparison"):
-            facts["beside it"] = stored["comparison"]
+            facts["comparison"] = stored["comparison"]
         at_least = words.at_least(stored["share_at_least"])
         return Statement(str(stored["message"]), facts, kept=bool(stored["kept"]), at_least=at_least)
 
 
 def _promised_share(asked: Row) -> str:
-    """The share that a run is to promise, also before it has ended."""
+    """The share that the run was asked to promise, known before it has ended; empty without a promise."""
     found = re.search(r"share=([\d.e-]+)", str(asked.get("promise") or ""))
     return words.percent(float(found[1])) if found else ""
 
 
 def _read_infeasibility(folder: Path, epochs: int) -> str:
-    """What a search for feasible weights found, unless the run has gone on since."""
+    """What a search for feasible weights found; empty if the run was continued since."""
     path, what = folder / INFEASIBILITY, "the outcome of a search for feasible weights"
     if not path.exists():
         return ""
@@ -201,7 +201,7 @@ def _distributions(
 
 
 def _read_values(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
-    """What stands under ``prefix/`` among the values of every sample; nothing in a copy of a run without them."""
+    """The tensors below ``prefix/``, one value for each sample; empty if the file was left out of a copy of the run."""
     if not path.exists():
         return {}
     with decoding(path, "the values of an audit"), safe_open(path, framework="np") as file:
@@ -211,7 +211,7 @@ def _read_values(path: Path, prefix: str) -> dict[str, NDArray[Any]]:
 
 
 def _split(name: str, kept: Mapping[str, Any], rows: Sequence[Row]) -> Audited:
-    """What the audit holds of one data set."""
+    """One data set of the stored audit."""
     part = kept["splits"][name]
     planned = part.get("n_comparisons", part.get("compared", 1))  # as version 0.2 wrote it
     n_comparisons: float = 1

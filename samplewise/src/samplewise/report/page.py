@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from samplewise.errors import DataError, needed_for, printable
 from samplewise.report import words
-from samplewise.report.charts import Look, colour, curve_charts, described, run_charts
+from samplewise.report.charts import SeriesStyle, colour, curve_charts, described, run_charts
 from samplewise.report.run import RunReport
 from samplewise.storage import disk
 from samplewise.storage.origins import provenance
@@ -42,8 +42,8 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
     if not runs:
         raise DataError("expected at least one run to report on")
     environment = _environment()
-    look = Look(runs)
-    curves, own = curve_charts(runs, look), [run_charts(run, place, look) for place, run in enumerate(runs)]
+    styles = SeriesStyle(runs)
+    curves, own = curve_charts(runs, styles), [run_charts(run, place, styles) for place, run in enumerate(runs)]
     of_runs = [chart for kinds in own for charts in kinds.values() for chart in charts]
     made = provenance()
     return environment.get_template("page.html").render(
@@ -52,8 +52,8 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
         curves=curves,
         zoomed=any("zoom" in chart.figure for chart in curves),
         pictures=_pictures_each(runs),
-        swatches=_swatches(runs, look),
-        columns=_columns(runs, look),
+        swatches=_swatches(runs, styles),
+        columns=_columns(runs, styles),
         comparison=words.comparison(runs),
         asked=runs[0] if words.same_problem(runs) else None,
         charts={chart.id: chart.figure for chart in (*curves, *of_runs)},
@@ -61,26 +61,26 @@ def make_page(runs: Sequence[RunReport], *, title: str | None = None) -> str:
     )
 
 
-def _swatches(runs: Sequence[RunReport], look: Look) -> dict[str, list[dict[str, Any]]]:
+def _swatches(runs: Sequence[RunReport], styles: SeriesStyle) -> dict[str, list[dict[str, Any]]]:
     """The legend: what can be shown and hidden, with its colour and its dash."""
-    places = range(len(runs)) if look.several else range(0)
+    places = range(len(runs)) if styles.several else range(0)
     return {
-        "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": look.colour(i, "")} for i in places],
+        "Runs": [{"kind": "run", "key": i, "name": runs[i].name, "colour": styles.colour(i, "")} for i in places],
         "Data": [
             {
                 "kind": "split",
                 "key": split,
                 "name": split,
-                "dashes": look.dashes(split),
-                "colour": "" if look.several else look.colour(0, split),
-                "hidden": split in look.hidden,
+                "dashes": styles.dashes(split),
+                "colour": "" if styles.several else styles.colour(0, split),
+                "hidden": split in styles.hidden,
             }
-            for split in look.splits
+            for split in styles.splits
         ],
     }
 
 
-def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
+def _columns(runs: Sequence[RunReport], styles: SeriesStyle) -> dict[str, Any]:
     """What a table of several runs compares: data sets, the measures without a bound that all runs have, and at which
     confidence, if that is the same for all.
     """
@@ -89,7 +89,7 @@ def _columns(runs: Sequence[RunReport], look: Look) -> dict[str, Any]:
     common = set.intersection(*(set(split.means) for split in found)) if found else set()
     confidences = {run.unseen.confidence for run in runs if run.unseen is not None}
     return {
-        "splits": look.audited,
+        "splits": styles.audited,
         "means": sorted(common - bounded),
         "objective": words.objective(runs),
         "confidence": confidences.pop() if len(confidences) == 1 else None,

@@ -1,4 +1,4 @@
-"""What a report knows of a run, whatever kind of run it was: pages are made from this alone."""
+"""What a report knows of a run, of whatever kind. Pages are made from this alone."""
 
 import math
 from collections.abc import Mapping, Sequence, Sized
@@ -217,7 +217,7 @@ class Statement:
     kept: bool | None = None
     """Whether a promise is kept."""
     at_least: str = ""
-    """Share of all samples that it is proved of."""
+    """The share of all samples that is proved."""
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,9 @@ class RunReport:
     galleries: tuple[Gallery, ...] = ()
     multipliers: tuple[Multipliers, ...] = ()
     promised_share: str = ""
-    """Share of unseen samples that was to meet every constraint, if one was promised."""
+    """The share of unseen samples that was promised to meet every constraint; empty without a promise."""
     promise: Statement | None = None
-    """What came of that, once the run has ended."""
+    """Its outcome, once the run has ended."""
     infeasibility: str = ""
     """What a search for weights that meet the constraints found, if one was made."""
     certificate: Statement | None = None
@@ -264,20 +264,20 @@ class RunReport:
 
     @property
     def unseen(self) -> Audited | None:
-        """The data set that an exact bound speaks of: not trained on, and with the fewest models compared on it."""
+        """The data set whose exact bound is quoted: not trained on, and with the fewest models compared on it."""
         held_out = [split for split in self.splits if not split.trained_on]
         return min(held_out, key=lambda split: split.n_comparisons, default=None)
 
     @property
     def holds(self) -> bool:
-        """Whether what was asked for is there on unseen samples: the promised share, or every constraint."""
+        """Whether what was asked holds on unseen samples: the promised share, or every constraint."""
         if self.promise is not None:
             return bool(self.promise.kept)
         return self.unseen is not None and self.unseen.met
 
 
 def distribution(measure: str, values: Mapping[str, NDArray[Any]], bounds: Sequence[float]) -> Distribution:
-    """How many of the finite values of each data set lie in each bin; no bin is partly beyond the first bound."""
+    """Histograms of the finite values of each data set, on common edges. One edge is the first bound."""
     flat = {split: each[np.isfinite(each)].astype(np.float64) for split, each in values.items()}
     edges = _edges(list(flat.values()), list(bounds))
     return Distribution(
@@ -303,7 +303,7 @@ def _edges(values: list[NDArray[np.float64]], bounds: list[float]) -> NDArray[np
 
 
 def long_tail(constraint: str, multipliers: NDArray[Any]) -> Multipliers:
-    """Multipliers from the largest down, at ranks that lie evenly on a logarithmic axis; zeros only counted."""
+    """Multipliers from the largest down, at ranks evenly spaced on a logarithmic axis. Zeros are only counted."""
     ordered = np.sort(multipliers.astype(np.float64), axis=None)[::-1]
     positive = int((ordered > 0).sum())
     ranks = np.unique(np.geomspace(1, max(positive, 1), POINTS).round().astype(int))[: positive or 0]
