@@ -119,7 +119,7 @@ def _estimate(gradients: Iterable[Tensor]) -> GradientEstimate:
 
 @dataclass(frozen=True)
 class Subgradients:
-    """Those of one batch's loss: ``gradient + prices @ kinks`` for all prices between ``lower`` and one, on the CPU."""
+    """Those of one batch's loss: ``gradient + m @ kinks`` for all multipliers m from ``lower`` to one, on the CPU."""
 
     gradient: Tensor
     """``(n,)``, without what the values at the kink add."""
@@ -184,7 +184,7 @@ def _value_gradients(
 def least_norm(batches: Sequence[Subgradients]) -> Tensor:
     """Each batch's part of the subgradient of least norm of their mean, so far as noise can be told from it.
 
-    The prices at the kinks are those of least norm, by bounded least squares. Directions in which prices are free to
+    The multipliers at the kinks are those of least norm, by bounded least squares. Directions in which they are free to
     move cancel whatever a batch has there, so that is taken away: what is left of different batches has independent
     noise again.
 

@@ -56,7 +56,7 @@ def curvature_at(
     """The least curvature of the Lagrangian on the samples ``index``, if ``rows`` are all the active gradients."""
     if len(rows) < total:
         return Curvature(why_not=f"{total:,} constraints are active, {len(rows):,} of their gradients are known")
-    weights, prices = jacobian.weights, side_by_side(multipliers)
+    weights, duals = jacobian.weights, side_by_side(multipliers)
     pieces = index.split(jacobian.batch_size)
     batches = list(jacobian.read(pieces))  # once for all products
 
@@ -69,7 +69,7 @@ def curvature_at(
             loss = evaluation.objective.sum()
             if multipliers:
                 g = at_bound(jacobian.values(evaluation.measures))
-                loss = loss + (g * prices[few].to(g)).sum()
+                loss = loss + (g * duals[few].to(g)).sum()
             slope = gradient_of(loss / len(index), weights, create_graph=True)
             total += gradient_of(slope @ direction.to(slope), weights).cpu().double()
         return total

@@ -129,9 +129,9 @@ class Jacobian:
         found = torch.zeros(taken.shape, dtype=torch.float64)
         for index, batch in self._batches(taken.any(1)):
             values = self._enforced(self.problem.evaluate(self.model, batch))
-            prices = torch.zeros_like(values, requires_grad=True)
-            pulled = gradient_of((values * prices).sum(), self.weights, create_graph=True)
-            found[index] = gradient_of(pulled @ direction.to(pulled), [prices]).view_as(values).cpu().double()
+            duals = torch.zeros_like(values, requires_grad=True)
+            pulled = gradient_of((values * duals).sum(), self.weights, create_graph=True)
+            found[index] = gradient_of(pulled @ direction.to(pulled), [duals]).view_as(values).cpu().double()
         return distributed.all_sum_(found)
 
     def rows(self, mask: Tensor) -> Tensor:

@@ -67,13 +67,13 @@ class Rivals:
                 train(Unconstrained(constraints), "objective")
                 found.append(self._shifted(spec.promise))
             if spec.promise.weights:
-                tries = []
+                trials = []
                 for weight in spec.promise.weights:
                     self.begin.restore()
                     train(FixedPenalty(constraints, weight), f"weight-{weight:g}")
-                    tries.append(self._weighted(spec.promise, weight))
+                    trials.append(self._weighted(spec.promise, weight))
                 # Of those that show on tune_on what a proof most likely takes the best, or else the nearest to that.
-                found.append(min(tries, key=lambda each: each[0])[1])
+                found.append(min(trials, key=lambda each: each[0])[1])
         finally:
             shipped.restore()
         return tuple(found)
