@@ -1,5 +1,8 @@
 """Files of the studies: settings as TOML, the kind of run that a folder holds, tables as Markdown."""
 
+from __future__ import annotations
+
+import hashlib
 import json
 import tomllib
 import types
@@ -7,7 +10,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, did_you_mean
 from samplewise.report import RunReport, read_fit
@@ -22,6 +25,9 @@ from samplewise.storage import (
     write_text,
 )
 
+if TYPE_CHECKING:
+    from torch import nn
+
 T = TypeVar("T")
 MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
 RECIPE_TOML = "recipe.toml"
@@ -34,6 +40,14 @@ def check_least(settings: Any, **least: float) -> None:
     for name, bound in least.items():
         if (value := getattr(settings, name)) is not None and value < bound:
             raise ConfigurationError(f"expected {name.replace('_', ' ')} of at least {bound}, got {value}")
+
+
+def fingerprint_of(network: nn.Module) -> str:
+    """A short hash of a network's weights."""
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def markdown_table(rows: Iterable[Sequence[object]]) -> str:
@@ -76,18 +90,16 @@ def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -
             f"{path}: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], known)} The keys are {', '.join(known)}"
         )
     hints = typing.get_type_hints(kind)
+    optional = {name for name in stored if types.NoneType in typing.get_args(hints[name])}
     try:
-        return {name: _from_toml(value, hints[name], name) for name, value in stored.items()}
+        return {
+            name: None
+            if name in optional and value == NONE
+            else typed_value(value, hints[name], f'{name}, or "{NONE}"' if name in optional else name)
+            for name, value in stored.items()
+        }
     except ValueError as error:
         raise ConfigurationError(f"{path}: {error}") from error
-
-
-def _from_toml(value: Any, hint: Any, name: str) -> Any:
-    if types.NoneType in typing.get_args(hint):
-        if value == NONE:
-            return None
-        name = f'{name}, or "{NONE}"'
-    return typed_value(value, hint, name)
 
 
 def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:
@@ -103,18 +115,9 @@ def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:
         steps = "none"
     """
     named = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in exclude}
-    return "".join(f"{name} = {_text(value)}\n" for name, value in named.items())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_text, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)  # "1e-05" and "1e+16" are TOML too
-    # The escapes of JSON, but for DEL, are TOML's.
-    return json.dumps(NONE if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    texts = {name: json.dumps(NONE if value is None else value, ensure_ascii=False) for name, value in named.items()}
+    # Numbers, lists and escapes of JSON, but for DEL, are TOML's.
+    return "".join(f"{name} = {text}\n" for name, text in texts.items()).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ from studies.chest.classifier import (
     read_classifier,
     train_classifier,
 )
-from studies.chest.densenet import Classifier, fingerprint_of, probabilities
+from studies.chest.densenet import Classifier, probabilities
 from studies.pictures import Store, find, prepare
+from studies.records import fingerprint_of
 
 SMALL = ClassifierSettings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
 

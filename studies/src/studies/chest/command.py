@@ -188,7 +188,6 @@ def impact(
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
     from samplewise.storage import provenance
     from studies.chest.classifier import check_unseen, read_classifier
-    from studies.chest.densenet import fingerprint_of
     from studies.chest.impact import (
         diagnose_marked,
         diagnose_originals,
@@ -198,6 +197,7 @@ def impact(
     )
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
     from studies.pictures import Store
+    from studies.records import fingerprint_of
     from studies.watermark.evaluation.output import warn_of_seen
     from studies.watermark.training import read_trained
 

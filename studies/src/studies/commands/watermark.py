@@ -77,7 +77,7 @@ def train(
     from floormark import Watermarker
     from samplewise.storage import MODEL_FILE
     from studies.chest.classifier import read_classifier
-    from studies.chest.densenet import fingerprint_of
+    from studies.records import fingerprint_of
     from studies.watermark.networks import Lattice, load_network, network_name
     from studies.watermark.recipe import RECIPE_FILE, make_recipe
     from studies.watermark.training import make_network, read_seen, train

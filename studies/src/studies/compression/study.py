@@ -22,20 +22,7 @@ from samplewise.storage import (
     write_json,
     write_text,
 )
-from studies.compression.arms import (
-    BATCH,
-    KINDS,
-    MARGIN,
-    RATE,
-    STEPS,
-    TAU0,
-    TRAIN,
-    AnyCodec,
-    Arm,
-    measure,
-    measure_searched,
-    train,
-)
+from studies.compression.arms import KINDS, RECIPE, STEPS, TRAIN, AnyCodec, Arm, measure, measure_searched, train
 from studies.compression.blocks import Blocks, Parts, load
 from studies.compression.codec import LEVELS, PIXELS, Codec
 from studies.records import markdown_table
@@ -84,15 +71,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arms, data and settings of a study."""
+    """The data and settings of a study, and what it trains."""
 
     data: str
     floor: float
     steps: int = STEPS
     whole: bool = False
-    recipe: str = (
-        f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, {LEVELS} gains, tau from {TAU0:g}, margin {MARGIN:g}"
-    )
+    recipe: str = RECIPE
 
     def load(self, seed: int) -> Parts:
         """The parts for a seed."""
@@ -221,14 +206,8 @@ def mixture(points: Sequence[tuple[float, float]], share: float) -> tuple[int, i
 
 
 def richest(points: Sequence[tuple[float, float]], bits: float) -> tuple[int, int, float] | None:
-    """Which two of an arm's runs reach the highest share together with so many bits, and the second's part."""
-    found = [(reached, i, i, 0.0) for i, (reached, taken) in enumerate(points) if taken <= bits]
-    for i, (low, low_bits) in enumerate(points):
-        for j, (high, high_bits) in enumerate(points):
-            if low_bits < bits < high_bits:
-                part = (bits - low_bits) / (high_bits - low_bits)
-                found.append((low + part * (high - low), i, j, part))
-    return max(found)[1:] if found else None
+    """The two runs of an arm whose mixture reaches the highest share with so many bits: :func:`mixture`, mirrored."""
+    return mixture([(-taken, -share) for share, taken in points], -bits)
 
 
 def mixed(points: Sequence[tuple[float, float]], how: tuple[int, int, float]) -> tuple[float, float]:
@@ -371,16 +350,6 @@ def _every(rows: Sequence[Row]) -> list[list[str]]:
     table = [["Arm", "Seed", "Search", "Bits", "Above the floor", "95 % interval", "Worst, dB"]]
     for row in rows:
         if row.part == "test":
-            search = "yes" if row.searched else "no"
-            table.append(
-                [
-                    row.arm,
-                    str(row.seed),
-                    search,
-                    f"{row.bits:#.4g}",
-                    f"{row.share:.2%}",
-                    row.interval,
-                    f"{row.worst_psnr:.1f}",
-                ]
-            )
+            found = [f"{row.bits:#.4g}", f"{row.share:.2%}", row.interval, f"{row.worst_psnr:.1f}"]
+            table.append([row.arm, str(row.seed), "yes" if row.searched else "no", *found])
     return table
