@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 SCORES_FILE = "result.json"
 RESAMPLES = 2000
-IMBALANCE = (
-    "Each output starts at its prevalence; the weight of positives is the ratio of negatives to positives up to the "
-    "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
-    "validation part."
-)
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,6 @@ def _finish(
             "selected": solution.selected.to_dict(),
             "epochs": len(solution.history.rows),
             "settings": asdict(settings),
-            "imbalance": IMBALANCE,
             "thresholds": dict(zip(PATHOLOGIES, classifier.thresholds.tolist(), strict=True)),
             "pictures": {"size": store.size, "train": len(store.split.train), "split": store.split.origin},
             **found,

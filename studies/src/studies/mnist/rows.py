@@ -5,17 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from samplewise import (
-    AugmentedLagrangian,
-    Constraint,
-    FixedPenalty,
-    Geometric,
-    Linear,
-    Method,
-    Quadratic,
-    SequentialPenalty,
-    Unconstrained,
-)
+import samplewise as sw
 from samplewise.errors import ConfigurationError, did_you_mean
 from studies.mnist.table_one import TABLE_ONE
 
@@ -109,17 +99,17 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Of each kind of row what the paper's table calls it, and the numbers that it takes."""
 
 
-def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) -> Method:
+def make_method(row: Row, constraints: tuple[sw.Constraint, ...], *, samples: int) -> sw.Method:
     """The method that the row names; ``samples`` is the length of the training set, for one multiplier each."""
     if row.kind == "classification":
-        return Unconstrained(constraints)
+        return sw.Unconstrained(constraints)
     if row.kind == "fixed":
-        return FixedPenalty(constraints, row.numbers[0])
-    schedule = Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
+        return sw.FixedPenalty(constraints, row.numbers[0])
+    schedule = sw.Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
     if row.kind == "auglag":
-        return AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
-    penalty = Quadratic() if row.kind == "quadratic" else Linear()
-    return SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
+        return sw.AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
+    penalty = sw.Quadratic() if row.kind == "quadratic" else sw.Linear()
+    return sw.SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
 
 
 class RowLabels:
@@ -176,7 +166,7 @@ def _parse(text: str) -> Row:
         raise ConfigurationError("classification takes no average: the weights of its last epoch are its result.")
     try:
         # Numbers that the methods refuse are refused here, before anything runs.
-        make_method(row, (Constraint("any", 0.0),), samples=1)
+        make_method(row, (sw.Constraint("any", 0.0),), samples=1)
     except ConfigurationError as error:
         raise ConfigurationError(f"{error}.") from None
     return row

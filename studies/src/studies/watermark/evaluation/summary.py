@@ -114,13 +114,9 @@ def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_co
     bits, mean = measured.bits, float(errors.mean())
     return {
         "bit_error_mean": mean,
-        "bit_error_median": float(np.median(errors)),
         "bit_error_worst": float(errors.max()),
-        "bit_accuracy": 1 - mean,
         "error_free": share_of(right, confidence, n_comparisons, measured.fresh[read]),
         "usable_bits": float(capacity(np.array(mean), bits)),
-        # More than the other where images differ, and a little by chance.
-        "usable_bits_by_image": float(capacity(errors, bits).mean()),
     }
 
 
@@ -150,9 +146,7 @@ def _quality(measured: Measured, kind: str, floor: float | None, confidence: flo
         "satisfied": satisfied,
         "patients_satisfied": patients,
         "ssim_mean": number("ssim", np.mean),
-        "ssim_min": number("ssim", np.min),
         "max_difference": number("max_difference", np.max),
-        "changed_mean": number("changed", np.mean),
     }
 
 

@@ -20,7 +20,7 @@ from floormark.network import (
     pilot_tiles,
     slot_owners,
 )
-from studies.watermark.networks.base import Network, arrays, block
+from studies.watermark.networks.base import Network, arrays, block, cell_decoder
 from studies.watermark.patches import above_image, calmness
 
 
@@ -66,13 +66,7 @@ class Lattice(Network):
             # The basis patterns; the name of the parameter is a part of what names the network.
             window = torch.hann_window(BASIS_SIDE + 2, periodic=False)[1:-1]
             self.strokes = nn.Parameter(torch.randn(SLOTS, 1, BASIS_SIDE, BASIS_SIDE) * torch.outer(window, window))
-        self.decoder = nn.Sequential(
-            block(16, width),
-            block(width, width),
-            block(width, 2 * width, stride=2),
-            block(2 * width, 2 * width),
-            nn.Conv2d(2 * width, SLOTS, 1),
-        )
+        self.decoder = cell_decoder(width, SLOTS)
 
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
@@ -135,9 +129,6 @@ class Lattice(Network):
     def in_the_tool(self) -> tool.Lattice:
         """The same network as the tool runs it, with these weights."""
         return tool.Lattice.of(self.arguments, arrays(self))
-
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
 
 
 def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
