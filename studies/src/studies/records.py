@@ -12,18 +12,10 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from samplewise import storage
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, did_you_mean
 from samplewise.report import RunReport, read_fit
-from samplewise.storage import (
-    decoding,
-    ensure_writable,
-    from_plain,
-    open_regular,
-    read_json,
-    typed_value,
-    write_json,
-    write_text,
-)
+from samplewise.storage import decoding, ensure_writable, read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +71,7 @@ def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -
         ConfigurationError: it has an unknown key or a value of another type.
     """
     with decoding(path, "TOML"):
-        with open_regular(path) as file:
+        with storage.open_regular(path) as file:
             content = file.read(MAX_TOML + 1)
         if len(content) > MAX_TOML:
             raise ValueError(f"expected at most {MAX_TOML:,} bytes")
@@ -95,7 +87,7 @@ def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -
         return {
             name: None
             if name in optional and value == NONE
-            else typed_value(value, hints[name], f'{name}, or "{NONE}"' if name in optional else name)
+            else storage.typed_value(value, hints[name], f'{name}, or "{NONE}"' if name in optional else name)
             for name, value in stored.items()
         }
     except ValueError as error:
@@ -162,7 +154,7 @@ class SettingsFile(Generic[T]):
         if stored.get("format") != self.format or not named:
             raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
         with decoding(path, f"a run of {self.what}"):
-            return from_plain(self.kind, stored["settings"])
+            return storage.from_plain(self.kind, stored["settings"])
 
     def write(self, folder: Path, settings: T) -> None:
         """Make ``folder`` that of a run with these settings, and leave a recipe for another run."""

@@ -11,17 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samplewise import storage
 from samplewise.errors import CheckpointError
-from samplewise.storage import (
-    ensure_writable,
-    from_plain,
-    load_state,
-    provenance,
-    read_json,
-    save_state,
-    write_json,
-    write_text,
-)
+from samplewise.storage import read_json, write_json, write_text
 from studies.compression.arms import KINDS, RECIPE, STEPS, TRAIN, AnyCodec, Arm, measure, measure_searched, train
 from studies.compression.blocks import Blocks, Parts, load
 from studies.compression.codec import LEVELS, PIXELS, Codec
@@ -131,7 +123,7 @@ def run_study(
     Returns:
         All rows, and for each arm and seed what holds for unseen samples in one pass.
     """
-    ensure_writable(out)
+    storage.ensure_writable(out)
     rows = _kept(out, plan)
     for seed in seeds:
         parts = conditioned = None
@@ -147,7 +139,7 @@ def run_study(
                 rows += [evaluate(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
             keep_codec(codec, codec_folder(out, arm, seed))
             plain = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
-            write_json(out / ROWS, {**plain, "provenance": provenance()})
+            write_json(out / ROWS, {**plain, "provenance": storage.provenance()})
     write_text(out / TABLE, plan.tables(rows))
     asked = {(str(arm), seed) for arm in arms for seed in seeds}
     return rows, [
@@ -169,16 +161,16 @@ def _kept(out: Path, plan: Plan) -> list[Row]:
     stored = read_json(path, "the rows of a study")
     if stored.get("plan") != asdict(plan):
         raise CheckpointError(f"{out}: holds runs of {stored.get('plan')}, not {asdict(plan)}; choose another --out")
-    return [from_plain(Row, each) for each in stored["rows"]]
+    return [storage.from_plain(Row, each) for each in stored["rows"]]
 
 
 def keep_codec(codec: AnyCodec, folder: Path) -> None:
     """Write a codec where :func:`read_codec` finds it; a convolutional one, which has no files, elsewhere."""
-    ensure_writable(folder)
+    storage.ensure_writable(folder)
     blocks = isinstance(codec, Codec)
     settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": blocks and codec.conditioned}
     weights = {name: value.float() for name, value in codec.state_dict().items()}
-    save_state(folder / (CODEC if blocks else CONVOLUTIONAL), weights)
+    storage.save_state(folder / (CODEC if blocks else CONVOLUTIONAL), weights)
     write_json(folder / SETTINGS, settings)
 
 
@@ -186,7 +178,7 @@ def read_codec(folder: Path) -> Codec:
     """A codec that was kept, ready for use."""
     settings = read_json(folder / SETTINGS, "the settings of a codec")
     codec = Codec(torch.zeros(2, PIXELS, dtype=torch.uint8), **settings)
-    codec.load_state_dict(load_state(folder / CODEC))
+    codec.load_state_dict(storage.load_state(folder / CODEC))
     return codec.ready()
 
 

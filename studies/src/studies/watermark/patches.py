@@ -4,15 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from floormark.patches import (
-    MAX_CALMER,
-    MAX_LIVELIER,
-    MAX_TYPICAL,
-    MIN_SPREAD,
-    PATCH_SIDE,
-    SQUARE_SIDE,
-    TYPICAL_BELOW,
-)
+from floormark import patches as tool
+from floormark.patches import PATCH_SIDE, SQUARE_SIDE
 
 MAX_PSNR = 120.0  # dB that stand for "unchanged"
 
@@ -31,7 +24,7 @@ def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
     """
     mean = functional.avg_pool2d(covers, SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
     square = functional.avg_pool2d(covers.square(), SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
-    spread = (square - mean.square()).clamp_min((MIN_SPREAD * span) ** 2).sqrt() / span
+    spread = (square - mean.square()).clamp_min((tool.MIN_SPREAD * span) ** 2).sqrt() / span
     logarithms = -10.0 * spread.log10()
     return functional.avg_pool2d(logarithms, PATCH_SIDE // SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
 
@@ -43,7 +36,7 @@ def above_image(calm: Tensor) -> Tensor:
     at most 18 dB, and falls by at most 6. The mean counts as no calmer than a deviation of 1.6 of 255 levels.
     """
     mean = -10.0 * (10.0 ** (-calm / 10.0)).mean((1, 2, 3), keepdim=True).log10()
-    return (calm - mean.clamp_max(MAX_TYPICAL)).clamp(-MAX_LIVELIER, MAX_CALMER) - TYPICAL_BELOW
+    return (calm - mean.clamp_max(tool.MAX_TYPICAL)).clamp(-tool.MAX_LIVELIER, tool.MAX_CALMER) - tool.TYPICAL_BELOW
 
 
 def patch_psnr(marked: Tensor, covers: Tensor) -> Tensor:

@@ -7,19 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floormark import network as tool
-from floormark.network import (
-    BASIS_SIDE,
-    CELL,
-    CELLS_ACROSS,
-    PILOT_AMPLITUDE,
-    SLOTS,
-    TILE,
-    UNIT_CHANGE,
-    banded,
-    check_lattice,
-    pilot_tiles,
-    slot_owners,
-)
+from floormark.network import BASIS_SIDE, CELL, CELLS_ACROSS, SLOTS, slot_owners
 from studies.watermark.networks.base import Network, arrays, block, cell_decoder
 from studies.watermark.patches import above_image, calmness
 
@@ -57,7 +45,7 @@ class Lattice(Network):
 
     def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
         super().__init__(bits, size=size, channels=channels, width=width)
-        check_lattice(bits=bits, size=size, width=width)
+        tool.check_lattice(bits=bits, size=size, width=width)
         self.fine = block(16, width)
         self.coarse = block(width, 2 * width, stride=2)
         self.gain = nn.Conv2d(2 * width, 1, 3, padding=1)
@@ -73,7 +61,7 @@ class Lattice(Network):
         if pilots is None and self.training:
             pilots = random_pilots(len(images), images.device)
         elif pilots is None:
-            pilots = torch.from_numpy(pilot_tiles([b""]))
+            pilots = torch.from_numpy(tool.pilot_tiles([b""]))
         return images + self.draw(self.encode(images, messages, pilots))
 
     def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
@@ -95,7 +83,7 @@ class Lattice(Network):
         if emphasis is not None:
             amounts = amounts * self._laid_out(emphasis, *amounts.shape[2:])
         drawn = self._drawn(encoding.signs * amounts)
-        return UNIT_CHANGE * encoding.gain * (drawn + PILOT_AMPLITUDE * encoding.pilot)
+        return tool.UNIT_CHANGE * encoding.gain * (drawn + tool.PILOT_AMPLITUDE * encoding.pilot)
 
     def _laid_out(self, values: Tensor, down: int, across: int) -> Tensor:
         """The value of each bit at each of its slots, ``(B, L)`` to ``(B, 4, down, across)``."""
@@ -139,4 +127,4 @@ def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
 
 def random_pilots(count: int, device: torch.device | None = None) -> Tensor:
     """Pilots for training, ``(count, 64, 64)``."""
-    return torch.from_numpy(banded(torch.randn(count, TILE, TILE).numpy())).to(device)
+    return torch.from_numpy(tool.banded(torch.randn(count, tool.TILE, tool.TILE).numpy())).to(device)
