@@ -104,12 +104,12 @@ def evaluate(arm: Arm, codec: AnyCodec, samples: Blocks, part: str, seed: int, *
     )
 
 
-def cluster_interval(values: Tensor, source: Tensor, seed: int = 0) -> tuple[float, float]:
+def cluster_interval(values: Tensor, source: Tensor) -> tuple[float, float]:
     """The middle 95 % of the mean of ``values`` over bootstrap draws of whole sources."""
     _, inverse = source.unique(return_inverse=True)
     sums = torch.zeros(int(inverse.max()) + 1, dtype=torch.float64).index_add_(0, inverse, values.double())
     counts = torch.bincount(inverse).double()
-    draws = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
+    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
     drawn = torch.from_numpy(draws).double()
     low, high = torch.quantile(drawn @ sums / (drawn @ counts), torch.tensor([0.025, 0.975], dtype=torch.float64))
     return float(low), float(high)

@@ -15,8 +15,8 @@ def patch_means(values: Tensor) -> Tensor:
     return functional.avg_pool2d(values, PATCH_SIDE, ceil_mode=True, count_include_pad=False)
 
 
-def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
-    """How calm each patch is, in dB, ``(B, 1, H, W)`` to ``(B, 1, rows, columns)``; ``span`` is the range of values.
+def calmness(covers: Tensor) -> Tensor:
+    """How calm each patch is, in dB, images ``(B, 1, H, W)`` in [0, 1] to ``(B, 1, rows, columns)``.
 
     It is the geometric mean of the standard deviations of the squares of 8 x 8 pixels in a patch, so that one edge does
     not make a calm patch a lively one. Measure floors in float64: the variance of a bright, calm area is the difference
@@ -24,7 +24,7 @@ def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
     """
     mean = functional.avg_pool2d(covers, SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
     square = functional.avg_pool2d(covers.square(), SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
-    spread = (square - mean.square()).clamp_min((tool.MIN_SPREAD * span) ** 2).sqrt() / span
+    spread = (square - mean.square()).clamp_min(tool.MIN_SPREAD**2).sqrt()
     logarithms = -10.0 * spread.log10()
     return functional.avg_pool2d(logarithms, PATCH_SIDE // SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
 
