@@ -165,9 +165,8 @@ class SettingsFile(Generic[T]):
     def open(self, folder: Path, settings: T, *, resume: bool) -> None:
         """Begin a run in ``folder`` or, with ``resume``, go on with one of the same settings; none is overwritten."""
         if (folder / self.name).exists():
-            names = [field.name for field in fields(self.kind)]  # type: ignore[arg-type]
-            there, here = ({name: getattr(run, name) for name in names} for run in (self.read(folder), settings))
-            differ = [f"{name} {there[name]} there, {here[name]} here" for name in names if there[name] != here[name]]
+            there, here = (vars(run) for run in (self.read(folder), settings))
+            differ = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
             if differ:
                 raise CheckpointError(f"{folder}: holds another run ({'; '.join(differ)}); choose another folder")
             if not resume:

@@ -19,7 +19,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its interval over other patients like these."""
+    """A number with its bootstrap interval over patients."""
 
     value: float
     low: float

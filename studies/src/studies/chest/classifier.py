@@ -107,13 +107,6 @@ def make_augmentation() -> nn.Module:
     )
 
 
-def labels_of(store: Store) -> Tensor:
-    """Zeros and ones of shape ``(N, 14)``."""
-    if store.labels is None:
-        raise DataError(f"{store.folder}: its pictures have no labels; prepare it with studies chest prepare")
-    return torch.from_numpy(store.labels).float()
-
-
 def open_run(
     store: Store, settings: ClassifierSettings, folder: Path, *, weights: Path | None = None, resume: bool
 ) -> Classifier:
@@ -123,7 +116,7 @@ def open_run(
     from scratch. With ``resume`` the run that is there goes on. Of several processes the first one makes the folder.
     """
     pictures = store.select("train")
-    labels = labels_of(store)[pictures.rows]
+    labels = torch.from_numpy(pictures.labels).float()
     if settings.batch_size > len(pictures):
         raise DataError(
             f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
@@ -151,7 +144,7 @@ def train_classifier(
 
     The folder gets checkpoints, the history, and at the end the network and what it reaches.
     """
-    labels, pictures = labels_of(store), store.select("train")
+    labels, pictures = torch.from_numpy(store.labels).float(), store.select("train")
     augment = make_augmentation() if settings.augment else None
     problem = classification(labels, weight=positive_weight(labels[pictures.rows], settings.balance), augment=augment)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=settings.rate, fused=True)
@@ -207,7 +200,6 @@ def _finish(
     for part in ("validation", "test"):
         data = store.select(part)
         labels, scores = data.labels, probabilities(classifier, data)
-        assert labels is not None
         if part == "validation":
             classifier.thresholds.copy_(torch.from_numpy(operating_points(labels, scores)))
         aurocs = Aurocs.of(labels, scores, patient_weights(data.patients, RESAMPLES, settings.seed))

@@ -64,7 +64,6 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
     for part in PARTS:
         data = store.select(part)
         labels = data.labels
-        assert labels is not None
         parts[part] = {
             "images": len(data),
             "patients": len(set(data.patients)),

@@ -17,7 +17,6 @@ from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
 from samplewise.storage import load_state, save_state
 from studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
-from studies.chest.classifier import labels_of
 from studies.chest.densenet import Classifier, probabilities
 from studies.pictures import PATHOLOGIES, PictureData
 from studies.watermark.evaluation.measure import Watch, mark
@@ -108,9 +107,7 @@ def evaluate_originals(
     ``diagnose`` gives the probabilities of the pictures, and is called once it is known that there is something to
     compare.
     """
-    labels_of(data.store)  # says what is wrong with pictures that have none
     labels = data.labels
-    assert labels is not None
     counts = enough(labels, fewest)
     if not counts.any():
         raise DataError(f"{data.store.folder}: no pathology has {fewest} positives here: nothing to compare")
@@ -120,7 +117,7 @@ def evaluate_originals(
 
 
 def diagnose_originals(classifier: Classifier, data: PictureData, **how: Any) -> Diagnoses:
-    """What the classifier says of the pictures; ``how`` is as for :func:`diagnose_marked`."""
+    """The classifier's predictions for the pictures; ``how`` is as for :func:`diagnose_marked`."""
     return {"probabilities": probabilities(classifier, data, **how)}
 
 

@@ -99,10 +99,10 @@ class Store:
         return len(self.names)
 
     @cached_property
-    def labels(self) -> NDArray[np.uint8] | None:
-        """Zeros and ones of shape ``(N, 14)``, or None for pictures without labels."""
+    def labels(self) -> NDArray[np.uint8]:
+        """Zeros and ones of shape ``(N, 14)``."""
         if self.findings is None:
-            return None
+            raise DataError(f"{self.folder}: its pictures have no labels; prepare it with studies chest prepare")
         return np.array([[name in names for name in PATHOLOGIES] for names in self.findings], np.uint8)
 
     @cached_property
@@ -172,10 +172,9 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
         return self._column(self.store.contents)
 
     @property
-    def labels(self) -> NDArray[np.uint8] | None:
-        """Zeros and ones of shape ``(n, 14)``, or None for pictures without labels."""
-        labels = self.store.labels
-        return None if labels is None else cast(NDArray[np.uint8], labels[self.rows.numpy()])
+    def labels(self) -> NDArray[np.uint8]:
+        """Zeros and ones of shape ``(n, 14)``."""
+        return cast(NDArray[np.uint8], self.store.labels[self.rows.numpy()])
 
 
 @dataclass(frozen=True)

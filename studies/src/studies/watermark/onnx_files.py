@@ -53,7 +53,7 @@ class _Graph:
         return name
 
     def numbers(self, operator: str, value: str, *others: float) -> str:
-        """An operator of a value and of numbers."""
+        """An operator of a value and constants."""
         return self(operator, value, *(self.constant(float(other)) for other in others))
 
     def picture(self) -> str:
@@ -103,7 +103,7 @@ class _Graph:
         return self.repeated(self("Reshape", slots, self.constant([1, SLOTS, CELLS_ACROSS, CELLS_ACROSS])), like)
 
     def resized(self, values: str, like: str) -> str:
-        """Values ``(1, 1, h, w)`` between which lines are drawn, as many as those of another array."""
+        """Values ``(1, 1, h, w)``, interpolated linearly to the size of another array."""
         how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
         return self("Resize", values, "", "", self("Shape", like), **how)
 
@@ -189,7 +189,7 @@ def encoder(network: Lattice) -> ModelProto:
 
 
 def decoder(network: Lattice) -> ModelProto:
-    """The graph that reads a picture whose first tile begins at its corner: what its cells say, and of each bit."""
+    """The graph that reads a picture whose first tile begins at its corner: evidence of cells, logits of bits."""
     graph = _Graph(network)
     values = graph.unshuffled(graph.picture())
     for number, stride in enumerate((1, 1, 2, 1)):

@@ -60,7 +60,7 @@ def as_images(pixels: Pixels, *, channels: int, device: torch.device | None = No
 
 
 class Limits(NamedTuple):
-    """Which strengths make sense for an operator."""
+    """The range of an operator's strength."""
 
     lowest: float
     highest: float
@@ -82,7 +82,7 @@ def shortest(value: float) -> str:
 
 @dataclass(frozen=True)
 class Operator:
-    """One thing that may happen to an image."""
+    """One distortion of an image, as an attack and, for some, as a layer of training."""
 
     limits: Limits | None
     """Of its strength; None if it has none."""
@@ -190,7 +190,7 @@ def _crop_zero_fill(images: Tensor, cover: Tensor, step: Step) -> Tensor:
 
 
 def _kept(side: int, shares: Tensor) -> Tensor:
-    """Marks a run of ``shares`` of a side that begins anywhere, ``(B,)`` to ``(B, side)``."""
+    """Masks ``(B, side)`` of runs at random places, each as long as ``shares`` ``(B,)`` of the side."""
     lengths = (shares * side).round().clamp_min(1)
     starts = (torch.rand(len(shares), dtype=torch.float64) * (side - lengths + 1)).floor()
     places = torch.arange(side)

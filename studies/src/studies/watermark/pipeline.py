@@ -55,7 +55,7 @@ def written(images: Tensor) -> Tensor:
 
 
 def fixed_messages(numbers: Tensor, bits: int) -> Tensor:
-    """The message that belongs to each image's number whenever it is tested, ``(B,)`` to ``(B, L)``."""
+    """The message of each image in tests, a function of its number alone, ``(B,)`` to ``(B, L)``."""
     rows = [hashlib.shake_256(f"message {number}".encode()).digest(-(-bits // 8)) for number in numbers.tolist()]
     packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
     return torch.from_numpy(np.unpackbits(packed, axis=1, count=bits)).float().to(numbers.device)

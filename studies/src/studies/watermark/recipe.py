@@ -156,7 +156,7 @@ LATTICE = replace(
     noise="2*jitter(1) + jpeg(40..95), jitter(1) + resize_back(0.4..1) + jpeg(60..95), "
     "jitter(1) + crop_zero_fill(0.5..1), jitter(1) + gaussian(0..0.02), gamma(0.6..1.6) + jitter(1), jitter(1)",
 )
-"""As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
+"""As swift, for marks that registration must find: every patch has a floor, and noise moves images a little."""
 
 RECIPES = {recipe.network: recipe for recipe in (HIDDEN, LATTICE, SWIFT)}
 RECIPE_FILE = SettingsFile(

@@ -46,7 +46,7 @@ def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
 
 
 def _inside(folder: Path, path: Path) -> Path:
-    """A file that a report names, which may have come from anywhere."""
+    """The path of a file, or an error if it leads out of the folder: a report may come from anyone."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{folder / REPORT}: names {str(path)!r}, which is not a file of this folder")
     return path
@@ -68,9 +68,8 @@ def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) 
         notes.append("The network's own residual, as the paper evaluates it; what the tool makes of it is not this.")
     if trained_on := int((~measured.fresh).sum()):
         notes.append(f"{count(trained_on)} of the images may have been trained on, from which no bound follows.")
-    bounds: list[float] = []
-    if floor is not None:
-        bounds = [float(floor)]
+    bounds = [] if floor is None else [float(floor)]
+    if bounds:
         patients = found["quality"]["grey"]["patients_satisfied"]
         others = patients["at_least"]
         bound = (

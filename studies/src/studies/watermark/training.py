@@ -147,7 +147,7 @@ def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int
 
 
 def _draw(pipeline: Pipeline, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-    """Originals, below them the marked images, and last what was changed, many times over, around grey."""
+    """Originals, below them the marked images, and below these the change, amplified around grey."""
     images, numbers = batch
     made = pipeline.embed(model, (images[:LOGGED], numbers[:LOGGED]))
     change = 0.5 + GAIN * (made.marked - made.covers)

@@ -127,8 +127,8 @@ def report_entry(out: Path, one: RunEvaluation) -> dict[str, Any]:
 def seen_by(run: Run, data: PictureData) -> tuple[Flags, int]:
     """Which pictures a run was trained on, ``(n,)``, and how many networks it has compared on the others.
 
-    The validation part selects among the audited rounds. What may have been trained on counts as trained on, since no
-    bound is better than one that does not hold.
+    The validation part selects among the audited rounds. Where a run does not say what it was trained on, all pictures
+    count as trained on: rather no bound than one that does not hold.
     """
     if run.seen is None:
         return np.ones(len(data), np.bool_), 1

@@ -95,8 +95,8 @@ def kept_floor(measured: Measured, kind: str) -> Column:
 def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flags | None = None) -> Summary:
     """How many of the samples ``(N,)`` hold, and the exact (Clopper-Pearson) lower bound for unseen ones like them.
 
-    The bound is from the samples that are ``fresh``, all if not given, and None where there are none. So many bounds
-    as ``n_comparisons`` hold at once with that confidence (Bonferroni).
+    The bound is from the samples that are ``fresh``, all if not given, and None where there are none. As many bounds
+    as ``n_comparisons`` says hold at once with that confidence (Bonferroni).
     """
     from scipy.stats import beta  # here, since importing it takes long
 

@@ -1,4 +1,4 @@
-"""The networks of the study, and the one file of a trained one, which the tool reads as well if its kind is shipped."""
+"""The networks of the study, and the file of a trained one; of a lattice the tool reads it too."""
 
 from functools import partial
 

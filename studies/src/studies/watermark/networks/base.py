@@ -1,4 +1,4 @@
-"""What every network of the study is: an encoder and a decoder trained together, and its file."""
+"""The base of every network of the study: an encoder and a decoder trained together, and its file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

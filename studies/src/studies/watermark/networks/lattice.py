@@ -58,10 +58,8 @@ class Lattice(Network):
 
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
-        if pilots is None and self.training:
-            pilots = random_pilots(len(images), images.device)
-        elif pilots is None:
-            pilots = torch.from_numpy(tool.pilot_tiles([b""]))
+        if pilots is None:
+            pilots = random_pilots(len(images)) if self.training else torch.from_numpy(tool.pilot_tiles([b""]))
         return images + self.draw(self.encode(images, messages, pilots))
 
     def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
@@ -125,6 +123,6 @@ def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
     return tiles.repeat(1, 1, down, across)[:, :, :height, :width]
 
 
-def random_pilots(count: int, device: torch.device | None = None) -> Tensor:
+def random_pilots(count: int) -> Tensor:
     """Pilots for training, ``(count, 64, 64)``."""
-    return torch.from_numpy(tool.banded(torch.randn(count, tool.TILE, tool.TILE).numpy())).to(device)
+    return torch.from_numpy(tool.banded(torch.randn(count, tool.TILE, tool.TILE).numpy()))
