@@ -211,7 +211,7 @@ def sgd(
 
 @dataclass(frozen=True)
 class Constants:
-    """What Theorem 2 needs to know of a subproblem."""
+    """The constants of a subproblem that Theorem 2 needs."""
 
     growth: float
     """rho of the strong growth condition."""

@@ -42,7 +42,7 @@ class Originals:
     thresholds: Array
     """Operating points, ``(14,)``."""
     counts: NDArray[np.bool_]
-    """Which pathologies have enough positives to count in a mean, ``(14,)``."""
+    """A mask of the pathologies with enough positives to count in a mean, ``(14,)``."""
     weights: Array
     """Of the resamples, ``(R, n)``: the same for every run, so that differences are paired."""
     aurocs: Aurocs
@@ -102,7 +102,7 @@ def evaluate_originals(
     resamples: int,
     seed: int,
 ) -> Originals:
-    """What holds before marking; a pathology counts in a mean with ``fewest`` positives.
+    """Evaluate the originals; a pathology counts in a mean with ``fewest`` positives.
 
     ``diagnose`` gives the probabilities of the pictures, and is called once it is known that there is something to
     compare.
@@ -163,7 +163,7 @@ def diagnose_marked(
 def _shipped(
     marker: Watermarker, covers: NDArray[np.uint8], numbers: Sequence[int], floor: float
 ) -> tuple[NDArray[np.uint8], Array]:
-    """What the tool makes of images ``(B, H, W)``, and its bit errors ``(B,)``, NaN where it refuses."""
+    """Images ``(B, H, W)`` marked by the tool, and its bit errors ``(B,)``, NaN where it refuses."""
     pixels, wrong = covers.copy(), np.full(len(covers), np.nan)
     for place, number in enumerate(numbers):
         with suppress(RefusedError):

@@ -19,7 +19,7 @@ from studies.compression.convolutional import ConvolutionalCodec
 
 STEPS, BATCH, ROUNDS, RATE = 2000, 128, 30, 2e-3
 TRANSFORM_RATE = 0.02 * RATE
-"""Of the transforms: they begin at the principal components, near where they end."""
+"""Learning rate of the transforms, which begin at the principal components, near where they end."""
 TRAIN = 262_144
 """Blocks to train on at most: with few, each seen often, training blocks keep the floor more often than unseen ones."""
 VISITED = 16_384
@@ -27,7 +27,7 @@ VISITED = 16_384
 FIRST = 20_000
 """Blocks whose principal components a codec begins with."""
 CLIP = 50.0
-"""Of the gradient's norm: at the start one block can weigh more than all others."""
+"""Largest norm of the gradient: at the start one block can weigh more than all others."""
 TAU0, GROWING, MARGIN = 40.0, 0.6, 0.1
 """The first tau; the part of the rounds in which tau grows; and how far inside of the floor training stays, as a
 fraction of the error that the floor allows."""
@@ -35,7 +35,7 @@ RECIPE = f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, {LEVELS} gain
 """What the runs of one folder have in common, kept beside their rows."""
 PROMISE_TAU0 = 200.0
 MULTIPLIER_STEP = 1 / 20
-"""By which a multiplier moves, as a fraction of tau."""
+"""The step of a multiplier, as a fraction of tau."""
 WEIGHTS = 10.0, 1000.0
 """Between which a conditioned codec's weights are drawn."""
 AT_ONCE = 1024 * PIXELS  # of an evaluation: what fits into a cache
@@ -59,7 +59,7 @@ class Loss(NamedTuple):
     of: Callable[[Costs, Tensor], Tensor]
     end_round: Callable[[], object] = lambda: None
     weights: Callable[[int], Tensor | None] = lambda samples: None
-    """What a conditioned codec is told, for so many samples."""
+    """The weights that a conditioned codec gets, for so many samples."""
 
 
 def _method(method: sw.Method, power: int = 1) -> Loss:
@@ -170,7 +170,7 @@ class Kind(NamedTuple):
     title: str
     """In tables."""
     knob: str
-    """What its number is."""
+    """The meaning of its number."""
     tried: tuple[float, ...]
     """The numbers that the study tries, as many for each kind."""
     loss: Callable[[float, int], Loss] | None

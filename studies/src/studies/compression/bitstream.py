@@ -36,7 +36,7 @@ QuantizedLaplace = constriction.stream.model.QuantizedLaplace
 
 @dataclass(frozen=True)
 class FloorCertificate:
-    """What holds for a compressed file, measured on the pixels that it decodes to."""
+    """The floor that a compressed file keeps, measured on the pixels that it decodes to."""
 
     floor: float
     """In dB, asked for in every block."""
@@ -48,9 +48,9 @@ class FloorCertificate:
     file_bytes: int
     bits_per_pixel: float
     counted_bits: float
-    """What the entropy model says of the coded part."""
+    """Bits of the coded part by the entropy model."""
     coded_bytes: int
-    """What the coded part takes."""
+    """Bytes of the coded part in the file."""
     file_sha256: str
     source_sha256: str
     """Of the 8-bit pixels that were compressed."""

@@ -35,9 +35,9 @@ class DecodedPicture(NamedTuple):
     bits: Tensor
     """Of each block, ``(rows, columns)``."""
     below: NDArray[np.bool_]
-    """Which blocks are below the floor."""
+    """A mask of the blocks below the floor."""
     prices: NDArray[np.float64]
-    """What one decibel more would cost in each block, in bits; NaN where it cannot be said."""
+    """The cost of one decibel more in each block, in bits; NaN where it cannot be said."""
 
 
 @torch.no_grad()

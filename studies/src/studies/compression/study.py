@@ -150,7 +150,7 @@ def run_study(
 
 
 def codec_folder(out: Path, arm: Arm, seed: int) -> Path:
-    """Where the codec of a run is."""
+    """The folder of a run's codec."""
     return out / CODECS / f"{arm.kind}-{arm.knob:.10g}-{seed}"
 
 
@@ -254,7 +254,7 @@ class Chosen:
     """Seeds in which a run or a mixture reaches the aim on the tuning part."""
 
     def missed(self, seeds: Sequence[int]) -> str:
-        """Of how many seeds it is, where not of all."""
+        """The number of seeds it is the mean of, where not of all."""
         return "" if self.reached == len(seeds) else f", {self.reached} of {len(seeds)} seeds"
 
 
@@ -300,7 +300,7 @@ def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
 
 
 def _verdict(rows: Sequence[Row], searched: bool, unit: str) -> list[str]:
-    """What the bound saves against the weight on the error, and against the best other arm with a fixed weight."""
+    """The bits that the bound saves against the weight on the error, and against the best power of it."""
     aims = {kind: dict.fromkeys(_seeds(rows, kind), AIM) for kind in _kinds(rows)}
     found = {kind: chosen(rows, kind, aims[kind], searched=searched) for kind in aims}
     taken = {kind: each.bits for kind, each in found.items() if each is not None and each.reached == len(aims[kind])}

@@ -16,7 +16,7 @@ from studies.records import markdown_table
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
-"""How near a row must come to the paper's to count as reproduced."""
+"""Largest differences from the paper's row for a row to count as reproduced."""
 BLACK = ", against a black image"
 
 
@@ -58,7 +58,7 @@ class Entry:
     """``selected`` or ``last``."""
     seeds: list[int]
     epochs: list[int]
-    """Which epoch it is, for each seed."""
+    """The epoch's number for each seed."""
     cells: dict[str, dict[str, Cell]]
     """By data set and column."""
     near_paper: bool | None

@@ -41,7 +41,7 @@ class Options:
     decay: float = 1e-3
     """Adam's weight decay."""
     margin: float = 0.0
-    """How much tighter the bound is in training."""
+    """By how much the bound is tighter in training."""
     cap: float = 1e4
     """The largest tau."""
     average: float = 0.0
@@ -113,7 +113,7 @@ def make_method(row: Row, constraints: tuple[sw.Constraint, ...], *, samples: in
 
 
 class RowLabels:
-    """What tables and figures call the rows of one run: options that all rows share are said once, not in each name."""
+    """Names of the rows of one run in tables and figures: options that all rows share are said once."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         extras = [row.extras for row in dict.fromkeys(rows)]
@@ -132,7 +132,7 @@ class RowLabels:
         return ", ".join([KINDS[row.kind][0].format(*values), *self.extras(row)])
 
     def kind(self, row: Row) -> str:
-        """How figures mark the row: by its family; sequential rows beyond the paper's kind as ``ours``."""
+        """The series of the row in figures: its family; ``ours`` for sequential rows beyond the paper's kind."""
         beyond = row.kind != "penalty" or row.recipe or self.extras(row)
         return "ours" if row.family == "sequential" and beyond else row.family
 

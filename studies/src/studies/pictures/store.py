@@ -48,7 +48,7 @@ class Store:
     bad: Mapping[str, str]
     """The pictures that were skipped, and why."""
     converted: Mapping[str, int]
-    """How many files of each kind other than 8-bit grey were turned into it."""
+    """Number of files of each kind other than 8-bit grey, which were turned into it."""
     versions: Mapping[str, str]
 
     def write_index(self) -> None:
@@ -158,12 +158,12 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of these pictures."""
+        """The names of these pictures."""
         return self._column(self.store.names)
 
     @property
     def patients(self) -> tuple[str, ...]:
-        """Whose each of these pictures is."""
+        """The patient of each of these pictures."""
         return self._column(self.store.patients)
 
     @property
@@ -184,7 +184,7 @@ class Seen:
     contents: tuple[str, ...]
     """At the size that the model saw them in."""
     patients: tuple[str, ...]
-    """Those who are known."""
+    """Patients, where they are known."""
 
     @classmethod
     def of(cls, data: PictureData) -> Self:
@@ -197,7 +197,7 @@ class Seen:
         return Seen(*(tuple(sorted(set(each))) for each in both))
 
     def among(self, data: PictureData) -> NDArray[np.bool_]:
-        """Which pictures of ``data`` are among them, or of one of their patients, ``(n,)``.
+        """A mask of the pictures of ``data`` that are among them, or of one of their patients, ``(n,)``.
 
         A patient with one picture that was seen under another name is one of theirs.
         """

@@ -61,7 +61,7 @@ def published_median(recipe: Recipe) -> float | None:
 
 
 def draw_psnr(folder: Path, evaluations: Sequence[RunEvaluation]) -> list[Path]:
-    """How PSNR is distributed over the images, with the floor: a panel for each run."""
+    """The distribution of PSNR over the images, with the floor: a panel for each run."""
     columns = len(evaluations) if len(evaluations) < 4 else 2 if len(evaluations) == 4 else 3
     rows = -(-len(evaluations) // columns)
     figure, panels = new_figure(rows, columns, width=3.5 if columns == 1 else 7.0, height=0.5 + 2.5 * rows)

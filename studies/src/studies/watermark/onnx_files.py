@@ -136,7 +136,7 @@ class _Graph:
         return self("Div", sums, counts)
 
     def allowed(self, picture: str) -> str:
-        """By how much each patch may change, relative to its image, from :func:`floormark.patches.above_image`."""
+        """The change allowed in each patch, relative to its image, from :func:`floormark.patches.above_image`."""
         calm = self.calmness(picture)
         mean = self.decibels(self("ReduceMean", self.powered(calm, -0.1)))
         above = self("Sub", calm, self.numbers("Min", mean, patches.MAX_TYPICAL))

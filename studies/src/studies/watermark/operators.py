@@ -37,14 +37,14 @@ TECHNICIAN_LABEL = "PORTABLE  AP"
 JITTER = np.array([1.0, 1.0, math.radians(0.25), 0.004])
 """The most that a jitter of one pixel does: pixels across and down, radians, and what is added to the scale."""
 SCREEN_PART, SCREEN_ZOOM, SCREEN_BORDER = 0.8, (0.5, 0.9), 0.05
-"""Of a screenshot: the part of the area that it shows, the scales, and the viewer around it by the shorter side."""
+"""A screenshot's part of the image area, its scales, and the width of the viewer around it by the shorter side."""
 
 
 BENT_OVER = 64.0  # pixels: standard deviation of the Gaussian that smooths the shifts of bending
 
 
 def as_pixels(images: Tensor, kind: FileKind) -> Pixels:
-    """What a file holds of images ``(B, C, H, W)``: clamped and rounded to 8 bits; grey is the channels' mean."""
+    """Images ``(B, C, H, W)`` as a file holds them: clamped and rounded to 8 bits; grey is the channels' mean."""
     if kind == "grey":
         images = images.mean(1, keepdim=True)
     levels = (images.clamp(0.0, 1.0) * LEVELS).round().to(torch.uint8)
@@ -85,7 +85,7 @@ class Operator:
     """One distortion of an image, as an attack and, for some, as a layer of training."""
 
     limits: Limits | None
-    """Of its strength; None if it has none."""
+    """Of the strength; None for an operator without one."""
     attack: Attack
     train: Differentiable | None = None
     """None if it cannot be trained for."""
@@ -328,7 +328,7 @@ def _screenshot(image: Pixels, quality: float, rng: np.random.Generator, cover: 
 
 
 def _moved_by(image: Pixels, shifts: NDArray[np.float64]) -> Pixels:
-    """What lies ``shifts (2, H, W)`` further, rows and columns, by cubic interpolation; black beyond the edges."""
+    """The image resampled ``shifts (2, H, W)`` further on, rows and columns; cubic, black beyond the edges."""
     at = np.indices(image.shape[:2]) + shifts
     channels = [
         ndimage.map_coordinates(channel, at, order=3, output=np.float64)

@@ -16,7 +16,7 @@ def patch_means(values: Tensor) -> Tensor:
 
 
 def calmness(covers: Tensor) -> Tensor:
-    """How calm each patch is, in dB, images ``(B, 1, H, W)`` in [0, 1] to ``(B, 1, rows, columns)``.
+    """The calmness of each patch in dB, images ``(B, 1, H, W)`` in [0, 1] to ``(B, 1, rows, columns)``.
 
     It is the geometric mean of the standard deviations of the squares of 8 x 8 pixels in a patch, so that one edge does
     not make a calm patch a lively one. Measure floors in float64: the variance of a bright, calm area is the difference
@@ -30,7 +30,7 @@ def calmness(covers: Tensor) -> Tensor:
 
 
 def above_image(calm: Tensor) -> Tensor:
-    """How many dB the floors of patches lie above that of their image, from :func:`calmness`, ``(B, 1, r, c)`` both.
+    """The floors of patches in dB above that of their image, from :func:`calmness`, ``(B, 1, r, c)`` both.
 
     A patch as calm as the mean patch of its image has a floor 3 dB below the image's. The floor rises with calmness by
     at most 18 dB, and falls by at most 6. The mean counts as no calmer than a deviation of 1.6 of 255 levels.
@@ -46,7 +46,7 @@ def patch_psnr(marked: Tensor, covers: Tensor) -> Tensor:
 
 
 def patch_room(marked: Tensor, covers: Tensor, floor: float) -> Tensor:
-    """How many dB each patch is above its own floor, ``(B, C, H, W)`` twice to ``(B, patches)``."""
+    """The PSNR of each patch in dB above its own floor, ``(B, C, H, W)`` twice to ``(B, patches)``."""
     grey, cover = marked.mean(1, keepdim=True), covers.mean(1, keepdim=True)
     with torch.no_grad():
         floors = floor + above_image(calmness(cover.double())).to(cover)

@@ -43,7 +43,7 @@ class MarkedBatch(NamedTuple):
     marked: Tensor
     """The images that ship, ``(B, C, H, W)``."""
     logits: Tensor
-    """What the decoder read after shipping and noise, ``(B, L)``."""
+    """The decoder's output after shipping and noise, ``(B, L)``."""
     adversarial: Tensor | None = None
     """Adversarial loss of each marked image, ``(B,)``; None without a discriminator."""
 

@@ -111,7 +111,7 @@ def _problem(recipe: Mapping[str, Any]) -> str:
 def _splits(
     part: str, bounds: Sequence[float], measured: Measured, confidence: float, compared: int
 ) -> Iterator[report.Audited]:
-    """What holds for the images that were not trained on, and for those that were."""
+    """Audits of the images that were not trained on, and of those that were."""
     below = np.maximum(0.0, max(bounds, default=-np.inf) - kept_floor(measured, "grey"))
     named = {part: (measured.fresh, compared), f"{part}, trained on": (~measured.fresh, math.inf)}
     for name, (flags, n_comparisons) in named.items():

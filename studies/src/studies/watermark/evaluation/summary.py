@@ -1,4 +1,4 @@
-"""What was measured, in a few numbers: quality against the floor, bit errors, and the bits they leave.
+"""A summary of what was measured: quality against the floor, bit errors, and the bits they leave.
 
 A summary is plain values, as ``report.json`` keeps them and figures, tables and pages read them.
 """
@@ -93,7 +93,7 @@ def kept_floor(measured: Measured, kind: str) -> Column:
 
 
 def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flags | None = None) -> Summary:
-    """How many of the samples ``(N,)`` hold, and the exact (Clopper-Pearson) lower bound for unseen ones like them.
+    """The share of the samples ``(N,)`` that hold, and its exact (Clopper-Pearson) lower bound for unseen ones.
 
     The bound is from the samples that are ``fresh``, all if not given, and None where there are none. As many bounds
     as ``n_comparisons`` says hold at once with that confidence (Bonferroni).
@@ -109,7 +109,7 @@ def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flag
 
 
 def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_comparisons: int) -> Summary:
-    """How well messages were read, over the bit error of every image."""
+    """Bit errors, error-free messages and usable bits of one representation, after one attack or none."""
     errors, right, read = measured.reading(kind, attack)
     bits, mean = measured.bits, float(errors.mean())
     return {
@@ -121,7 +121,7 @@ def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_co
 
 
 def _quality(measured: Measured, kind: str, floor: float | None, confidence: float, n_comparisons: int) -> Summary:
-    """How near marked images are to their covers; no file, no SSIM, and without a floor none is met."""
+    """PSNR, SSIM and the share at the floor of one representation; None for what it does not have."""
 
     def number(name: str, reduce: Any) -> float | None:
         values = measured.columns.get(f"{kind}/{name}")

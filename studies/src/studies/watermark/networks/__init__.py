@@ -12,5 +12,5 @@ __all__ = ["NETWORKS", "Discriminator", "Hidden", "Lattice", "Network", "Swift"]
 __all__ += ["load_network", "network_name", "save_network"]
 
 NETWORKS: dict[str, type[Network]] = {"lattice": Lattice, "hidden": Hidden, "swift": Swift}
-"""By the name that commands and files use."""
+"""The networks by the names that commands and files use."""
 load_network = partial(base.load_network, kinds=NETWORKS)

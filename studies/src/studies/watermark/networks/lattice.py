@@ -98,7 +98,7 @@ class Lattice(Network):
         return functional.conv_transpose2d(amounts, basis, stride=CELL, padding=(BASIS_SIDE - CELL) // 2)
 
     def extract(self, images: Tensor, weights: Tensor | None = None) -> Tensor:
-        """What is read of images ``(B, C, H, W)``, whose first tile begins at their corner.
+        """The logits of the bits in images ``(B, C, H, W)``, whose first tile begins at their corner.
 
         Cells count by ``weights (B, 1, H / 8, W / 8)``; all alike if not given.
         """
