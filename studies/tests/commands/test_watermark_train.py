@@ -4,10 +4,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from bad_commands import refused
 from floormark import Watermarker
+from picture_folders import write_pictures
 from studies.commands import main
 from studies.pictures import Store
 from studies.records import SettingsFile
@@ -21,12 +21,7 @@ SHORT = 'network = "swift"\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\nbits
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(12):
-        Image.fromarray(rng.integers(0, 256, (40, 32), dtype=np.uint8)).save(folder / f"{i}.png")
-    return folder
+    return write_pictures(tmp_path / "images", [f"{number}.png" for number in range(12)], 40, 32)
 
 
 def test_a_run_from_a_folder_of_images_and_its_continuation(
