@@ -82,16 +82,16 @@ def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -
             f"{path}: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], known)} The keys are {', '.join(known)}"
         )
     hints = typing.get_type_hints(kind)
-    optional = {name for name in stored if types.NoneType in typing.get_args(hints[name])}
     try:
-        return {
-            name: None
-            if name in optional and value == NONE
-            else storage.typed_value(value, hints[name], f'{name}, or "{NONE}"' if name in optional else name)
-            for name, value in stored.items()
-        }
+        return {name: _from_toml(value, hints[name], name) for name, value in stored.items()}
     except ValueError as error:
         raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _from_toml(value: Any, hint: Any, name: str) -> Any:
+    if types.NoneType not in typing.get_args(hint):
+        return storage.typed_value(value, hint, name)
+    return None if value == NONE else storage.typed_value(value, hint, f'{name}, or "{NONE}"')
 
 
 def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:

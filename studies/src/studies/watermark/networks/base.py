@@ -49,7 +49,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def extract(self, images: Tensor) -> Tensor:
-        """The logits of the bits in images, ``(B, C, H, W)`` to ``(B, L)``: above zero is a 1."""
+        """A number for each bit in images, ``(B, C, H, W)`` to ``(B, L)``: above zero is a 1."""
 
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
         """The loss of what was read against the message, ``(B, L)`` twice to ``(B,)``: the mean cross entropy."""
