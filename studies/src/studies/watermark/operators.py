@@ -283,12 +283,15 @@ def shifted_pixels(image: Pixels, across: float, down: float, angle: float, grow
     matrix = np.array([[cosine, sine], [-sine, cosine]])
     middle = (np.array(image.shape[:2]) - 1.0) / 2.0
     offset = middle + np.array([down, across]) - matrix @ middle
-    channels = [
-        ndimage.affine_transform(channel, matrix, offset, order=1, mode="nearest", output=np.float64)
-        for channel in np.atleast_3d(image).transpose(2, 0, 1)
-    ]
-    moved: Pixels = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
-    return moved.reshape(image.shape)
+    how: Any = {"order": 1, "mode": "nearest", "output": np.float64}
+    return _by_channel(image, lambda channel: ndimage.affine_transform(channel, matrix, offset, **how))
+
+
+def _by_channel(image: Pixels, change: Callable[[Pixels], NDArray[np.float64]]) -> Pixels:
+    """Change each channel of an image by itself; what comes out is clipped and rounded."""
+    channels = np.stack([change(each) for each in np.atleast_3d(image).transpose(2, 0, 1)], axis=-1)
+    changed: Pixels = np.rint(channels.clip(0, 255)).astype(np.uint8)
+    return changed.reshape(image.shape)
 
 
 def _median(image: Pixels, size: float, *_: object) -> Pixels:
@@ -330,12 +333,7 @@ def _screenshot(image: Pixels, quality: float, rng: np.random.Generator, cover: 
 def _moved_by(image: Pixels, shifts: NDArray[np.float64]) -> Pixels:
     """The image resampled ``shifts (2, H, W)`` further on, rows and columns; cubic, black beyond the edges."""
     at = np.indices(image.shape[:2]) + shifts
-    channels = [
-        ndimage.map_coordinates(channel, at, order=3, output=np.float64)
-        for channel in np.atleast_3d(image).transpose(2, 0, 1)
-    ]
-    moved: Pixels = np.rint(np.stack(channels, axis=-1).clip(0, 255)).astype(np.uint8)
-    return moved.reshape(image.shape)
+    return _by_channel(image, lambda channel: ndimage.map_coordinates(channel, at, order=3, output=np.float64))
 
 
 def _shear(image: Pixels, amount: float, *_: object) -> Pixels:
