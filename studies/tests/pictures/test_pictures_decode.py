@@ -1,5 +1,6 @@
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_webp_is_read(tmp_path: Path) -> None:
 
 def test_dicom_is_read_as_a_viewer_shows_it(tmp_path: Path) -> None:
     stored = (8 * RAMP.astype(np.uint16)) + 1000  # 1000 to 3040 of 0 to 4095
-    bits = {"BitsStored": 12, "HighBit": 11}
+    bits: dict[str, Any] = {"BitsStored": 12, "HighBit": 11}
     window = {**bits, "WindowCenter": 2020.5, "WindowWidth": 2041.0}  # from 1000 to 3040
     pixels, kind = decode(dicom_files.make(tmp_path / "x.dcm", stored, **window), 16)
     assert kind == "12 bits"
