@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from natural_images import natural_image
+
 HEADER = (
     "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
     "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
@@ -23,10 +25,17 @@ def save(path: Path, pixels: NDArray[np.uint8]) -> Path:
     return path
 
 
-def write_pictures(folder: Path, names: Iterable[str]) -> Path:
+def write_pictures(folder: Path, names: Iterable[str], height: int = 8, width: int = 8) -> Path:
     """Pictures of noise, each another one."""
     for seed, name in enumerate(names):
-        save(folder / name, noise(seed))
+        save(folder / name, noise(seed, height, width))
+    return folder
+
+
+def write_natural(folder: Path, count: int = 20, side: int = 32) -> Path:
+    """Pictures with edges and smooth places, each another one."""
+    for seed in range(count):
+        save(folder / f"{seed:02}.png", natural_image(height=side, width=side, seed=seed))
     return folder
 
 

@@ -23,7 +23,6 @@ from studies.theory import (
     sequential_penalty,
     sgd,
     smoothness,
-    uniform_below,
 )
 
 WANTED, BOUND = 2.0, 1.0
@@ -146,20 +145,6 @@ def test_the_output_is_uniform_on_the_iterates() -> None:
         counts[int(output)] += 1
         assert int(last) == 6
     assert stats.chisquare(counts).pvalue > 1e-3
-
-
-def test_one_of_many_millions_is_drawn_uniformly() -> None:
-    count, draw = 3 * 2**24, torch.Generator().manual_seed(0)  # of which the 24 bits of float32 reach a third
-    drawn = np.array([uniform_below(count, draw) for _ in range(6000)])
-    assert 0 <= drawn.min() <= drawn.max() < count
-    for cells in (drawn % 3, drawn * 12 // count):
-        assert stats.chisquare(np.bincount(cells, minlength=3)).pvalue > 1e-3
-
-
-def test_the_last_number_can_be_drawn_and_none_beyond() -> None:
-    draw = torch.Generator().manual_seed(0)
-    assert {uniform_below(3, draw) for _ in range(100)} == {0, 1, 2}
-    assert {uniform_below(1, draw) for _ in range(100)} == {0}
 
 
 def test_samples_are_drawn_uniformly() -> None:

@@ -70,7 +70,7 @@ class ImageData:
 
     @property
     def shared(self) -> int:
-        """How many test images are training images too, pixel by pixel: from these nothing follows for unseen ones."""
+        """The number of test images that are training images too, pixel by pixel: they say nothing of unseen ones."""
         seen = {hash(image.tobytes()) for image in self.train.tensors[0].numpy()}
         return sum(hash(image.tobytes()) in seen for image in self.test.tensors[0].numpy())
 
@@ -273,7 +273,7 @@ def _parse(file: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) -> tupl
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: beside those of PyTorch."""
+    """The folder of downloads, beside those of PyTorch."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "samplewise"
 
 

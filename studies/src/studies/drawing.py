@@ -22,11 +22,11 @@ Numbers = NDArray[np.float64]
 Line = str | tuple[int, tuple[float, ...]]
 """How matplotlib takes a dash."""
 BOUND, INK, FAINT, GRID = "#000000", "#6b7280", "#bbbbbb", "#e4e4e4"
-"""Of bounds, of what belongs to no series, of the background, and of the grid."""
+"""Colours of bounds, of what belongs to no series, of the background, and of the grid."""
 SERIES_MARKERS = "oDs^P*"
 COLOURS = {"sequential": PALETTE[0], "fixed": PALETTE[1], "ours": PALETTE[2]}
 COLOURS |= {"classification": INK, "bound": BOUND, "faint": FAINT}
-"""By what is drawn."""
+"""Colours by what is drawn."""
 LINES: dict[str, Line] = {"sequential": "-", "fixed": "--", "classification": ":", "ours": (0, (5, 1, 1, 1))}
 MARKERS = {"sequential": "o", "fixed": "s", "classification": "D", "ours": "*"}
 

@@ -1,5 +1,8 @@
 """Files of the studies: settings as TOML, the kind of run that a folder holds, tables as Markdown."""
 
+from __future__ import annotations
+
+import hashlib
 import json
 import tomllib
 import types
@@ -7,20 +10,15 @@ import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from samplewise import storage
 from samplewise.errors import CheckpointError, ConfigurationError, DataError, did_you_mean
 from samplewise.report import RunReport, read_fit
-from samplewise.storage import (
-    decoding,
-    ensure_writable,
-    from_plain,
-    open_regular,
-    read_json,
-    typed_value,
-    write_json,
-    write_text,
-)
+from samplewise.storage import decoding, ensure_writable, read_json, write_json, write_text
+
+if TYPE_CHECKING:
+    from torch import nn
 
 T = TypeVar("T")
 MAX_TOML = 1 << 20  # bytes; a recipe has about a thousand
@@ -34,6 +32,14 @@ def check_least(settings: Any, **least: float) -> None:
     for name, bound in least.items():
         if (value := getattr(settings, name)) is not None and value < bound:
             raise ConfigurationError(f"expected {name.replace('_', ' ')} of at least {bound}, got {value}")
+
+
+def fingerprint_of(network: nn.Module) -> str:
+    """A short hash of a network's weights."""
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(name.encode() + value.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def markdown_table(rows: Iterable[Sequence[object]]) -> str:
@@ -65,7 +71,7 @@ def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -
         ConfigurationError: it has an unknown key or a value of another type.
     """
     with decoding(path, "TOML"):
-        with open_regular(path) as file:
+        with storage.open_regular(path) as file:
             content = file.read(MAX_TOML + 1)
         if len(content) > MAX_TOML:
             raise ValueError(f"expected at most {MAX_TOML:,} bytes")
@@ -83,11 +89,9 @@ def toml_values(path: Path, kind: type[Any], *, exclude: Collection[str] = ()) -
 
 
 def _from_toml(value: Any, hint: Any, name: str) -> Any:
-    if types.NoneType in typing.get_args(hint):
-        if value == NONE:
-            return None
-        name = f'{name}, or "{NONE}"'
-    return typed_value(value, hint, name)
+    if types.NoneType not in typing.get_args(hint):
+        return storage.typed_value(value, hint, name)
+    return None if value == NONE else storage.typed_value(value, hint, f'{name}, or "{NONE}"')
 
 
 def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:
@@ -103,18 +107,9 @@ def toml_of(settings: Any, *, exclude: Collection[str] = ()) -> str:
         steps = "none"
     """
     named = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in exclude}
-    return "".join(f"{name} = {_text(value)}\n" for name, value in named.items())
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_text, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)  # "1e-05" and "1e+16" are TOML too
-    # The escapes of JSON, but for DEL, are TOML's.
-    return json.dumps(NONE if value is None else value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    texts = {name: json.dumps(NONE if value is None else value, ensure_ascii=False) for name, value in named.items()}
+    # Numbers, lists and escapes of JSON, but for DEL, are TOML's.
+    return "".join(f"{name} = {text}\n" for name, text in texts.items()).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ class SettingsFile(Generic[T]):
         if stored.get("format") != self.format or not named:
             raise CheckpointError(f"{path}: is not a run of this version of {self.what}; choose another folder")
         with decoding(path, f"a run of {self.what}"):
-            return from_plain(self.kind, stored["settings"])
+            return storage.from_plain(self.kind, stored["settings"])
 
     def write(self, folder: Path, settings: T) -> None:
         """Make ``folder`` that of a run with these settings, and leave a recipe for another run."""
@@ -170,9 +165,8 @@ class SettingsFile(Generic[T]):
     def open(self, folder: Path, settings: T, *, resume: bool) -> None:
         """Begin a run in ``folder`` or, with ``resume``, go on with one of the same settings; none is overwritten."""
         if (folder / self.name).exists():
-            names = [field.name for field in fields(self.kind)]  # type: ignore[arg-type]
-            there, here = ({name: getattr(run, name) for name in names} for run in (self.read(folder), settings))
-            differ = [f"{name} {there[name]} there, {here[name]} here" for name in names if there[name] != here[name]]
+            there, here = (vars(run) for run in (self.read(folder), settings))
+            differ = [f"{name} {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
             if differ:
                 raise CheckpointError(f"{folder}: holds another run ({'; '.join(differ)}); choose another folder")
             if not resume:

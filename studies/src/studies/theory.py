@@ -176,11 +176,6 @@ class FiniteSum:
         return _gradient(self.penalty(x, tau, j), [x]).view_as(x)
 
 
-def uniform_below(count: int, generator: torch.Generator) -> int:
-    """A whole number drawn uniformly from 0 ... count - 1, by the 53 bits of float64: float32 would miss some."""
-    return int(torch.rand((), dtype=torch.float64, generator=generator) * count)
-
-
 def sgd(
     gradient: Callable[[Tensor, Tensor], Tensor],
     start: Tensor,
@@ -199,7 +194,7 @@ def sgd(
     """
     if not (step > 0 and iterations >= 1 and samples >= 1):
         raise ConfigurationError(f"expected step > 0, iterations and samples >= 1, got {step}, {iterations}, {samples}")
-    chosen = uniform_below(iterations, generator)
+    chosen = int(torch.randint(iterations, (1,), generator=generator))
     z = output = start.detach().clone()
     for t in range(iterations + 1):
         if not z.isfinite().all() or not (within is None or within(z)):
@@ -216,7 +211,7 @@ def sgd(
 
 @dataclass(frozen=True)
 class Constants:
-    """What Theorem 2 needs to know of a subproblem."""
+    """The constants of a subproblem that Theorem 2 needs."""
 
     growth: float
     """rho of the strong growth condition."""

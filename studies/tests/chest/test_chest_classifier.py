@@ -16,15 +16,15 @@ from studies.chest.classifier import (
     ClassifierSettings,
     check_unseen,
     classification,
-    labels_of,
     make_augmentation,
     open_run,
     positive_weight,
     read_classifier,
     train_classifier,
 )
-from studies.chest.densenet import Classifier, fingerprint_of, probabilities
+from studies.chest.densenet import Classifier, probabilities
 from studies.pictures import Store, find, prepare
+from studies.records import fingerprint_of
 
 SMALL = ClassifierSettings(size=32, batch_size=9, epochs=3, rate=1e-3, augment=False)
 
@@ -56,7 +56,6 @@ def test_a_run_leaves_a_classifier_and_what_it_reaches(store: Store, run: Path) 
     data = store.select("test")
     found = probabilities(classifier, data)
     assert found.shape == (6, 14)
-    assert data.labels is not None
     for k, one in enumerate(result["test"]["pathologies"]):
         truth = data.labels[:, k]
         if 0 < truth.sum() < len(truth):
@@ -116,7 +115,7 @@ def test_training_images_are_changed_and_others_are_not(store: Store) -> None:
             seen.append(images)
             return torch.zeros(len(images), 14)
 
-    problem = classification(labels_of(store), augment=torch.nn.ReflectionPad2d(1))
+    problem = classification(torch.from_numpy(store.labels).float(), augment=torch.nn.ReflectionPad2d(1))
     images, numbers = store.select("train").take(torch.arange(4))
     for training in (True, False):
         problem.evaluate(Watching().train(training), (images, numbers))
@@ -139,7 +138,7 @@ def test_pictures_without_labels_and_too_few_are_refused(store: Store, tmp_path:
     write_pictures(tmp_path / "data", ["a.png", "b.png", "c.png"])
     plain = prepare(find(tmp_path / "data"), tmp_path / "store", size=32, workers=1)
     with pytest.raises(DataError, match="have no labels"):
-        labels_of(plain)
+        open_run(plain, ClassifierSettings(size=32), tmp_path / "run", resume=False)
 
 
 def test_the_augmentation_keeps_size_and_range_and_follows_the_seed() -> None:

@@ -47,9 +47,6 @@ class Brighter(Network):
     def extract(self, images: torch.Tensor) -> torch.Tensor:
         return 2 * self.messages - 1
 
-    def message_loss(self, read: torch.Tensor, messages: torch.Tensor) -> torch.Tensor:
-        return (read - messages).square().mean(1)
-
 
 class Corners(Classifier):
     """Logits that can be computed by hand: ten times the mean of the upper left quarter, for all pathologies."""

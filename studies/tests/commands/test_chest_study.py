@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from bad_commands import refused
 from forked import Forked
 from samplewise.cli import main as report
 from small_chest import make_store
@@ -34,14 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     short = (*MARK, "--recipe", str(folder / "short.toml"))
     assert main(["watermark", "train", "--data", store, *short, "--out", str(folder / "plain")]) == 0
     return folder
-
-
-def error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert main([str(argument) for argument in arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    return shown.err
 
 
 def test_the_study_from_end_to_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +107,7 @@ def test_a_classifier_says_what_it_reaches(folder: Path, capsys: pytest.CaptureF
     kept = tomllib.loads(whole.read_text())
     assert (kept["augment"], kept["epochs"], kept["batch_size"], kept["size"]) == (False, 1, 8, 32)
     command = ["chest", "classifier", "--store", str(folder / "store"), "--recipe", str(whole)]
-    assert "add --resume" in error(capsys, *command, "--out", folder / "classifier")
+    assert "add --resume" in refused(capsys, *command, "--out", folder / "classifier")
     with patch.object(Classifier, "__init__", autospec=True, side_effect=Classifier.__init__) as built:
         assert main([*command, "--out", str(folder / "classifier"), "--resume"]) == 0
     assert built.call_count == 1
@@ -146,19 +139,19 @@ def test_a_result_is_there_before_the_classifier(folder: Path, tmp_path: Path) -
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, out = folder / "store", ("--out", tmp_path / "out")
     train = ("chest", "classifier", *CLASSIFIER, *out, "--store")
-    assert "not a store" in error(capsys, *train, tmp_path)
-    assert "no such file" in error(capsys, *train, store, "--weights", tmp_path / "densenet.pth").lower()
-    assert "batch of 64" in error(capsys, *train, store, "--batch-size", "64")
+    assert "not a store" in refused(capsys, *train, tmp_path)
+    assert "no such file" in refused(capsys, *train, store, "--weights", tmp_path / "densenet.pth").lower()
+    assert "batch of 64" in refused(capsys, *train, store, "--batch-size", "64")
     judge = ("chest", "impact", "--store", store, *out)
     runs = ("--classifier", folder / "classifier", "--watermark", folder / "plain")
-    assert "classifier training" in error(capsys, *judge, "--classifier", tmp_path, *runs[2:])
-    assert "no such folder" in error(capsys, *judge, *runs[:2], "--watermark", tmp_path / "nowhere")
-    assert "30 positives" in error(capsys, *judge, *runs)
+    assert "classifier training" in refused(capsys, *judge, "--classifier", tmp_path, *runs[2:])
+    assert "no such folder" in refused(capsys, *judge, *runs[:2], "--watermark", tmp_path / "nowhere")
+    assert "30 positives" in refused(capsys, *judge, *runs)
     other = make_store(tmp_path / "other", patients=9).folder
-    assert "other pictures" in error(capsys, *judge[:2], "--store", other, *out, *runs)
+    assert "other pictures" in refused(capsys, *judge[:2], "--store", other, *out, *runs)
     (tmp_path / "out" / "notes.txt").parent.mkdir(exist_ok=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert "holds notes.txt" in error(capsys, *judge, *runs)
+    assert "holds notes.txt" in refused(capsys, *judge, *runs)
     mark = ("watermark", "train", "--data", store, *MARK, *out)
-    assert "give both or neither" in error(capsys, *mark, "--diagnosis", "0.02")
-    assert "give both or neither" in error(capsys, *mark, "--classifier", folder / "classifier")
+    assert "give both or neither" in refused(capsys, *mark, "--diagnosis", "0.02")
+    assert "give both or neither" in refused(capsys, *mark, "--classifier", folder / "classifier")

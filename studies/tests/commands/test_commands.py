@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from bad_commands import refused
 from samplewise.cli import main as library
 from samplewise.errors import ConfigurationError
 from studies.commands import main
@@ -11,15 +12,6 @@ from studies.options import Devices
 from studies.progress import duration, progress
 
 SHORT = ("--epochs", "2", "--theta", "0.05", "--code", "4", "--jobs", "1", "--threads", "1")
-
-
-def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that a bad command ends with."""
-    assert main(arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    return shown.err
 
 
 @pytest.mark.parametrize("command", ["", "demo", "mnist"])
@@ -32,23 +24,23 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: str)
 
 
 def test_a_bad_command_line_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No such command 'demos'" in error(capsys, "demos")
-    assert "No such option" in error(capsys, "demo", "--jsn")
-    assert "Missing option '--out'" in error(capsys, "mnist", "--rows", "all")
-    assert "--epochs" in error(capsys, "mnist", "--out", "x", "--epochs", "0")
+    assert "No such command 'demos'" in refused(capsys, "demos")
+    assert "No such option" in refused(capsys, "demo", "--jsn")
+    assert "Missing option '--out'" in refused(capsys, "mnist", "--rows", "all")
+    assert "--epochs" in refused(capsys, "mnist", "--out", "x", "--epochs", "0")
 
 
 def test_mnist_refuses_what_cannot_be_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     common = ("mnist", "--out", str(out), "--data")
-    assert "penalty:TAU0:GAMMA" in error(capsys, *common, "digits", "--row", "penalty:100")
-    assert "--rows" in error(capsys, *common, "digits", "--rows", "some")
-    assert "no rows to run" in error(capsys, *common, "digits")
-    assert "give --data" in error(capsys, *common[:-1], "--rows", "all")
-    assert "no such folder" in error(capsys, *common, str(tmp_path / "nowhere"), "--rows", "all")
-    assert "expected one of mnist" in error(capsys, *common, str(tmp_path), "--rows", "all", "--dataset", "cifar")
-    assert "validation part" in error(capsys, *common, "digits", "--rows", "all", "--validation", "5000")
-    assert "holds no run" in error(capsys, *common[:-1], "--table-only")
+    assert "penalty:TAU0:GAMMA" in refused(capsys, *common, "digits", "--row", "penalty:100")
+    assert "--rows" in refused(capsys, *common, "digits", "--rows", "some")
+    assert "no rows to run" in refused(capsys, *common, "digits")
+    assert "give --data" in refused(capsys, *common[:-1], "--rows", "all")
+    assert "no such folder" in refused(capsys, *common, str(tmp_path / "nowhere"), "--rows", "all")
+    assert "expected one of mnist" in refused(capsys, *common, str(tmp_path), "--rows", "all", "--dataset", "cifar")
+    assert "validation part" in refused(capsys, *common, "digits", "--rows", "all", "--validation", "5000")
+    assert "holds no run" in refused(capsys, *common[:-1], "--table-only")
     assert not out.exists()
 
 
@@ -165,7 +157,7 @@ def test_the_spelling_of_before_says_the_new_one(
 def test_errors_of_the_tool_are_one_line_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("torn")
     data = ("--data", str(tmp_path), "--out", str(tmp_path / "out"))
-    assert "model.safetensors" in error(capsys, "watermark", "train", *data, "--begin-with", str(tmp_path))
+    assert "model.safetensors" in refused(capsys, "watermark", "train", *data, "--begin-with", str(tmp_path))
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bad_commands import refused
+from small_chest import make_store
 from studies.commands import main
 
 COMMON = ("mnist", "--data", "digits", "--row", "fixed:10", "--jobs", "1", "--threads", "1")
@@ -30,36 +32,22 @@ def test_a_recipe_sets_what_options_do_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("warm_epoch = 1", "unknown key 'warm_epoch'. Did you mean 'warm_epochs'?"),
-        ('fingerprint = "x"', "unknown key 'fingerprint'"),
-        ('theta = "small"', "expected a finite number as theta, got 'small'"),
-        ('latent = "tanh"', "latent"),
-        ("theta = -1", "expected theta > 0"),
-        ("theta 1", "cannot be read as TOML"),
-    ],
+    [("warm_epoch = 1", "'warm_epochs'"), ('fingerprint = "x"', "'fingerprint'"), ("theta = -1", "theta")],
 )
 def test_a_recipe_that_cannot_be_right_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text(content)
-    assert main([*COMMON, "--recipe", str(recipe), "--out", str(tmp_path / "run")]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.err.count("\n") == 1
+    assert message in refused(capsys, *COMMON, "--recipe", recipe, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_classifiers_recipe_is_read_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from small_chest import make_store
-
     store = make_store(tmp_path).folder
     recipe = tmp_path / "mine.toml"
     recipe.write_text("pacience = 3")
     command = ["chest", "classifier", "--store", str(store), "--recipe", str(recipe), "--out", str(tmp_path / "run")]
-    assert main(command) == 2
-    assert "'patience'" in capsys.readouterr().err
+    assert "'patience'" in refused(capsys, *command)
     recipe.write_text("rate = 0.0")
-    assert main(command) == 2
-    assert "learning rate" in capsys.readouterr().err
+    assert "learning rate" in refused(capsys, *command)

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from forked import Forked, torchrun
+from picture_folders import write_pictures
 from studies.commands import main
 from studies.mnist.results import read_results
 
@@ -45,13 +44,10 @@ def test_rows_that_leave_the_decoder_alone_train_on_two_devices(tmp_path: Path) 
 
 
 def test_processes_that_torchrun_starts_wait_for_the_store(tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(12):
-        Image.fromarray(rng.integers(0, 256, (40, 32), dtype=np.uint8)).save(tmp_path / "images" / f"{i}.png")
+    images = write_pictures(tmp_path / "images", [f"{number}.png" for number in range(12)], 40, 32)
     out, recipe = tmp_path / "run", tmp_path / "short.toml"
     recipe.write_text(WATERMARK)
-    arguments = ("watermark", "train", "--data", str(tmp_path / "images"), "--recipe", str(recipe), *CPU)
+    arguments = ("watermark", "train", "--data", str(images), "--recipe", str(recipe), *CPU)
     both = Forked(torchrun, main, [*arguments, "--devices", "2", "--out", str(out), "--json"], told=tmp_path / "told")
     code, shown, err = both.finish()
     assert code == 0, err

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bad_commands import refused
 from floormark import Watermarker
 from natural_images import natural_image
 from samplewise.audits.binomial import violation_rate_upper
@@ -30,20 +31,12 @@ RECIPE = Recipe(
     batch_size=4,
     audit_images=4,
 )
+EVALUATE = ("watermark", "evaluate")
 ATTACKS = ("--attacks", "identity, gaussian(0.1)")
 
 
 def main(*arguments: str | Path | int) -> int:
-    return commands.main(["watermark", "evaluate", *map(str, arguments)])
-
-
-def error(capsys: pytest.CaptureFixture[str], *arguments: str | Path | int) -> str:
-    """The one line that a bad command ends with."""
-    assert main(*arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    return shown.err
+    return commands.main([*EVALUATE, *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -237,31 +230,31 @@ def test_a_folder_is_split_as_in_training(place: Path, tmp_path: Path, capsys: p
 def test_runs_that_cannot_be_judged(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     options = ("--data", place / "store", "--out", out)
-    assert "nowhere" in error(capsys, tmp_path / "nowhere", *options)
-    assert "watermark training" in error(capsys, place / "store", *options)
+    assert "nowhere" in refused(capsys, *EVALUATE, tmp_path / "nowhere", *options)
+    assert "watermark training" in refused(capsys, *EVALUATE, place / "store", *options)
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     shutil.copy(place / "one" / "recipe.json", unfinished)
-    assert "unfinished" in error(capsys, unfinished, *options)
+    assert "unfinished" in refused(capsys, *EVALUATE, unfinished, *options)
     model = (place / "one" / "model.safetensors").read_bytes()
     (unfinished / "model.safetensors").write_bytes(model[: len(model) // 2])
-    assert "model.safetensors" in error(capsys, place / "one", unfinished, *options)
+    assert "model.safetensors" in refused(capsys, *EVALUATE, place / "one", unfinished, *options)
     (unfinished / "recipe.json").write_text((unfinished / "recipe.json").read_text().replace('"bits": 8', '"bits": 9'))
     (unfinished / "model.safetensors").write_bytes(model)
-    assert "8 bits" in error(capsys, unfinished, *options)
+    assert "8 bits" in refused(capsys, *EVALUATE, unfinished, *options)
     (unfinished / "recipe.json").write_text((unfinished / "recipe.json").read_text().replace('": 9', '": "x"'))
-    assert "recipe.json" in error(capsys, unfinished, *options)
+    assert "recipe.json" in refused(capsys, *EVALUATE, unfinished, *options)
     assert not out.exists()
 
 
 def test_data_that_cannot_be_used(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     judged = (place / "one", "--out", out, "--data")
-    assert "no such folder" in error(capsys, *judged, tmp_path / "nowhere")
+    assert "no such folder" in refused(capsys, *EVALUATE, *judged, tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    assert "holds no pictures" in error(capsys, *judged, tmp_path / "empty")
+    assert "holds no pictures" in refused(capsys, *EVALUATE, *judged, tmp_path / "empty")
     prepare(place / "pictures", tmp_path / "large", size=24, workers=1)
-    assert "size 24" in error(capsys, *judged, tmp_path / "large")
+    assert "size 24" in refused(capsys, *EVALUATE, *judged, tmp_path / "large")
     assert not out.exists()
     (tmp_path / "few").mkdir()
     shutil.copy(place / "pictures" / "00000001_000.png", tmp_path / "few")
@@ -272,9 +265,9 @@ def test_data_that_cannot_be_used(place: Path, tmp_path: Path, capsys: pytest.Ca
 def test_options_that_cannot_be_right(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     judged = (place / "one", "--data", place / "store", "--out", out)
-    assert "--part" in error(capsys, *judged, "--part", "tests")
-    assert "The grammar" in error(capsys, *judged, "--attacks", "jpg(75)")
-    assert "Missing option '--data'" in error(capsys, place / "one", "--out", out)
-    assert "device flags" in error(capsys, *judged, "--accelerator", "toaster")
+    assert "--part" in refused(capsys, *EVALUATE, *judged, "--part", "tests")
+    assert "The grammar" in refused(capsys, *EVALUATE, *judged, "--attacks", "jpg(75)")
+    assert "Missing option '--data'" in refused(capsys, *EVALUATE, place / "one", "--out", out)
+    assert "device flags" in refused(capsys, *EVALUATE, *judged, "--accelerator", "toaster")
     assert not out.exists()
-    assert "holds fit" in error(capsys, *judged[:-1], place / "two")
+    assert "holds fit" in refused(capsys, *EVALUATE, *judged[:-1], place / "two")

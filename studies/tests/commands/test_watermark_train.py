@@ -4,9 +4,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from PIL import Image
 
+from bad_commands import refused
 from floormark import Watermarker
+from picture_folders import write_pictures
 from studies.commands import main
 from studies.pictures import Store
 from studies.records import SettingsFile
@@ -14,25 +15,13 @@ from studies.watermark.networks import load_network
 from studies.watermark.recipe import make_recipe
 from studies.watermark.training import read_seen
 
+TRAIN = ("watermark", "train")
 SHORT = 'network = "swift"\nmessage_rounds = 1\nrounds = 1\nbatch_size = 2\nbits = 3\nsize = 32\n'
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for i in range(12):
-        Image.fromarray(rng.integers(0, 256, (40, 32), dtype=np.uint8)).save(folder / f"{i}.png")
-    return folder
-
-
-def error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["watermark", "train", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    return shown.err
+    return write_pictures(tmp_path / "images", [f"{number}.png" for number in range(12)], 40, 32)
 
 
 def test_a_run_from_a_folder_of_images_and_its_continuation(
@@ -53,7 +42,7 @@ def test_a_run_from_a_folder_of_images_and_its_continuation(
     assert 0 <= ended["bit_error"] <= 1
     assert (out / "model.safetensors").exists()
     assert json.loads((out / "recipe.json").read_text())["settings"]["bits"] == 4
-    assert "add --resume" in error(capsys, *command[2:])
+    assert "add --resume" in refused(capsys, *command)
     assert main([*command, "--resume"]) == 0
     assert "not learned" in capsys.readouterr().err
     # The prepared images of one run serve another.
@@ -123,44 +112,42 @@ def test_a_run_begins_with_the_network_of_another(
     assert read_seen(tmp_path / "unknown") is None
     capsys.readouterr()
     # A run that began otherwise is another run.
-    assert "begin" in error(capsys, *train[2:], *data, "--out", str(tmp_path / "on"), "--resume")
+    assert "begin" in refused(capsys, *train, *data, "--out", str(tmp_path / "on"), "--resume")
     other = (*train[2:], *data, "--begin-with", str(first), "--out", str(tmp_path / "other"))
-    assert "another network" in error(capsys, *other, "--bits", "4")
+    assert "another network" in refused(capsys, *TRAIN, *other, "--bits", "4")
     (tmp_path / "nothing").mkdir()
-    assert "nothing" in error(capsys, *train[2:], *data, "--begin-with", str(tmp_path / "nothing"), *other[-2:])
+    assert "nothing" in refused(capsys, *train, *data, "--begin-with", str(tmp_path / "nothing"), *other[-2:])
     assert not (tmp_path / "other").exists()
 
 
 def test_bad_input_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ("--out", str(tmp_path / "run"))
     data = ("--data", str(folder), *out)
-    assert "no such folder" in error(capsys, "--data", str(tmp_path / "nowhere"), *out)
+    assert "no such folder" in refused(capsys, *TRAIN, "--data", str(tmp_path / "nowhere"), *out)
     (tmp_path / "empty").mkdir()
-    assert "no pictures" in error(capsys, "--data", str(tmp_path / "empty"), *out)
-    assert "1 to 64 bits" in error(capsys, *data, "--network", "swift", "--size", "32", "--bits", "65")
-    assert "multiple of 64 pixels" in error(capsys, *data, "--size", "96")
-    assert "98 to" in error(capsys, *data, "--bits", "97")  # the tool could not use it
-    assert "one of lattice, hidden, swift" in error(capsys, *data, "--network", "unet")
-    assert "Did you mean 'jpeg'?" in error(capsys, *data, "--noise", "jpg(50)")
-    assert "give --epochs" in error(capsys, *data, "--network", "hidden", "--steps", "100")
-    assert "give --steps" in error(capsys, *data, "--epochs", "3")
-    assert "constraint" in error(capsys, *data, "--steps", "100")
-    assert "No such option: --tau" in error(capsys, *data, "--tau", "3")
+    assert "no pictures" in refused(capsys, *TRAIN, "--data", str(tmp_path / "empty"), *out)
+    assert "1 to 64 bits" in refused(capsys, *TRAIN, *data, "--network", "swift", "--size", "32", "--bits", "65")
+    assert "64 pixels" in refused(capsys, *TRAIN, *data, "--size", "96")
+    assert "98 to" in refused(capsys, *TRAIN, *data, "--bits", "97")  # the tool could not use it
+    assert "'unet'" in refused(capsys, *TRAIN, *data, "--network", "unet")
+    assert "'jpeg'" in refused(capsys, *TRAIN, *data, "--noise", "jpg(50)")
+    assert "give --epochs" in refused(capsys, *TRAIN, *data, "--network", "hidden", "--steps", "100")
+    assert "give --steps" in refused(capsys, *TRAIN, *data, "--epochs", "3")
+    assert "constraint" in refused(capsys, *TRAIN, *data, "--steps", "100")
+    assert "--tau" in refused(capsys, *TRAIN, *data, "--tau", "3")
     recipe = tmp_path / "recipe.toml"
     for text, complaint in (
-        ("width = 12", "multiple of 8 channels"),
-        ("grwoth = 2.0", "recipe.toml: unknown key 'grwoth'. Did you mean 'growth'?"),
-        ('data = "x"', "recipe.toml: unknown key 'data'"),
-        ("rate = 0", "recipe.toml: expected a rate above 0, got 0"),
-        ("rounds = 2.5", "recipe.toml: expected a whole number as rounds, got 2.5"),
-        ("growth = 0.5", "recipe.toml: expected growth of at least 1, got 0.5"),
-        ('network = "swft"', "recipe.toml: expected network as one of lattice, hidden, swift, got 'swft' Did you mean"),
-        ("diagnosis = 0.02", "--classifier and --diagnosis belong together"),
-        ("rounds = ", "recipe.toml: cannot be read as TOML"),
+        ("width = 12", "8 channels"),
+        ("grwoth = 2.0", "'growth'"),
+        ('data = "x"', "'data'"),
+        ("growth = 0.5", "recipe.toml: expected growth"),
+        ('network = "swft"', "'swft'"),
+        ("diagnosis = 0.02", "--classifier and --diagnosis"),
+        ("rounds = ", "recipe.toml: cannot be read"),
     ):
         recipe.write_text(text)
-        assert complaint in error(capsys, *data, "--recipe", str(recipe))
-    assert "do not work here" in error(capsys, *data, "--accelerator", "cuda")
+        assert complaint in refused(capsys, *TRAIN, *data, "--recipe", str(recipe))
+    assert "device flags" in refused(capsys, *TRAIN, *data, "--accelerator", "cuda")
     assert not (tmp_path / "run").exists()
 
 

@@ -12,7 +12,7 @@ from samplewise.training import History
 from studies.data import ImageData
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import parse_row
-from studies.mnist.settings import StudySettings, write_settings
+from studies.mnist.settings import SETTINGS, StudySettings
 from studies.mnist.study import run_row
 from studies.mnist.table_one import COLUMNS
 
@@ -36,7 +36,7 @@ def small_run(out: Path, *rows: str, seeds: tuple[int, ...] = (0,), name: str = 
     data = small_data(name)
     settings = small_settings(data)
     out.mkdir(parents=True, exist_ok=True)
-    write_settings(out, settings)
+    SETTINGS.write(out, settings)
     for row in rows:
         for seed in seeds:
             run_row(settings, data, parse_row(row), seed, out)

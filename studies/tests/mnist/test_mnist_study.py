@@ -23,7 +23,7 @@ from studies.mnist.digit_network import study_problem
 from studies.mnist.for_report import read_study
 from studies.mnist.results import read_results
 from studies.mnist.rows import parse_row
-from studies.mnist.settings import StudySettings, open_run, read_settings, row_folder, write_settings
+from studies.mnist.settings import SETTINGS, StudySettings, row_folder
 from studies.mnist.study import Job, JobFailedError, is_complete, run_jobs, run_row, warm_start
 from studies.mnist.table_one import numbers_of
 
@@ -103,7 +103,7 @@ def test_a_black_image_is_measured_beside_the_decoder(run: Path) -> None:
 def test_the_result_says_where_it_comes_from(run: Path) -> None:
     stored = json.loads((read_results(run)[0].folder / "result.json").read_text())
     assert {"command", "commit", "versions", "seed", "device"} <= set(stored["provenance"])
-    assert read_settings(run).theta == 0.05
+    assert SETTINGS.read(run).theta == 0.05
 
 
 def test_rows_start_from_one_warm_start_and_do_not_share_it(tmp_path: Path) -> None:
@@ -188,11 +188,11 @@ def test_two_processes_cannot_train_one_row(tmp_path: Path) -> None:
 def test_a_folder_of_another_run_is_refused_and_untouched(tmp_path: Path) -> None:
     data = small_data()
     settings = small_settings(data)
-    open_run(tmp_path / "run", settings, resume=False)
+    SETTINGS.open(tmp_path / "run", settings, resume=False)
     before = (tmp_path / "run" / "run.json").read_bytes()
     with pytest.raises(CheckpointError, match="--resume"):
-        open_run(tmp_path / "run", settings, resume=False)
-    open_run(tmp_path / "run", settings, resume=True)
+        SETTINGS.open(tmp_path / "run", settings, resume=False)
+    SETTINGS.open(tmp_path / "run", settings, resume=True)
     for other, said in (
         (
             StudySettings.of(data, theta=0.06, hidden=16, code=6, epochs=3, warm_epochs=1, batch_size=20),
@@ -202,21 +202,21 @@ def test_a_folder_of_another_run_is_refused_and_untouched(tmp_path: Path) -> Non
         (small_settings(data, epochs=4), "epochs 3 there, 4 here"),
     ):
         with pytest.raises(CheckpointError, match=said):
-            open_run(tmp_path / "run", other, resume=True)
+            SETTINGS.open(tmp_path / "run", other, resume=True)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
-    assert read_settings(tmp_path / "run") == settings
+    assert SETTINGS.read(tmp_path / "run") == settings
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(CheckpointError, match="is not a run of this study"):
-        open_run(tmp_path, small_settings(small_data()), resume=True)
+        SETTINGS.open(tmp_path, small_settings(small_data()), resume=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(DataError, match="holds no run"):
-        read_settings(tmp_path)
+        SETTINGS.read(tmp_path)
     (tmp_path / "run.json").write_text('{"format": "other"}')
     with pytest.raises(CheckpointError, match="this version"):
-        read_settings(tmp_path)
+        SETTINGS.read(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", [{"theta": 0.0}, {"epochs": 0}, {"code": 0}, {"warm_epochs": -1}])
@@ -237,7 +237,7 @@ def test_images_need_not_be_square_nor_a_part_as_long_as_a_line_of_pictures(tmp_
     data = ImageData.from_bytes("oblong", (images[:40], labels[:40]), (images[40:], labels[40:]))
     settings = small_settings(data, epochs=1)
     assert settings.shape == (5, 3)
-    write_settings(tmp_path, settings)
+    SETTINGS.write(tmp_path, settings)
     run_row(settings, data, parse_row("penalty:1:1.01"), 0, tmp_path)
     (result,) = read_results(tmp_path)
     assert len(result.examples()["test/original"]) == 5
@@ -261,7 +261,7 @@ def die_while_loading() -> tuple[ImageData, None]:
 
 def test_rows_that_did_not_fail_are_not_called_so_when_a_process_is_lost(tmp_path: Path) -> None:
     settings = small_settings(small_data())
-    open_run(tmp_path / "out", settings, resume=False)
+    SETTINGS.open(tmp_path / "out", settings, resume=False)
     todo = [Job(parse_row(name), 0) for name in ("fixed:10", "fixed:100")]
     with pytest.raises(JobFailedError, match="0 of 2"):
         run_jobs(todo, settings, tmp_path / "out", die_while_loading, processes=2, threads=1)
@@ -270,7 +270,7 @@ def test_rows_that_did_not_fail_are_not_called_so_when_a_process_is_lost(tmp_pat
 def test_one_row_is_trained_in_this_process_with_what_was_loaded(tmp_path: Path) -> None:
     data = small_data()
     settings = small_settings(data)
-    open_run(tmp_path, settings, resume=False)
+    SETTINGS.open(tmp_path, settings, resume=False)
     seen: list[int] = []
     job, loaded = Job(parse_row("fixed:10"), 0), []
 

@@ -1,7 +1,6 @@
 import io
-import struct
-import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
-from pydicom import Dataset
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
 
+import dicom_files
+from hostile_files import png
 from picture_folders import noise, save
 from samplewise.errors import DataError
 from studies.pictures.decode import decode
@@ -87,16 +85,6 @@ def test_fine_stripes_become_grey_and_nothing_is_cropped(tmp_path: Path) -> None
     assert (decode(save(tmp_path / "y.png", edge), 10)[0][:, 0] > 200).all()
 
 
-def png(width: int, height: int) -> bytes:
-    """A PNG file that only claims its size."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
-
-
 def encoded(kind: str, image: Image.Image | None = None) -> bytes:
     file = io.BytesIO()
     (image or Image.fromarray(noise(1, 64, 64))).save(file, kind)
@@ -114,9 +102,9 @@ def encoded(kind: str, image: Image.Image | None = None) -> bytes:
         (encoded("JPEG")[:-500], "torn"),
         (encoded("BMP")[:-500], "torn"),
         (encoded("TIFF")[:-500], "torn"),
-        (png(9000, 9000), "9000 x 9000"),
-        (png(10_000, 10_000), "10000 x 10000"),
-        (png(60_000, 60_000), "3600000000"),
+        (png(9000, 9000, rows=1), "9000 x 9000"),
+        (png(10_000, 10_000, rows=1), "10000 x 10000"),
+        (png(60_000, 60_000, rows=1), "3600000000"),
         (encoded("PNG", Image.new("L", (40_000, 8))), "40000 x 8"),
         (encoded("TIFF", Image.new("F", (4, 4))), "16"),
         (encoded("TIFF", Image.new("I", (4, 4))), "16"),
@@ -138,32 +126,17 @@ def test_webp_is_read(tmp_path: Path) -> None:
     assert np.array_equal(pixels, RAMP)
 
 
-def write_dicom(path: Path, pixels: NDArray[np.uint16], **more: object) -> None:
-    """A DICOM file of 12 bits with the elements ``more``."""
-    dataset = Dataset()
-    dataset.file_meta = FileMetaDataset()
-    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    dataset.SOPClassUID, dataset.SOPInstanceUID = DigitalXRayImageStorageForPresentation, generate_uid()
-    dataset.PhotometricInterpretation, dataset.SamplesPerPixel, dataset.PixelRepresentation = "MONOCHROME2", 1, 0
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
-    dataset.Rows, dataset.Columns = pixels.shape
-    dataset.PixelData = pixels.tobytes()
-    for name, value in more.items():
-        setattr(dataset, name, value)
-    dataset.save_as(path, enforce_file_format=True)
-
-
 def test_dicom_is_read_as_a_viewer_shows_it(tmp_path: Path) -> None:
     stored = (8 * RAMP.astype(np.uint16)) + 1000  # 1000 to 3040 of 0 to 4095
-    window = {"WindowCenter": 2020.5, "WindowWidth": 2041.0}  # from 1000 to 3040
-    write_dicom(tmp_path / "x.dcm", stored, **window)
-    pixels, kind = decode(tmp_path / "x.dcm", 16)
+    bits: dict[str, Any] = {"BitsStored": 12, "HighBit": 11}
+    window = {**bits, "WindowCenter": 2020.5, "WindowWidth": 2041.0}  # from 1000 to 3040
+    pixels, kind = decode(dicom_files.make(tmp_path / "x.dcm", stored, **window), 16)
     assert kind == "12 bits"
     assert np.abs(pixels.astype(int) - RAMP).max() <= 1
-    write_dicom(tmp_path / "negative.dcm", stored, **window, PhotometricInterpretation="MONOCHROME1")
-    assert np.array_equal(decode(tmp_path / "negative.dcm", 16)[0], 255 - pixels)
-    write_dicom(tmp_path / "plain.dcm", stored)  # without a window the range in use
-    assert np.abs(decode(tmp_path / "plain.dcm", 16)[0].astype(int) - RAMP).max() <= 2
+    negative = dicom_files.make(tmp_path / "y.dcm", stored, **window, PhotometricInterpretation="MONOCHROME1")
+    assert np.array_equal(decode(negative, 16)[0], 255 - pixels)
+    plain = dicom_files.make(tmp_path / "z.dcm", stored, **bits)  # without a window the range in use
+    assert np.abs(decode(plain, 16)[0].astype(int) - RAMP).max() <= 2
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

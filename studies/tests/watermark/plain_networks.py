@@ -57,6 +57,3 @@ class Plain(Network):
 
     def extract(self, images: Tensor) -> Tensor:
         return images[:, self.where, 0, : self.bits].mean(1) - (self.low + self.high) / 2
-
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return (read - messages).square().mean(1)

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from natural_images import natural_image
+from picture_folders import write_natural
 from samplewise import audit
 from samplewise.errors import ConfigurationError
 from studies.pictures import Store, prepare
@@ -32,10 +31,7 @@ class Texture(nn.Module):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    folder = tmp_path_factory.mktemp("pictures")
-    for i in range(20):
-        Image.fromarray(natural_image(height=32, width=32, seed=i)).save(folder / f"{i:02}.png")
-    return prepare(folder, tmp_path_factory.mktemp("store") / "s", size=32)
+    return prepare(write_natural(tmp_path_factory.mktemp("pictures")), tmp_path_factory.mktemp("store") / "s", size=32)
 
 
 def test_the_measure_is_the_change_of_every_probability(store: Store) -> None:

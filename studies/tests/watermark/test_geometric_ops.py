@@ -36,7 +36,7 @@ def distance(first: Pixels, second: Pixels) -> float:
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 0.7, 0.99, 1.5, 2.0])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_scale_is_pillows_and_not_undone(factor: float, channels: int) -> None:
+def test_resize_is_pillows_and_not_undone(factor: float, channels: int) -> None:
     image = natural_image(channels)
     found = attacked(f"resize({factor})", image)
     size = round(80 * factor), round(96 * factor)
@@ -45,7 +45,7 @@ def test_scale_is_pillows_and_not_undone(factor: float, channels: int) -> None:
 
 
 @given(share=st.floats(0.01, 1), seed=st.integers(0, 99), height=st.integers(1, 60), width=st.integers(1, 60))
-def test_cut_keeps_a_rectangle_of_the_area_asked_for(share: float, seed: int, height: int, width: int) -> None:
+def test_crop_keeps_a_rectangle_of_the_area_asked_for(share: float, seed: int, height: int, width: int) -> None:
     image = numbered(height, width)
     found = attacked(f"crop({share})", image, seed=seed)
     rows, columns = found.shape[:2]
@@ -56,7 +56,7 @@ def test_cut_keeps_a_rectangle_of_the_area_asked_for(share: float, seed: int, he
     np.testing.assert_array_equal(found, image[top : top + rows, left : left + columns])
 
 
-def test_cut_may_keep_any_place() -> None:
+def test_crop_may_keep_any_place() -> None:
     image = numbered(20, 20)
     corners = {tuple(attacked("crop(0.25)", image, seed=seed)[0, 0]) for seed in range(60)}
     assert len(corners) > 30
@@ -70,7 +70,7 @@ def test_trim_takes_rows_above_and_columns_to_the_left() -> None:
 
 
 @given(turns=st.integers(0, 3), coloured=st.booleans())
-def test_flips_and_quarter_turns_lose_nothing(turns: int, coloured: bool) -> None:
+def test_flips_and_right_angles_lose_nothing(turns: int, coloured: bool) -> None:
     image = natural_image(3 if coloured else 1, height=20, width=30)
     np.testing.assert_array_equal(attacked("flip", image), image[:, ::-1])
     np.testing.assert_array_equal(attacked("flip + flip", image), image)
@@ -80,13 +80,13 @@ def test_flips_and_quarter_turns_lose_nothing(turns: int, coloured: bool) -> Non
 
 
 @pytest.mark.parametrize("degrees", [90, 180, -90])
-def test_turn_by_right_angles_is_that_of_a_square(degrees: int) -> None:
+def test_rotation_by_right_angles_is_that_of_a_square(degrees: int) -> None:
     image = natural_image(height=40, width=40)
     np.testing.assert_array_equal(attacked(f"rotate({degrees})", image), np.rot90(image, degrees // 90))
 
 
 @pytest.mark.parametrize("degrees", [1, 7, 30, 45, -60])
-def test_turn_moves_a_point_around_the_middle_and_leaves_black_corners(degrees: int) -> None:
+def test_rotation_moves_a_point_around_the_middle_and_leaves_black_corners(degrees: int) -> None:
     image = np.zeros((101, 121), np.uint8)
     image[48:53, 78:83] = 255  # 20 to the right of the middle
     row, column = center_of_mass(attacked(f"rotate({degrees})", image))
@@ -173,7 +173,7 @@ def test_window_stretches_the_middle_of_the_range() -> None:
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
-def test_levels_has_as_many_levels_as_its_bits(bits: int) -> None:
+def test_posterize_leaves_as_many_levels_as_its_bits(bits: int) -> None:
     levels = np.arange(256, dtype=np.uint8)[None]
     found = attacked(f"posterize({bits})", levels)
     assert len(np.unique(found)) == 2**bits

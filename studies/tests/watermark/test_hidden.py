@@ -72,7 +72,7 @@ def test_the_messages_convolution_is_the_plain_one(
 
 
 class Plain(nn.Module):
-    """The same weights, put together in the straightforward representation."""
+    """The same weights, put together in the straightforward way."""
 
     def __init__(self, network: Hidden) -> None:
         super().__init__()

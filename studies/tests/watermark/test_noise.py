@@ -128,7 +128,7 @@ def test_resize_does_what_pillow_does(scale: float, channels: int) -> None:
     image = natural_image(channels, height=90, width=75)
     real = parse_attack(f"resize_back({scale})")(image, np.random.default_rng(0))
     ours = to_pixels(disturbed(f"resize_back({scale})", to_tensor(image)))
-    assert np.abs(ours.astype(int) - real).max() <= 2  # Pillow rounds twice on the representation
+    assert np.abs(ours.astype(int) - real).max() <= 2  # Pillow rounds twice on the way
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.5])
@@ -250,7 +250,7 @@ def test_what_is_learned_through_the_noise_survives_the_real_attack(spec: str) -
 
 
 def test_jpeg_gives_a_slope_to_descend() -> None:
-    """Compressed images move towards others when the images do: the gradient points the right representation."""
+    """Compressed images move towards others when the images do: the gradient points the right way."""
     target, images = natural_batch(2, 3), torch.full((2, 3, 48, 40), 0.5, requires_grad=True)
     optimizer = torch.optim.Adam([images], lr=0.02)
     losses = []

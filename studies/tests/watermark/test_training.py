@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from floormark import errors as floormark
 from floormark import network as floormark_network
-from natural_images import natural_image
+from picture_folders import write_natural
 from samplewise.errors import CheckpointError, ConfigurationError, DataError
 from samplewise.storage import MODEL_FILE, save_state
 from studies.pictures import Store, prepare
@@ -29,10 +29,7 @@ SMALL_HIDDEN = replace(HIDDEN, bits=3, size=16, batch_size=4, rounds=2, every=1,
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pictures")
-    for i in range(20):
-        Image.fromarray(natural_image(height=32, width=32, seed=i)).save(folder / f"{i:02}.png")
-    return folder
+    return write_natural(tmp_path_factory.mktemp("pictures"))
 
 
 @pytest.fixture(scope="module")

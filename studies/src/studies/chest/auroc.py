@@ -14,12 +14,12 @@ Array: TypeAlias = NDArray[np.float64]
 FEWEST = 30
 """Positives that a pathology must have for its AUROC to count in a mean, where nothing else is asked for."""
 LEVEL = 0.95
-"""Of all intervals."""
+"""Confidence level of all intervals."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its interval over other patients like these."""
+    """A number with its bootstrap interval over patients."""
 
     value: float
     low: float
@@ -46,7 +46,7 @@ def enough(labels: NDArray[np.uint8], fewest: int = FEWEST) -> NDArray[np.bool_]
 
 
 def patient_weights(patients: Sequence[str], resamples: int, seed: int) -> Array:
-    """How often each image is drawn in each resample, ``(resamples, n)``.
+    """The number of draws of each image in each resample, ``(resamples, n)``.
 
     Whole patients are drawn with replacement: images of one patient are not independent.
     """
@@ -94,11 +94,11 @@ class Aurocs:
 
     @property
     def intervals(self) -> list[Interval]:
-        """Of each pathology."""
+        """One for each pathology."""
         return [Interval.of(float(value), each) for value, each in zip(self.values, self.resampled, strict=True)]
 
     def mean(self, counts: NDArray[np.bool_]) -> Interval:
-        """Of the mean over the pathologies that count, from :func:`enough`; NaN if none does."""
+        """The mean over the pathologies that count, from :func:`enough`; NaN if none does."""
         if not counts.any():
             return Interval(math.nan, math.nan, math.nan)
         return Interval.of(float(self.values[counts].mean()), self.resampled[counts].mean(0))

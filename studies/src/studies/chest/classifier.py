@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 SCORES_FILE = "result.json"
 RESAMPLES = 2000
-IMBALANCE = (
-    "Each output starts at its prevalence; the weight of positives is the ratio of negatives to positives up to the "
-    "setting balance; a pathology counts as found from the score with the most sensitivity plus specificity on the "
-    "validation part."
-)
 
 
 @dataclass(frozen=True)
@@ -112,13 +107,6 @@ def make_augmentation() -> nn.Module:
     )
 
 
-def labels_of(store: Store) -> Tensor:
-    """Zeros and ones of shape ``(N, 14)``."""
-    if store.labels is None:
-        raise DataError(f"{store.folder}: its pictures have no labels; prepare it with studies chest prepare")
-    return torch.from_numpy(store.labels).float()
-
-
 def open_run(
     store: Store, settings: ClassifierSettings, folder: Path, *, weights: Path | None = None, resume: bool
 ) -> Classifier:
@@ -128,7 +116,7 @@ def open_run(
     from scratch. With ``resume`` the run that is there goes on. Of several processes the first one makes the folder.
     """
     pictures = store.select("train")
-    labels = labels_of(store)[pictures.rows]
+    labels = torch.from_numpy(pictures.labels).float()
     if settings.batch_size > len(pictures):
         raise DataError(
             f"{store.folder}: {len(pictures)} training pictures do not fill a batch of {settings.batch_size}"
@@ -156,7 +144,7 @@ def train_classifier(
 
     The folder gets checkpoints, the history, and at the end the network and what it reaches.
     """
-    labels, pictures = labels_of(store), store.select("train")
+    labels, pictures = torch.from_numpy(store.labels).float(), store.select("train")
     augment = make_augmentation() if settings.augment else None
     problem = classification(labels, weight=positive_weight(labels[pictures.rows], settings.balance), augment=augment)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=settings.rate, fused=True)
@@ -212,7 +200,6 @@ def _finish(
     for part in ("validation", "test"):
         data = store.select(part)
         labels, scores = data.labels, probabilities(classifier, data)
-        assert labels is not None
         if part == "validation":
             classifier.thresholds.copy_(torch.from_numpy(operating_points(labels, scores)))
         aurocs = Aurocs.of(labels, scores, patient_weights(data.patients, RESAMPLES, settings.seed))
@@ -230,7 +217,6 @@ def _finish(
             "selected": solution.selected.to_dict(),
             "epochs": len(solution.history.rows),
             "settings": asdict(settings),
-            "imbalance": IMBALANCE,
             "thresholds": dict(zip(PATHOLOGIES, classifier.thresholds.tolist(), strict=True)),
             "pictures": {"size": store.size, "train": len(store.split.train), "split": store.split.origin},
             **found,

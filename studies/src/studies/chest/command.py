@@ -64,7 +64,6 @@ def _summary(store: Store, listing: Listing) -> dict[str, Any]:
     for part in PARTS:
         data = store.select(part)
         labels = data.labels
-        assert labels is not None
         parts[part] = {
             "images": len(data),
             "patients": len(set(data.patients)),
@@ -188,7 +187,6 @@ def impact(
     begin(f"chest impact: opening {store} and {len(watermark)} runs")
     from samplewise.storage import provenance
     from studies.chest.classifier import check_unseen, read_classifier
-    from studies.chest.densenet import fingerprint_of
     from studies.chest.impact import (
         diagnose_marked,
         diagnose_originals,
@@ -198,6 +196,7 @@ def impact(
     )
     from studies.chest.impact_output import column_of, draw_impact, table_text, write_table
     from studies.pictures import Store
+    from studies.records import fingerprint_of
     from studies.watermark.evaluation.output import warn_of_seen
     from studies.watermark.training import read_trained
 

@@ -1,6 +1,5 @@
 """The pathology classifier: MONAI's DenseNet-121 over grey images of any size, its files and its predictions."""
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -111,14 +110,6 @@ def load_classifier(path: Path) -> Classifier:
         classifier = Classifier(int(state["size"]))
         classifier.load_state_dict(state["model"])
     return classifier.eval().requires_grad_(False)
-
-
-def fingerprint_of(network: nn.Module) -> str:
-    """A short hash of a network's weights."""
-    digest = hashlib.sha256()
-    for name, value in network.state_dict().items():
-        digest.update(name.encode() + value.cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def probabilities(

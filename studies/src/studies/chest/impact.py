@@ -17,7 +17,6 @@ from samplewise.problem import evaluation_mode
 from samplewise.samples import in_order
 from samplewise.storage import load_state, save_state
 from studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
-from studies.chest.classifier import labels_of
 from studies.chest.densenet import Classifier, probabilities
 from studies.pictures import PATHOLOGIES, PictureData
 from studies.watermark.evaluation.measure import Watch, mark
@@ -43,7 +42,7 @@ class Originals:
     thresholds: Array
     """Operating points, ``(14,)``."""
     counts: NDArray[np.bool_]
-    """Which pathologies have enough positives to count in a mean, ``(14,)``."""
+    """A mask of the pathologies with enough positives to count in a mean, ``(14,)``."""
     weights: Array
     """Of the resamples, ``(R, n)``: the same for every run, so that differences are paired."""
     aurocs: Aurocs
@@ -103,14 +102,12 @@ def evaluate_originals(
     resamples: int,
     seed: int,
 ) -> Originals:
-    """What holds before marking; a pathology counts in a mean with ``fewest`` positives.
+    """Evaluate the originals; a pathology counts in a mean with ``fewest`` positives.
 
     ``diagnose`` gives the probabilities of the pictures, and is called once it is known that there is something to
     compare.
     """
-    labels_of(data.store)  # says what is wrong with pictures that have none
     labels = data.labels
-    assert labels is not None
     counts = enough(labels, fewest)
     if not counts.any():
         raise DataError(f"{data.store.folder}: no pathology has {fewest} positives here: nothing to compare")
@@ -120,7 +117,7 @@ def evaluate_originals(
 
 
 def diagnose_originals(classifier: Classifier, data: PictureData, **how: Any) -> Diagnoses:
-    """What the classifier says of the pictures; ``how`` is as for :func:`diagnose_marked`."""
+    """The classifier's predictions for the pictures; ``how`` is as for :func:`diagnose_marked`."""
     return {"probabilities": probabilities(classifier, data, **how)}
 
 
@@ -166,7 +163,7 @@ def diagnose_marked(
 def _shipped(
     marker: Watermarker, covers: NDArray[np.uint8], numbers: Sequence[int], floor: float
 ) -> tuple[NDArray[np.uint8], Array]:
-    """What the tool makes of images ``(B, H, W)``, and its bit errors ``(B,)``, NaN where it refuses."""
+    """Images ``(B, H, W)`` marked by the tool, and its bit errors ``(B,)``, NaN where it refuses."""
     pixels, wrong = covers.copy(), np.full(len(covers), np.nan)
     for place, number in enumerate(numbers):
         with suppress(RefusedError):

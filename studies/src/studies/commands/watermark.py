@@ -77,7 +77,7 @@ def train(
     from floormark import Watermarker
     from samplewise.storage import MODEL_FILE
     from studies.chest.classifier import read_classifier
-    from studies.chest.densenet import fingerprint_of
+    from studies.records import fingerprint_of
     from studies.watermark.networks import Lattice, load_network, network_name
     from studies.watermark.recipe import RECIPE_FILE, make_recipe
     from studies.watermark.training import make_network, read_seen, train
@@ -86,9 +86,8 @@ def train(
     start = None if begin_with is None else load_network(begin_with / MODEL_FILE)
     asked = {"network": network, "bits": bits, "size": size, "floor": psnr, "noise": noise, "seed": seed}
     asked |= {"image_loss": image_loss, "diagnosis": diagnosis}
-    asked |= {"classifier": None if diagnoser is None else fingerprint_of(diagnoser)}
-    asked |= {"begin": None if start is None else network_name(start)}
-    wanted = make_recipe(RECIPE_FILE.given(recipe, **asked), recipe)
+    files = {"classifier": diagnoser and fingerprint_of(diagnoser), "begin": start and network_name(start)}
+    wanted = make_recipe(RECIPE_FILE.given(recipe, **asked, **files), recipe)
     if (classifier is None) != (wanted.diagnosis is None):
         raise ConfigurationError("--classifier and --diagnosis belong together: give both or neither")
     wanted = wanted.with_length(steps=steps, epochs=epochs)

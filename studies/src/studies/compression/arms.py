@@ -19,7 +19,7 @@ from studies.compression.convolutional import ConvolutionalCodec
 
 STEPS, BATCH, ROUNDS, RATE = 2000, 128, 30, 2e-3
 TRANSFORM_RATE = 0.02 * RATE
-"""Of the transforms: they begin at the principal components, near where they end."""
+"""Learning rate of the transforms, which begin at the principal components, near where they end."""
 TRAIN = 262_144
 """Blocks to train on at most: with few, each seen often, training blocks keep the floor more often than unseen ones."""
 VISITED = 16_384
@@ -27,18 +27,19 @@ VISITED = 16_384
 FIRST = 20_000
 """Blocks whose principal components a codec begins with."""
 CLIP = 50.0
-"""Of the gradient's norm: at the start one block can weigh more than all others."""
+"""Largest norm of the gradient: at the start one block can weigh more than all others."""
 TAU0, GROWING, MARGIN = 40.0, 0.6, 0.1
 """The first tau; the part of the rounds in which tau grows; and how far inside of the floor training stays, as a
 fraction of the error that the floor allows."""
+RECIPE = f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, {LEVELS} gains, tau from {TAU0:g}, margin {MARGIN:g}"
+"""What the runs of one folder have in common, kept beside their rows."""
 PROMISE_TAU0 = 200.0
 MULTIPLIER_STEP = 1 / 20
-"""By which a multiplier moves, as a fraction of tau."""
+"""The step of a multiplier, as a fraction of tau."""
 WEIGHTS = 10.0, 1000.0
 """Between which a conditioned codec's weights are drawn."""
 AT_ONCE = 1024 * PIXELS  # of an evaluation: what fits into a cache
 CONSTRAINT = "error"
-
 
 AnyCodec = Codec | ConvolutionalCodec
 
@@ -58,7 +59,7 @@ class Loss(NamedTuple):
     of: Callable[[Costs, Tensor], Tensor]
     end_round: Callable[[], object] = lambda: None
     weights: Callable[[int], Tensor | None] = lambda samples: None
-    """What a conditioned codec is told, for so many samples."""
+    """The weights that a conditioned codec gets, for so many samples."""
 
 
 def _method(method: sw.Method, power: int = 1) -> Loss:
@@ -169,7 +170,7 @@ class Kind(NamedTuple):
     title: str
     """In tables."""
     knob: str
-    """What its number is."""
+    """The meaning of its number."""
     tried: tuple[float, ...]
     """The numbers that the study tries, as many for each kind."""
     loss: Callable[[float, int], Loss] | None
@@ -247,76 +248,45 @@ def train(arm: Arm, parts: Parts, floor: float, *, seed: int, steps: int = STEPS
 
 def optimise(codec: AnyCodec, arm: Arm, data: Tensor, parts: Parts, *, size: int, seed: int, steps: int) -> None:
     """Train a codec on ``data`` in batches of ``size``."""
-    kind = KINDS[arm.kind]
     slow = codec.transforms()
     rest = [each for each in codec.parameters() if all(each is not other for other in slow)]
-    optimizer = torch.optim.Adam(
-        [{"params": slow, "lr": TRANSFORM_RATE}, {"params": rest, "lr": RATE}],
-        fused=True,
-    )
+    groups = [{"params": slow, "lr": TRANSFORM_RATE}, {"params": rest, "lr": RATE}]
+    optimizer = torch.optim.Adam(groups, fused=True)
     falling = OneCycleLR(optimizer, [TRANSFORM_RATE, RATE], total_steps=steps, pct_start=0.1)
+    per_round, make_loss = max(1, steps // ROUNDS), KINDS[arm.kind].loss
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "tau of 'error' has reached its maximum")  # which is what the knob says
-        if kind.loss is None:
-            _fit(codec, parts, arm.knob, optimizer, falling, size=size, seed=seed, steps=steps)
-        else:
-            _train(codec, data, kind.loss(arm.knob, len(data)), optimizer, falling, size=size, steps=steps)
-
-
-def _train(
-    codec: AnyCodec,
-    data: Tensor,
-    loss: Loss,
-    optimizer: torch.optim.Optimizer,
-    falling: OneCycleLR,
-    *,
-    size: int,
-    steps: int,
-) -> None:
-    order = torch.empty(0, dtype=torch.long)
-    for step in range(1, steps + 1):
-        if len(order) < size:
-            order = torch.randperm(len(data))  # and not after what is left: a batch has each sample once
-        index, order = order[:size], order[size:]
-        value = loss.of(code(codec, data[index], weight=loss.weights(size)), index)
-        optimizer.zero_grad()
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(codec.parameters(), CLIP)
-        optimizer.step()
-        falling.step()
-        if step % max(1, steps // ROUNDS) == 0:
-            loss.end_round()
-
-
-def _fit(
-    codec: AnyCodec,
-    parts: Parts,
-    share: float,
-    optimizer: torch.optim.Optimizer,
-    falling: OneCycleLR,
-    *,
-    size: int,
-    seed: int,
-    steps: int,
-) -> None:
-    """The same number of steps by ``fit`` with a promise; half of the tuning part tunes, the other half proves."""
-    data = TensorDataset(parts.train.pixels)
-    tune, prove = (TensorDataset(half) for half in parts.tune.pixels.chunk(2))
-    drawn = RandomSampler(data, num_samples=max(1, steps // ROUNDS) * size)
-    constraints = [_at_floor()]
-    sw.fit(
-        sw.Problem(_evaluate, constraints),
-        codec,
-        DataLoader(data, batch_size=size, sampler=drawn),
-        method=sw.SequentialPenalty(constraints, schedule=sw.Constant(PROMISE_TAU0)),
-        optimizer=optimizer,
-        scheduler=(falling, "step"),
-        epochs=min(steps, ROUNDS),
-        clip_norm=CLIP,
-        promise=sw.Promise(share, tune_on=tune, prove_on=prove),
-        seed=seed,
-        progress=False,
-    )
+        if make_loss is not None:
+            loss, order = make_loss(arm.knob, len(data)), torch.empty(0, dtype=torch.long)
+            for step in range(1, steps + 1):
+                if len(order) < size:
+                    order = torch.randperm(len(data))  # and not after what is left: a batch has each sample once
+                index, order = order[:size], order[size:]
+                value = loss.of(code(codec, data[index], weight=loss.weights(size)), index)
+                optimizer.zero_grad()
+                value.backward()
+                torch.nn.utils.clip_grad_norm_(codec.parameters(), CLIP)
+                optimizer.step()
+                falling.step()
+                if step % per_round == 0:
+                    loss.end_round()
+            return
+        # As many steps by ``fit`` with a promise; half of the tuning part tunes, the other half proves.
+        trained, constraints = TensorDataset(parts.train.pixels), [_at_floor()]
+        tune, prove = (TensorDataset(half) for half in parts.tune.pixels.chunk(2))
+        sw.fit(
+            sw.Problem(_evaluate, constraints),
+            codec,
+            DataLoader(trained, batch_size=size, sampler=RandomSampler(trained, num_samples=per_round * size)),
+            method=sw.SequentialPenalty(constraints, schedule=sw.Constant(PROMISE_TAU0)),
+            optimizer=optimizer,
+            scheduler=(falling, "step"),
+            epochs=min(steps, ROUNDS),
+            clip_norm=CLIP,
+            promise=sw.Promise(arm.knob, tune_on=tune, prove_on=prove),
+            seed=seed,
+            progress=False,
+        )
 
 
 def _evaluate(codec: AnyCodec, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:

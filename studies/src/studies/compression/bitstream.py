@@ -21,6 +21,7 @@ from studies.compression.arms import Arm
 from studies.compression.blocks import Grey, cut, joined, read_grey
 from studies.compression.codec import HYPER, LEVELS, PIXELS, SIDE, SYMBOL_LIMIT, Codec, Symbols
 from studies.compression.study import CODEC, CODECS, codec_folder, read_codec
+from studies.records import fingerprint_of
 
 MAGIC = b"SWBLOCK2"
 HEADER = struct.Struct("<8s8sdIIII")
@@ -30,11 +31,12 @@ CHECK = struct.Struct("<II")
 HYPER_LIMIT = 1000
 LARGEST_PICTURE = 2**26  # pixels, with padding
 AT_ONCE = 4096  # blocks
+QuantizedLaplace = constriction.stream.model.QuantizedLaplace
 
 
 @dataclass(frozen=True)
 class FloorCertificate:
-    """What holds for a compressed file, measured on the pixels that it decodes to."""
+    """The floor that a compressed file keeps, measured on the pixels that it decodes to."""
 
     floor: float
     """In dB, asked for in every block."""
@@ -46,9 +48,9 @@ class FloorCertificate:
     file_bytes: int
     bits_per_pixel: float
     counted_bits: float
-    """What the entropy model says of the coded part."""
+    """Bits of the coded part by the entropy model."""
     coded_bytes: int
-    """What the coded part takes."""
+    """Bytes of the coded part in the file."""
     file_sha256: str
     source_sha256: str
     """Of the 8-bit pixels that were compressed."""
@@ -68,60 +70,51 @@ class FloorCertificate:
         return {**asdict(self), "lowest": None if math.isinf(self.lowest) else self.lowest}
 
 
+@torch.no_grad()
 def encode(codec: Codec, symbols: Symbols) -> NDArray[np.uint32]:
     """The words of some blocks' symbols."""
-    models, coder = _Models(codec), constriction.stream.queue.RangeEncoder()
+    coder = constriction.stream.queue.RangeEncoder()
     level, hyper, coefficients = (each.numpy().astype(np.int32) for each in symbols)
-    coder.encode(hyper.ravel(), models.hyper, *models.hyper_parameters(len(level)))
-    coder.encode(level, models.level, *models.level_parameters(symbols))
-    coder.encode(coefficients.ravel(), models.coefficients, *models.coefficient_parameters(symbols))
+    coder.encode(hyper.ravel(), *_hyper_model(codec, len(level)))
+    coder.encode(level, *_level_model(codec, symbols))
+    coder.encode(coefficients.ravel(), *_coefficient_model(codec, symbols))
     words: NDArray[np.uint32] = coder.get_compressed()
     return words
 
 
+@torch.no_grad()
 def decode(codec: Codec, words: NDArray[np.uint32], blocks: int) -> Symbols:
     """The symbols of so many blocks."""
-    models, coder = _Models(codec), constriction.stream.queue.RangeDecoder(words)
-    hyper = torch.from_numpy(coder.decode(models.hyper, *models.hyper_parameters(blocks))).double().view(-1, HYPER)
+    coder = constriction.stream.queue.RangeDecoder(words)
+    hyper = torch.from_numpy(coder.decode(*_hyper_model(codec, blocks))).double().view(-1, HYPER)
     known = Symbols(torch.empty(0), hyper, torch.empty(0))
-    level = torch.from_numpy(coder.decode(models.level, *models.level_parameters(known))).double()
-    known = known._replace(level=level)
-    coefficients = coder.decode(models.coefficients, *models.coefficient_parameters(known))
-    return Symbols(level, hyper, torch.from_numpy(coefficients).double().view(-1, PIXELS))
+    known = known._replace(level=torch.from_numpy(coder.decode(*_level_model(codec, known))).double())
+    coefficients = torch.from_numpy(coder.decode(*_coefficient_model(codec, known))).double()
+    return known._replace(coefficients=coefficients.view(-1, PIXELS))
 
 
-class _Models:
-    """The entropy models of a codec, in the form that the coder needs."""
+Model = tuple[Any, NDArray[np.float64], NDArray[np.float64]]
+"""A family of distributions, and their means and scales, as the coder takes them."""
 
-    def __init__(self, codec: Codec) -> None:
-        model = constriction.stream.model
-        self.codec = codec
-        self.level = model.QuantizedLaplace(0, LEVELS - 1)
-        self.hyper = model.QuantizedLaplace(-HYPER_LIMIT, HYPER_LIMIT)
-        self.coefficients = model.QuantizedLaplace(-SYMBOL_LIMIT, SYMBOL_LIMIT)
 
-    @torch.no_grad()
-    def hyper_parameters(self, blocks: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        scales = np.tile(self.codec.hyper_scales().exp().numpy(), blocks)
-        return np.zeros_like(scales), scales
+def _hyper_model(codec: Codec, blocks: int) -> Model:
+    scales = np.tile(codec.hyper_scales().exp().numpy(), blocks)
+    return QuantizedLaplace(-HYPER_LIMIT, HYPER_LIMIT), np.zeros_like(scales), scales
 
-    @torch.no_grad()
-    def level_parameters(self, symbols: Symbols) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        expected = self.codec.expected_level(symbols).numpy()
-        return expected, np.full_like(expected, self.codec.level_scale().exp().item())
 
-    @torch.no_grad()
-    def coefficient_parameters(self, symbols: Symbols) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        scales = self.codec.coefficient_scales(symbols).exp().numpy().ravel()
-        return np.zeros_like(scales), scales
+def _level_model(codec: Codec, symbols: Symbols) -> Model:
+    expected = codec.expected_level(symbols).numpy()
+    return QuantizedLaplace(0, LEVELS - 1), expected, np.full_like(expected, codec.level_scale().exp().item())
+
+
+def _coefficient_model(codec: Codec, symbols: Symbols) -> Model:
+    scales = codec.coefficient_scales(symbols).exp().numpy().ravel()
+    return QuantizedLaplace(-SYMBOL_LIMIT, SYMBOL_LIMIT), np.zeros_like(scales), scales
 
 
 def fingerprint(codec: Codec) -> bytes:
     """Eight bytes that identify a codec: a file can be decoded only by the codec that made it."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, value in sorted(codec.state_dict().items()):
-        digest.update(name.encode() + value.numpy().tobytes())
-    return digest.digest()
+    return bytes.fromhex(fingerprint_of(codec))
 
 
 @torch.no_grad()

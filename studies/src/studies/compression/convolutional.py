@@ -6,21 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from studies.compression import codec
 from studies.compression.codec import (
-    LARGEST,
     LEVELS,
     PIXELS,
     SIDE,
-    SMALLEST,
     STEP,
     UNIT_LEVEL,
     WIDTH,
     Coded,
     Symbols,
-    enough_gain,
     laplace_bits,
     narrowed,
-    rounding_errors,
     straight_through,
 )
 
@@ -87,7 +84,7 @@ class ConvolutionalCodec(nn.Module):
         self.synthesis = nn.Parameter(basis.T.float().contiguous())
         self.joint_synthesis = nn.Parameter(joint.T.float().contiguous())
         spread = torch.cat([joint_variances, variances[JOINT:].repeat_interleave(POSITIONS)]).view(-1, ACROSS, ACROSS)
-        self.log_scales = nn.Parameter((spread.sqrt() / self.unit).log().clamp(-3, LARGEST).float())
+        self.log_scales = nn.Parameter((spread.sqrt() / self.unit).log().clamp(-3, codec.LARGEST).float())
         self.hyper_log_scales = nn.Parameter(torch.zeros(HYPER_CHANNELS, 1, 1))
         self.refine = _network(PIXELS, hidden, PIXELS)
         self.restore = _network(PIXELS, hidden, PIXELS)
@@ -129,15 +126,15 @@ class ConvolutionalCodec(nn.Module):
         else:
             sent, sent_hyper = symbols.coefficients, symbols.hyper
             shown = shown.mul(255).round().clamp(0, 255) / 255
-        bits = laplace_bits(sent, log_scales.clamp(SMALLEST, LARGEST)).sum((1, 2, 3))
+        bits = laplace_bits(sent, log_scales.clamp(codec.SMALLEST, codec.LARGEST)).sum((1, 2, 3))
         bits = bits + laplace_bits(sent_hyper, self.hyper_log_scales).sum((1, 2, 3)) + math.log2(LEVELS)
         return Coded(bits / POSITIONS, (shown - pixels).square().mean(1) / self.allowed, symbols)
 
     def _chosen(self, latent: Tensor) -> Tensor:
         """The level of each tile's gain ``(B,)``, with a slope beyond the ends too."""
-        errors = rounding_errors(latent.detach().flatten(1))
+        errors = codec.rounding_errors(latent.detach().flatten(1))
         shift, allowed = self.choose(torch.cat([latent.abs().log1p().mean((2, 3)), errors], 1)).unbind(1)
-        chosen = UNIT_LEVEL + shift * WIDTH + self.follow * (enough_gain(errors, allowed) - UNIT_LEVEL)
+        chosen = UNIT_LEVEL + shift * WIDTH + self.follow * (codec.enough_gain(errors, allowed) - UNIT_LEVEL)
         level: Tensor = chosen + (chosen.round().clamp(0, LEVELS - 1) - chosen).detach()
         return level
 

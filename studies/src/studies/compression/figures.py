@@ -35,19 +35,18 @@ class DecodedPicture(NamedTuple):
     bits: Tensor
     """Of each block, ``(rows, columns)``."""
     below: NDArray[np.bool_]
-    """Which blocks are below the floor."""
+    """A mask of the blocks below the floor."""
     prices: NDArray[np.float64]
-    """What one decibel more would cost in each block, in bits; NaN where it cannot be said."""
+    """The cost of one decibel more in each block, in bits; NaN where it cannot be said."""
 
 
 @torch.no_grad()
-def decode_picture(codec: Codec, picture: Grey, weight: float | None = None) -> DecodedPicture:
+def decode_picture(codec: Codec, picture: Grey) -> DecodedPicture:
     """Code a picture in one pass."""
     grid = cut(picture)
     rows, columns, _ = grid.shape
     blocks = grid.reshape(-1, PIXELS)
-    weights = None if weight is None else torch.full((len(blocks),), weight)
-    coded = codec(blocks, None, weights)
+    coded = codec(blocks)
     pixels = joined(codec.shown(coded.symbols).view(rows, columns, PIXELS), *picture.shape)
     per_decibel, _ = prices(codec, blocks, coded.symbols.level)
     table = (rows, columns)
@@ -103,21 +102,19 @@ def draw_study(rows: Sequence[Row], folder: Path) -> None:
         draw_front(drawn, folder, "front")
 
 
-def draw_front(
-    curves: Mapping[str, Sequence[tuple[float, float]]], folder: Path, name: str, *, ours: str = "penalty"
-) -> None:
+def draw_front(curves: Mapping[str, Sequence[tuple[float, float]]], folder: Path, name: str) -> None:
     """Bits of a block against the share of unseen samples above the floor, a line for each kind of arm.
 
     ``curves`` has (share, bits) of each kind. The axis spreads the last percents: what counts is how few are below.
     """
     with styled():
         figure, (axes,) = new_figure(1, 1, width=6.0, height=3.4)
-        others = [kind for kind in curves if kind != ours]
+        others = [kind for kind in curves if kind != OURS]
         for kind, points in curves.items():
             colour, marker = COLOURS["ours"], MARKERS["ours"]
-            if kind != ours:
+            if kind != OURS:
                 colour, marker = series(others.index(kind), beside_ours=True)
-            size, width = (11, 2.0) if kind == ours else (4, 1.0)
+            size, width = (11, 2.0) if kind == OURS else (4, 1.0)
             title = KINDS[kind].title.replace("`", "")
             axes.plot(*_along(points), linewidth=width, color=colour)
             below, bits = zip(*((_below(share), bits) for share, bits in points), strict=True)

@@ -11,31 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samplewise import storage
 from samplewise.errors import CheckpointError
-from samplewise.storage import (
-    ensure_writable,
-    from_plain,
-    load_state,
-    provenance,
-    read_json,
-    save_state,
-    write_json,
-    write_text,
-)
-from studies.compression.arms import (
-    BATCH,
-    KINDS,
-    MARGIN,
-    RATE,
-    STEPS,
-    TAU0,
-    TRAIN,
-    AnyCodec,
-    Arm,
-    measure,
-    measure_searched,
-    train,
-)
+from samplewise.storage import read_json, write_json, write_text
+from studies.compression.arms import KINDS, RECIPE, STEPS, TRAIN, AnyCodec, Arm, measure, measure_searched, train
 from studies.compression.blocks import Blocks, Parts, load
 from studies.compression.codec import LEVELS, PIXELS, Codec
 from studies.records import markdown_table
@@ -84,15 +63,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """The arms, data and settings of a study."""
+    """The data and settings of a study, and what it trains."""
 
     data: str
     floor: float
     steps: int = STEPS
     whole: bool = False
-    recipe: str = (
-        f"batch {BATCH}, rate {RATE:g}, {TRAIN:,} blocks at most, {LEVELS} gains, tau from {TAU0:g}, margin {MARGIN:g}"
-    )
+    recipe: str = RECIPE
 
     def load(self, seed: int) -> Parts:
         """The parts for a seed."""
@@ -127,12 +104,12 @@ def evaluate(arm: Arm, codec: AnyCodec, samples: Blocks, part: str, seed: int, *
     )
 
 
-def cluster_interval(values: Tensor, source: Tensor, seed: int = 0) -> tuple[float, float]:
+def cluster_interval(values: Tensor, source: Tensor) -> tuple[float, float]:
     """The middle 95 % of the mean of ``values`` over bootstrap draws of whole sources."""
     _, inverse = source.unique(return_inverse=True)
     sums = torch.zeros(int(inverse.max()) + 1, dtype=torch.float64).index_add_(0, inverse, values.double())
     counts = torch.bincount(inverse).double()
-    draws = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
+    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
     drawn = torch.from_numpy(draws).double()
     low, high = torch.quantile(drawn @ sums / (drawn @ counts), torch.tensor([0.025, 0.975], dtype=torch.float64))
     return float(low), float(high)
@@ -146,7 +123,7 @@ def run_study(
     Returns:
         All rows, and for each arm and seed what holds for unseen samples in one pass.
     """
-    ensure_writable(out)
+    storage.ensure_writable(out)
     rows = _kept(out, plan)
     for seed in seeds:
         parts = conditioned = None
@@ -162,7 +139,7 @@ def run_study(
                 rows += [evaluate(arm, codec, samples, part, seed, searched=searched) for searched in (False, True)]
             keep_codec(codec, codec_folder(out, arm, seed))
             plain = {"plan": asdict(plan), "rows": [asdict(row) for row in rows]}
-            write_json(out / ROWS, {**plain, "provenance": provenance()})
+            write_json(out / ROWS, {**plain, "provenance": storage.provenance()})
     write_text(out / TABLE, plan.tables(rows))
     asked = {(str(arm), seed) for arm in arms for seed in seeds}
     return rows, [
@@ -173,7 +150,7 @@ def run_study(
 
 
 def codec_folder(out: Path, arm: Arm, seed: int) -> Path:
-    """Where the codec of a run is."""
+    """The folder of a run's codec."""
     return out / CODECS / f"{arm.kind}-{arm.knob:.10g}-{seed}"
 
 
@@ -184,16 +161,16 @@ def _kept(out: Path, plan: Plan) -> list[Row]:
     stored = read_json(path, "the rows of a study")
     if stored.get("plan") != asdict(plan):
         raise CheckpointError(f"{out}: holds runs of {stored.get('plan')}, not {asdict(plan)}; choose another --out")
-    return [from_plain(Row, each) for each in stored["rows"]]
+    return [storage.from_plain(Row, each) for each in stored["rows"]]
 
 
 def keep_codec(codec: AnyCodec, folder: Path) -> None:
     """Write a codec where :func:`read_codec` finds it; a convolutional one, which has no files, elsewhere."""
-    ensure_writable(folder)
+    storage.ensure_writable(folder)
     blocks = isinstance(codec, Codec)
     settings = {"floor": codec.floor, "hidden": codec.hidden, "conditioned": blocks and codec.conditioned}
     weights = {name: value.float() for name, value in codec.state_dict().items()}
-    save_state(folder / (CODEC if blocks else CONVOLUTIONAL), weights)
+    storage.save_state(folder / (CODEC if blocks else CONVOLUTIONAL), weights)
     write_json(folder / SETTINGS, settings)
 
 
@@ -201,7 +178,7 @@ def read_codec(folder: Path) -> Codec:
     """A codec that was kept, ready for use."""
     settings = read_json(folder / SETTINGS, "the settings of a codec")
     codec = Codec(torch.zeros(2, PIXELS, dtype=torch.uint8), **settings)
-    codec.load_state_dict(load_state(folder / CODEC))
+    codec.load_state_dict(storage.load_state(folder / CODEC))
     return codec.ready()
 
 
@@ -221,14 +198,8 @@ def mixture(points: Sequence[tuple[float, float]], share: float) -> tuple[int, i
 
 
 def richest(points: Sequence[tuple[float, float]], bits: float) -> tuple[int, int, float] | None:
-    """Which two of an arm's runs reach the highest share together with so many bits, and the second's part."""
-    found = [(reached, i, i, 0.0) for i, (reached, taken) in enumerate(points) if taken <= bits]
-    for i, (low, low_bits) in enumerate(points):
-        for j, (high, high_bits) in enumerate(points):
-            if low_bits < bits < high_bits:
-                part = (bits - low_bits) / (high_bits - low_bits)
-                found.append((low + part * (high - low), i, j, part))
-    return max(found)[1:] if found else None
+    """The two runs of an arm whose mixture reaches the highest share with so many bits: :func:`mixture`, mirrored."""
+    return mixture([(-taken, -share) for share, taken in points], -bits)
 
 
 def mixed(points: Sequence[tuple[float, float]], how: tuple[int, int, float]) -> tuple[float, float]:
@@ -283,7 +254,7 @@ class Chosen:
     """Seeds in which a run or a mixture reaches the aim on the tuning part."""
 
     def missed(self, seeds: Sequence[int]) -> str:
-        """Of how many seeds it is, where not of all."""
+        """The number of seeds it is the mean of, where not of all."""
         return "" if self.reached == len(seeds) else f", {self.reached} of {len(seeds)} seeds"
 
 
@@ -329,7 +300,7 @@ def _at_shares(rows: Sequence[Row], searched: bool) -> list[list[str]]:
 
 
 def _verdict(rows: Sequence[Row], searched: bool, unit: str) -> list[str]:
-    """What the bound saves against the weight on the error, and against the best other arm with a fixed weight."""
+    """The bits that the bound saves against the weight on the error, and against the best power of it."""
     aims = {kind: dict.fromkeys(_seeds(rows, kind), AIM) for kind in _kinds(rows)}
     found = {kind: chosen(rows, kind, aims[kind], searched=searched) for kind in aims}
     taken = {kind: each.bits for kind, each in found.items() if each is not None and each.reached == len(aims[kind])}
@@ -371,16 +342,6 @@ def _every(rows: Sequence[Row]) -> list[list[str]]:
     table = [["Arm", "Seed", "Search", "Bits", "Above the floor", "95 % interval", "Worst, dB"]]
     for row in rows:
         if row.part == "test":
-            search = "yes" if row.searched else "no"
-            table.append(
-                [
-                    row.arm,
-                    str(row.seed),
-                    search,
-                    f"{row.bits:#.4g}",
-                    f"{row.share:.2%}",
-                    row.interval,
-                    f"{row.worst_psnr:.1f}",
-                ]
-            )
+            found = [f"{row.bits:#.4g}", f"{row.share:.2%}", row.interval, f"{row.worst_psnr:.1f}"]
+            table.append([row.arm, str(row.seed), "yes" if row.searched else "no", *found])
     return table

@@ -10,13 +10,13 @@ from samplewise.storage import provenance, write_json, write_text
 from studies.mnist.figures import write_figures
 from studies.mnist.results import Result, read_results
 from studies.mnist.rows import RowLabels
-from studies.mnist.settings import StudySettings, read_settings
+from studies.mnist.settings import SETTINGS, StudySettings
 from studies.mnist.table_one import COLUMNS, TABLE_ONE, Column
 from studies.records import markdown_table
 
 EPOCHS = ("selected", "last")
 TOLERANCES = {"accuracy": 0.006, "satisfied": 0.03}
-"""How near a row must come to the paper's to count as reproduced."""
+"""Largest differences from the paper's row for a row to count as reproduced."""
 BLACK = ", against a black image"
 
 
@@ -58,7 +58,7 @@ class Entry:
     """``selected`` or ``last``."""
     seeds: list[int]
     epochs: list[int]
-    """Which epoch it is, for each seed."""
+    """The epoch's number for each seed."""
     cells: dict[str, dict[str, Cell]]
     """By data set and column."""
     near_paper: bool | None
@@ -171,7 +171,7 @@ def _entry(
 
 def write_all(out: Path) -> Comparison:
     """Write the table and the figures into the run's folder, from its rows' files."""
-    settings, found = read_settings(out), read_results(out)
+    settings, found = SETTINGS.read(out), read_results(out)
     table = make_comparison(settings, found)
     table.write(out)
     write_figures(out / "figures", settings, found)

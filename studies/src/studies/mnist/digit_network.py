@@ -56,6 +56,6 @@ def classify(model: nn.Module, batch: Any) -> tuple[Tensor, Mapping[str, Tensor]
     return nn.functional.cross_entropy(scores, labels, reduction="none"), {}
 
 
-def study_problem(theta: float, *, margin: float = 0.0, share: float = 1.0) -> Problem:
-    """``min CE`` subject to ``MSE <= theta`` for a share of the samples; ``margin`` tightens the bound in training."""
-    return Problem(evaluate, [AtMost(CONSTRAINT, theta, margin=margin, share=share)])
+def study_problem(theta: float, *, margin: float = 0.0) -> Problem:
+    """``min CE`` subject to ``MSE <= theta`` for every sample; ``margin`` tightens the bound in training."""
+    return Problem(evaluate, [AtMost(CONSTRAINT, theta, margin=margin)])

@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from studies.drawing import (
-    COLOURS,
-    LINES,
-    MARKERS,
-    bound_line,
-    curve,
-    histogram,
-    label_points,
-    legend_below,
-    new_figure,
-    save,
-    styled,
-)
+from studies import drawing
+from studies.drawing import COLOURS, LINES, MARKERS, legend_below, new_figure, save
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.results import ERRORS, Result
 from studies.mnist.rows import GAMMA, RowLabels, parse_row
@@ -56,7 +45,7 @@ def write_figures(folder: Path, settings: StudySettings, found: Sequence[Result]
     labels = RowLabels(result.row for result in found)
     shown = [result for kind in COLOURS if (result := best(found, labels, kind)) is not None]
     spread = [result for result in shown if result.row.family != "classification" and result.keeps(ERRORS)]
-    with styled():
+    with drawing.styled():
         if spread:
             draw_errors(folder, settings, spread, labels)
         if settings.epochs > 1:
@@ -72,12 +61,12 @@ def draw_errors(folder: Path, settings: StudySettings, shown: Sequence[Result], 
             total, colour = result.samples[split], COLOURS[labels.kind(result.row)]
             spread = result.errors(merged=1 if total >= SMOOTH_FROM else 4)
             shares = 100 * np.array(spread.counts[split]) / total
-            histogram(panel, shares, np.array(spread.edges), colour, label=labels.label(result.row))
+            drawing.histogram(panel, shares, np.array(spread.edges), colour, label=labels.label(result.row))
             text = f"{result.numbers(split)['satisfied']:.1%} satisfied"
             panel.text(0.98, 0.84 - 0.09 * place, text, transform=panel.transAxes, ha="right", color=colour)
         panel.set_xlim(0, 3 * settings.theta)
         panel.set_ylim(bottom=0)
-        bound_line(panel, settings.theta, f"θ = {settings.theta:g}")
+        drawing.bound_line(panel, settings.theta, f"θ = {settings.theta:g}")
         panel.set_xlabel("reconstruction error (MSE)")
         panel.set_ylabel("% of samples in a bin")
         panel.set_title(f"({letter}) {_split_name(split)}", loc="left")
@@ -95,7 +84,7 @@ def draw_epochs(folder: Path, settings: StudySettings, shown: Sequence[Result], 
         for result in shown:
             epochs, values = result.history("epoch", f"{split}/{column}")
             kind = labels.kind(result.row)
-            curve(panel, epochs, values, COLOURS[kind], LINES[kind], labels.label(result.row))
+            drawing.curve(panel, epochs, values, COLOURS[kind], LINES[kind], labels.label(result.row))
             lowest = min(lowest, float(np.quantile(values, 0.02)))
         panel.set_title(f"({letter}) {name}, {_split_name(split)}", loc="left")
         panel.set_xlim(0, settings.epochs)
@@ -162,7 +151,7 @@ def draw_trade_off(folder: Path, settings: StudySettings, found: Sequence[Result
                 seeds = [result.numbers(split) for result in found if result.row.name == name]
                 x, y = (float(np.mean([each[column] for each in seeds])) for column in ("accuracy", "satisfied"))
                 names.append((x, y, letters.get(name) or labels.short(row), COLOURS[labels.kind(row)]))
-        label_points(panel, names, others=papers[split])
+        drawing.label_points(panel, names, others=papers[split])
     return save(figure, folder, "trade_off")
 
 

@@ -9,17 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from samplewise.report import (
-    Audited,
-    Finding,
-    Gallery,
-    Picture,
-    Requirement,
-    RunReport,
-    read_certificate,
-    read_curves,
-    read_multipliers,
-)
+from samplewise import report
+from samplewise.report import Gallery, Picture, RunReport
 from samplewise.storage import decoding
 from studies.mnist.digit_network import CONSTRAINT
 from studies.mnist.results import ERRORS, EXAMPLES, FIT, Result, read_results
@@ -49,7 +40,7 @@ def _run(settings: StudySettings, result: Result, name: str) -> RunReport:
             folder=str(result.folder),
             problem=f"{settings.data}: minimise the mean cross entropy of the classes",
             requirements=(
-                Requirement(
+                report.Requirement(
                     CONSTRAINT,
                     measure=CONSTRAINT,
                     formula=f"reconstruction error (MSE) <= {settings.theta:g}",
@@ -61,25 +52,25 @@ def _run(settings: StudySettings, result: Result, name: str) -> RunReport:
             selected=result.selected["reason"],
             selected_epoch=result.selected["epoch"],
             splits=tuple(_split(name, result, settings) for name in ("train", settings.held_out)),
-            curves=tuple(read_curves(result.epochs, [CONSTRAINT])),
+            curves=tuple(report.read_curves(result.epochs, [CONSTRAINT])),
             distributions=(result.errors(MERGED),) if result.keeps(ERRORS) else (),
             galleries=tuple(_galleries(settings, result)) if result.keeps(EXAMPLES) else (),
-            multipliers=read_multipliers(result.folder / FIT),
-            certificate=read_certificate(result.folder / FIT),
+            multipliers=report.read_multipliers(result.folder / FIT),
+            certificate=report.read_certificate(result.folder / FIT),
             settings={"row": result.row.text, **asdict(settings)},
             provenance=dict(result.provenance),
         )
 
 
-def _split(name: str, result: Result, settings: StudySettings) -> Audited:
+def _split(name: str, result: Result, settings: StudySettings) -> report.Audited:
     numbers, samples = result.numbers(name), result.samples[name]
-    finding = Finding(
+    finding = report.Finding(
         violated=round((1 - numbers["satisfied"]) * samples),
         satisfied=numbers["satisfied"],
         mean_violation=numbers["violation"],
         worst=float(result.epoch()[f"{name}/{CONSTRAINT}/worst"]),
     )
-    return Audited(
+    return report.Audited(
         name,
         samples=samples,
         objective=numbers["objective"],

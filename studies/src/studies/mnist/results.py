@@ -34,9 +34,9 @@ class Result:
     row: Row
     seed: int
     selected: Mapping[str, Any]
-    """Which epoch was selected, and for what reason."""
+    """The selected epoch, and the reason."""
     black: Mapping[str, Mapping[str, float]]
-    """What an all-black picture would score, by data set and column."""
+    """The scores of an all-black picture, by data set and column."""
     provenance: Mapping[str, Any]
     samples: Mapping[str, int]
     """By data set."""
@@ -72,7 +72,7 @@ class Result:
         return (self.folder / name).exists()
 
     def errors(self, merged: int) -> Distribution:
-        """How the errors of the selected epoch are spread; ``merged`` of the file's narrow bins become one."""
+        """The distribution of the errors of the selected epoch; ``merged`` of the file's narrow bins become one."""
         path = self.folder / ERRORS
         with decoding(path, "a distribution of errors"), path.open(newline="") as file:
             names, *rows = csv.reader(file)

@@ -5,17 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from samplewise import (
-    AugmentedLagrangian,
-    Constraint,
-    FixedPenalty,
-    Geometric,
-    Linear,
-    Method,
-    Quadratic,
-    SequentialPenalty,
-    Unconstrained,
-)
+import samplewise as sw
 from samplewise.errors import ConfigurationError, did_you_mean
 from studies.mnist.table_one import TABLE_ONE
 
@@ -51,7 +41,7 @@ class Options:
     decay: float = 1e-3
     """Adam's weight decay."""
     margin: float = 0.0
-    """How much tighter the bound is in training."""
+    """By how much the bound is tighter in training."""
     cap: float = 1e4
     """The largest tau."""
     average: float = 0.0
@@ -109,21 +99,21 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Of each kind of row what the paper's table calls it, and the numbers that it takes."""
 
 
-def make_method(row: Row, constraints: tuple[Constraint, ...], *, samples: int) -> Method:
+def make_method(row: Row, constraints: tuple[sw.Constraint, ...], *, samples: int) -> sw.Method:
     """The method that the row names; ``samples`` is the length of the training set, for one multiplier each."""
     if row.kind == "classification":
-        return Unconstrained(constraints)
+        return sw.Unconstrained(constraints)
     if row.kind == "fixed":
-        return FixedPenalty(constraints, row.numbers[0])
-    schedule = Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
+        return sw.FixedPenalty(constraints, row.numbers[0])
+    schedule = sw.Geometric(row.numbers[0], growth=row.numbers[1], maximum=row.options.cap)
     if row.kind == "auglag":
-        return AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
-    penalty = Quadratic() if row.kind == "quadratic" else Linear()
-    return SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
+        return sw.AugmentedLagrangian(constraints, samples=samples, schedule=schedule, multiplier_step=row.numbers[2])
+    penalty = sw.Quadratic() if row.kind == "quadratic" else sw.Linear()
+    return sw.SequentialPenalty(constraints, penalty=penalty, schedule=schedule)
 
 
 class RowLabels:
-    """What tables and figures call the rows of one run: options that all rows share are said once, not in each name."""
+    """Names of the rows of one run in tables and figures: options that all rows share are said once."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         extras = [row.extras for row in dict.fromkeys(rows)]
@@ -142,7 +132,7 @@ class RowLabels:
         return ", ".join([KINDS[row.kind][0].format(*values), *self.extras(row)])
 
     def kind(self, row: Row) -> str:
-        """How figures mark the row: by its family; sequential rows beyond the paper's kind as ``ours``."""
+        """The series of the row in figures: its family; ``ours`` for sequential rows beyond the paper's kind."""
         beyond = row.kind != "penalty" or row.recipe or self.extras(row)
         return "ours" if row.family == "sequential" and beyond else row.family
 
@@ -176,7 +166,7 @@ def _parse(text: str) -> Row:
         raise ConfigurationError("classification takes no average: the weights of its last epoch are its result.")
     try:
         # Numbers that the methods refuse are refused here, before anything runs.
-        make_method(row, (Constraint("any", 0.0),), samples=1)
+        make_method(row, (sw.Constraint("any", 0.0),), samples=1)
     except ConfigurationError as error:
         raise ConfigurationError(f"{error}.") from None
     return row

@@ -74,7 +74,6 @@ class StudySettings:
 
 OF_THE_DATA = ("data", "fingerprint", "pixels", "height", "classes", "held_out", "shared")
 SETTINGS = SettingsFile("run.json", "samplewise-mnist-1", StudySettings, "this study", OF_THE_DATA)
-read_settings, write_settings, open_run = SETTINGS.read, SETTINGS.write, SETTINGS.open
 
 
 def row_folder(out: Path, row: Row, seed: int) -> Path:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 EVALUATION_BATCH = 2000  # large enough that a batch's overhead vanishes, small enough for the processor's cache
 EXAMPLES_KEPT = 10
 Loaded = tuple[ImageData, "Fabric | None"]
-"""What each process has: the data, and the devices to train on."""
+"""The data, and the devices to train on, of each process."""
 Watch = Callable[[int], None]
 """Called with the epochs of all rows that are done, after an epoch or about every second."""
 POLL_SECONDS = 1.0
@@ -165,7 +165,7 @@ def _pictures(shape: tuple[int, int], model: nn.Module, batch: tuple[Tensor, Ten
 
 
 def _black(images: TensorDataset, theta: float) -> dict[str, float]:
-    """What an all-black picture would score: the paper's first row reports this in the place of a decoder."""
+    """The scores of an all-black picture, which the paper's first row reports in the place of a decoder's."""
     pixels = images.tensors[0]
     error = mse(torch.zeros_like(pixels), pixels).double()
     excess = study_problem(theta).constraints[0].excess(error)

@@ -12,7 +12,7 @@ from floormark.imageio import ImageFile, read
 from samplewise.errors import DataError
 
 MAX_SIDE = 1 << 15
-"""Of a picture's height and width: resizing a longer one takes memory by its length, however thin it is."""
+"""Largest height and width: resizing a longer picture takes memory by its length, however thin it is."""
 BILINEAR = Image.Resampling.BILINEAR  # in Pillow with antialiasing, as the paper's transform
 
 

@@ -200,7 +200,7 @@ def read_rows(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def _wrong(stem: str, patient: str, findings: list[str]) -> str | None:
-    """What is wrong with a row, if something is."""
+    """The fault of a row; None if it has none."""
     if not patient.isascii() or not patient.isdigit():
         return f"expected a number as {PATIENT}, got {patient!r}"
     if _patient(stem) not in (None, patient.zfill(8)):

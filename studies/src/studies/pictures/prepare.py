@@ -29,7 +29,7 @@ BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written
 Watch = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
 LEFTOVERS = (IMAGES, SPLIT, f"{PARTIAL}*")
-"""What a kill can leave."""
+"""Files that a killed process can leave."""
 Divide = Callable[[Sequence[str], Sequence[str], Sequence[str]], Split | None]
 
 

@@ -17,7 +17,7 @@ Names = tuple[str, ...]
 PARTS: tuple[Part, ...] = get_args(Part)
 FORMAT = "samplewise-split-1"
 HELD_OUT_FRACTION = 0.15
-"""Of the patients, for validation and for test each."""
+"""Fraction of the patients for validation, and for test."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Split:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """How it was made, for results: a split of the same pictures with the same origin is the same."""
+        """Rule and seed, for results: a split of the same pictures with the same origin is the same."""
         return {"rule": self.rule, "seed": self.seed}
 
     @classmethod

@@ -48,7 +48,7 @@ class Store:
     bad: Mapping[str, str]
     """The pictures that were skipped, and why."""
     converted: Mapping[str, int]
-    """How many files of each kind other than 8-bit grey were turned into it."""
+    """Number of files of each kind other than 8-bit grey, which were turned into it."""
     versions: Mapping[str, str]
 
     def write_index(self) -> None:
@@ -99,10 +99,10 @@ class Store:
         return len(self.names)
 
     @cached_property
-    def labels(self) -> NDArray[np.uint8] | None:
-        """Zeros and ones of shape ``(N, 14)``, or None for pictures without labels."""
+    def labels(self) -> NDArray[np.uint8]:
+        """Zeros and ones of shape ``(N, 14)``."""
         if self.findings is None:
-            return None
+            raise DataError(f"{self.folder}: its pictures have no labels; prepare it with studies chest prepare")
         return np.array([[name in names for name in PATHOLOGIES] for names in self.findings], np.uint8)
 
     @cached_property
@@ -158,12 +158,12 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of these pictures."""
+        """The names of these pictures."""
         return self._column(self.store.names)
 
     @property
     def patients(self) -> tuple[str, ...]:
-        """Whose each of these pictures is."""
+        """The patient of each of these pictures."""
         return self._column(self.store.patients)
 
     @property
@@ -172,10 +172,9 @@ class PictureData(Dataset[tuple[Tensor, Tensor]]):
         return self._column(self.store.contents)
 
     @property
-    def labels(self) -> NDArray[np.uint8] | None:
-        """Zeros and ones of shape ``(n, 14)``, or None for pictures without labels."""
-        labels = self.store.labels
-        return None if labels is None else cast(NDArray[np.uint8], labels[self.rows.numpy()])
+    def labels(self) -> NDArray[np.uint8]:
+        """Zeros and ones of shape ``(n, 14)``."""
+        return cast(NDArray[np.uint8], self.store.labels[self.rows.numpy()])
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ class Seen:
     contents: tuple[str, ...]
     """At the size that the model saw them in."""
     patients: tuple[str, ...]
-    """Those who are known."""
+    """Patients, where they are known."""
 
     @classmethod
     def of(cls, data: PictureData) -> Self:
@@ -198,7 +197,7 @@ class Seen:
         return Seen(*(tuple(sorted(set(each))) for each in both))
 
     def among(self, data: PictureData) -> NDArray[np.bool_]:
-        """Which pictures of ``data`` are among them, or of one of their patients, ``(n,)``.
+        """A mask of the pictures of ``data`` that are among them, or of one of their patients, ``(n,)``.
 
         A patient with one picture that was seen under another name is one of theirs.
         """

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-Row = dict[str, Any]
-"""Of a history."""
 KIND_COLOURS = {"grey": COLOURS["sequential"], "rgb": COLOURS["fixed"], "float": COLOURS["faint"]}
 PSNR_BINS = 40
 GUESSING = 0.5
@@ -63,7 +61,7 @@ def published_median(recipe: Recipe) -> float | None:
 
 
 def draw_psnr(folder: Path, evaluations: Sequence[RunEvaluation]) -> list[Path]:
-    """How PSNR is distributed over the images, with the floor: a panel for each run."""
+    """The distribution of PSNR over the images, with the floor: a panel for each run."""
     columns = len(evaluations) if len(evaluations) < 4 else 2 if len(evaluations) == 4 else 3
     rows = -(-len(evaluations) // columns)
     figure, panels = new_figure(rows, columns, width=3.5 if columns == 1 else 7.0, height=0.5 + 2.5 * rows)
@@ -237,8 +235,10 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
     figure, panels = new_figure(2, 2, height=4.8)
     for panel, (column, title) in zip(panels, CURVE_PANELS.items(), strict=False):
         for run, rows, colour in histories:
+            epochs = [row["epoch"] for row in rows]
             for part, line in PART_LINES.items():
-                _curve(panel, rows, f"{part}/{column}", colour, line, run.label if part == "validation" else None)
+                values = [row.get(f"{part}/{column}") for row in rows]
+                curve(panel, epochs, values, colour, line, run.label if part == "validation" else None)
             if column == CONSTRAINT and not run.recipe.image_loss:
                 panel.axhline(run.recipe.floor, color=colour, linewidth=0.8, linestyle=":")
         panel.set_title(title, loc="left")
@@ -261,10 +261,6 @@ def draw_curves(folder: Path, runs: Sequence[Run]) -> list[Path]:
     handles += panels[1].plot([], [], color=COLOURS["classification"], linestyle=":", linewidth=0.8, label="floor")
     legend_below(figure, handles, columns=min(4, len(handles)))
     return save(figure, folder, "curves")
-
-
-def _curve(panel: Axes, rows: list[Row], column: str, colour: str, line: Line, label: str | None = None) -> None:
-    curve(panel, [row["epoch"] for row in rows], [row.get(column) for row in rows], colour, line, label)
 
 
 def draw_comparison(folder: Path, evaluations: Sequence[RunEvaluation]) -> list[Path]:

@@ -17,34 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, checker, helper, numpy_helper
 
-from floormark.network import (
-    BASIS_SIDE,
-    CELL,
-    CELLS_ACROSS,
-    GROUPS,
-    NORM_EPSILON,
-    PILOT_AMPLITUDE,
-    SLOTS,
-    TILE,
-    UNIT_CHANGE,
-    UNSHUFFLED,
-    Lattice,
-    slot_owners,
-)
-from floormark.patches import (
-    MAX_CALMER,
-    MAX_LIVELIER,
-    MAX_TYPICAL,
-    MIN_SPREAD,
-    PATCH_SIDE,
-    SQUARE_SIDE,
-    TYPICAL_BELOW,
-)
+from floormark import network as tool
+from floormark import patches
+from floormark.network import CELL, CELLS_ACROSS, GROUPS, SLOTS, Lattice, slot_owners
+from floormark.patches import SQUARE_SIDE
 from samplewise.storage import atomic
 
 ENCODER_FILE, DECODER_FILE = "lattice-encoder.onnx", "lattice-decoder.onnx"
 OPERATORS, FORMAT = 18, 10  # versions of ONNX: of its operators, and of the file
-SQUARES = PATCH_SIDE // SQUARE_SIDE  # along a side of a patch
+SQUARES = patches.PATCH_SIDE // SQUARE_SIDE  # along a side of a patch
 
 Sides = Sequence[int | str]
 
@@ -72,7 +53,7 @@ class _Graph:
         return name
 
     def numbers(self, operator: str, value: str, *others: float) -> str:
-        """An operator of a value and of numbers."""
+        """An operator of a value and constants."""
         return self(operator, value, *(self.constant(float(other)) for other in others))
 
     def picture(self) -> str:
@@ -80,7 +61,7 @@ class _Graph:
         return self("Unsqueeze", "picture", self.constant([0, 1]))
 
     def unshuffled(self, picture: str) -> str:
-        return self("SpaceToDepth", self.numbers("Sub", picture, 0.5), blocksize=UNSHUFFLED)
+        return self("SpaceToDepth", self.numbers("Sub", picture, 0.5), blocksize=tool.UNSHUFFLED)
 
     def convolved(self, name: str, values: str, stride: int = 1) -> str:
         """A convolution of the network."""
@@ -95,7 +76,7 @@ class _Graph:
         values = self.convolved(f"{name}.0", values, stride)
         groups = self("Reshape", values, self.constant([1, GROUPS, -1]))
         plain = self.constant(np.ones(GROUPS)), self.constant(np.zeros(GROUPS))
-        normed = self("InstanceNormalization", groups, *plain, epsilon=NORM_EPSILON)
+        normed = self("InstanceNormalization", groups, *plain, epsilon=tool.NORM_EPSILON)
         values = self("Reshape", normed, self("Shape", values))
         for operator, part in (("Mul", "weight"), ("Add", "bias")):
             name_of_part = f"{name}.1.{part}"
@@ -122,7 +103,7 @@ class _Graph:
         return self.repeated(self("Reshape", slots, self.constant([1, SLOTS, CELLS_ACROSS, CELLS_ACROSS])), like)
 
     def resized(self, values: str, like: str) -> str:
-        """Values ``(1, 1, h, w)`` between which lines are drawn, as many as those of another array."""
+        """Values ``(1, 1, h, w)``, interpolated linearly to the size of another array."""
         how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
         return self("Resize", values, "", "", self("Shape", like), **how)
 
@@ -141,7 +122,7 @@ class _Graph:
         # First the mean and then the differences from it: their squares alone would cancel in single precision.
         rest = self("Sub", channels, self("AveragePool", picture, **pooled))
         variance = self("ReduceMean", self("Mul", rest, rest), self.constant([1]))
-        spread = self("Sqrt", self.numbers("Max", variance, MIN_SPREAD**2))
+        spread = self("Sqrt", self.numbers("Max", variance, patches.MIN_SPREAD**2))
         calm = self.decibels(spread)
         # The mean over each patch; those at the edges may be smaller.
         down, across = (self("Mod", self("Neg", self.side(calm, axis)), self.constant([SQUARES])) for axis in (2, 3))
@@ -155,17 +136,21 @@ class _Graph:
         return self("Div", sums, counts)
 
     def allowed(self, picture: str) -> str:
-        """By how much each patch may change, relative to its image, from :func:`floormark.patches.above_image`."""
+        """The change allowed in each patch, relative to its image, from :func:`floormark.patches.above_image`."""
         calm = self.calmness(picture)
         mean = self.decibels(self("ReduceMean", self.powered(calm, -0.1)))
-        above = self("Sub", calm, self.numbers("Min", mean, MAX_TYPICAL))
-        above = self.numbers("Sub", self.numbers("Clip", above, -MAX_LIVELIER, MAX_CALMER), TYPICAL_BELOW)
+        above = self("Sub", calm, self.numbers("Min", mean, patches.MAX_TYPICAL))
+        above = self.numbers(
+            "Sub", self.numbers("Clip", above, -patches.MAX_LIVELIER, patches.MAX_CALMER), patches.TYPICAL_BELOW
+        )
         return self.powered(above, -0.05)
 
     def drawn(self, amounts: str) -> str:
         """The sum of basis patterns, each by its amount."""
-        reach = (BASIS_SIDE - CELL) // 2
-        basis = np.roll(self.network.basis_tiles(), (reach, reach), (1, 2))[:, None, :BASIS_SIDE, :BASIS_SIDE]
+        reach = (tool.BASIS_SIDE - CELL) // 2
+        basis = np.roll(self.network.basis_tiles(), (reach, reach), (1, 2))[
+            :, None, : tool.BASIS_SIDE, : tool.BASIS_SIDE
+        ]
         return self("ConvTranspose", amounts, self.constant(basis, "basis"), strides=[CELL] * 2, pads=[reach] * 4)
 
     def finished(self, what: str, inputs: dict[str, Sides], outputs: dict[str, tuple[str, Sides]]) -> ModelProto:
@@ -197,14 +182,14 @@ def encoder(network: Lattice) -> ModelProto:
     pilot = graph.repeated(graph("Unsqueeze", "pilot", graph.constant([0, 1])), picture)
     learned = graph.resized(graph("Softplus", graph.convolved("gain", features)), picture)
     gain = graph("Mul", learned, graph.resized(graph.allowed(picture), picture))
-    whole = graph("Mul", gain, graph("Add", drawn, graph.numbers("Mul", pilot, PILOT_AMPLITUDE)))
-    residual = graph("Squeeze", graph.numbers("Mul", whole, UNIT_CHANGE), graph.constant([0, 1]))
-    inputs: dict[str, Sides] = {"picture": ["H", "W"], "bits": [network.bits], "pilot": [TILE, TILE]}
+    whole = graph("Mul", gain, graph("Add", drawn, graph.numbers("Mul", pilot, tool.PILOT_AMPLITUDE)))
+    residual = graph("Squeeze", graph.numbers("Mul", whole, tool.UNIT_CHANGE), graph.constant([0, 1]))
+    inputs: dict[str, Sides] = {"picture": ["H", "W"], "bits": [network.bits], "pilot": [tool.TILE, tool.TILE]}
     return graph.finished("encoder", inputs | {"emphasis": [network.bits]}, {"residual": (residual, ["H", "W"])})
 
 
 def decoder(network: Lattice) -> ModelProto:
-    """The graph that reads a picture whose first tile begins at its corner: what its cells say, and of each bit."""
+    """The graph that reads a picture whose first tile begins at its corner: evidence of cells, logits of bits."""
     graph = _Graph(network)
     values = graph.unshuffled(graph.picture())
     for number, stride in enumerate((1, 1, 2, 1)):

@@ -37,14 +37,14 @@ TECHNICIAN_LABEL = "PORTABLE  AP"
 JITTER = np.array([1.0, 1.0, math.radians(0.25), 0.004])
 """The most that a jitter of one pixel does: pixels across and down, radians, and what is added to the scale."""
 SCREEN_PART, SCREEN_ZOOM, SCREEN_BORDER = 0.8, (0.5, 0.9), 0.05
-"""Of a screenshot: the part of the area that it shows, the scales, and the viewer around it by the shorter side."""
+"""A screenshot's part of the image area, its scales, and the width of the viewer around it by the shorter side."""
 
 
 BENT_OVER = 64.0  # pixels: standard deviation of the Gaussian that smooths the shifts of bending
 
 
 def as_pixels(images: Tensor, kind: FileKind) -> Pixels:
-    """What a file holds of images ``(B, C, H, W)``: clamped and rounded to 8 bits; grey is the channels' mean."""
+    """Images ``(B, C, H, W)`` as a file holds them: clamped and rounded to 8 bits; grey is the channels' mean."""
     if kind == "grey":
         images = images.mean(1, keepdim=True)
     levels = (images.clamp(0.0, 1.0) * LEVELS).round().to(torch.uint8)
@@ -60,7 +60,7 @@ def as_images(pixels: Pixels, *, channels: int, device: torch.device | None = No
 
 
 class Limits(NamedTuple):
-    """Which strengths make sense for an operator."""
+    """The range of an operator's strength."""
 
     lowest: float
     highest: float
@@ -82,10 +82,10 @@ def shortest(value: float) -> str:
 
 @dataclass(frozen=True)
 class Operator:
-    """One thing that may happen to an image."""
+    """One distortion of an image, as an attack and, for some, as a layer of training."""
 
     limits: Limits | None
-    """Of its strength; None if it has none."""
+    """Of the strength; None for an operator without one."""
     attack: Attack
     train: Differentiable | None = None
     """None if it cannot be trained for."""
@@ -190,7 +190,7 @@ def _crop_zero_fill(images: Tensor, cover: Tensor, step: Step) -> Tensor:
 
 
 def _kept(side: int, shares: Tensor) -> Tensor:
-    """Marks a run of ``shares`` of a side that begins anywhere, ``(B,)`` to ``(B, side)``."""
+    """Masks ``(B, side)`` of runs at random places, each as long as ``shares`` ``(B,)`` of the side."""
     lengths = (shares * side).round().clamp_min(1)
     starts = (torch.rand(len(shares), dtype=torch.float64) * (side - lengths + 1)).floor()
     places = torch.arange(side)
@@ -283,12 +283,15 @@ def shifted_pixels(image: Pixels, across: float, down: float, angle: float, grow
     matrix = np.array([[cosine, sine], [-sine, cosine]])
     middle = (np.array(image.shape[:2]) - 1.0) / 2.0
     offset = middle + np.array([down, across]) - matrix @ middle
-    channels = [
-        ndimage.affine_transform(channel, matrix, offset, order=1, mode="nearest", output=np.float64)
-        for channel in np.atleast_3d(image).transpose(2, 0, 1)
-    ]
-    moved: Pixels = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
-    return moved.reshape(image.shape)
+    how: Any = {"order": 1, "mode": "nearest", "output": np.float64}
+    return _by_channel(image, lambda channel: ndimage.affine_transform(channel, matrix, offset, **how))
+
+
+def _by_channel(image: Pixels, change: Callable[[Pixels], NDArray[np.float64]]) -> Pixels:
+    """Change each channel of an image by itself; what comes out is clipped and rounded."""
+    channels = np.stack([change(each) for each in np.atleast_3d(image).transpose(2, 0, 1)], axis=-1)
+    changed: Pixels = np.rint(channels.clip(0, 255)).astype(np.uint8)
+    return changed.reshape(image.shape)
 
 
 def _median(image: Pixels, size: float, *_: object) -> Pixels:
@@ -328,14 +331,9 @@ def _screenshot(image: Pixels, quality: float, rng: np.random.Generator, cover: 
 
 
 def _moved_by(image: Pixels, shifts: NDArray[np.float64]) -> Pixels:
-    """What lies ``shifts (2, H, W)`` further, rows and columns, by cubic interpolation; black beyond the edges."""
+    """The image resampled ``shifts (2, H, W)`` further on, rows and columns; cubic, black beyond the edges."""
     at = np.indices(image.shape[:2]) + shifts
-    channels = [
-        ndimage.map_coordinates(channel, at, order=3, output=np.float64)
-        for channel in np.atleast_3d(image).transpose(2, 0, 1)
-    ]
-    moved: Pixels = np.rint(np.stack(channels, axis=-1).clip(0, 255)).astype(np.uint8)
-    return moved.reshape(image.shape)
+    return _by_channel(image, lambda channel: ndimage.map_coordinates(channel, at, order=3, output=np.float64))
 
 
 def _shear(image: Pixels, amount: float, *_: object) -> Pixels:

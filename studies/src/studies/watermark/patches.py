@@ -4,15 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from floormark.patches import (
-    MAX_CALMER,
-    MAX_LIVELIER,
-    MAX_TYPICAL,
-    MIN_SPREAD,
-    PATCH_SIDE,
-    SQUARE_SIDE,
-    TYPICAL_BELOW,
-)
+from floormark import patches as tool
+from floormark.patches import PATCH_SIDE, SQUARE_SIDE
 
 MAX_PSNR = 120.0  # dB that stand for "unchanged"
 
@@ -22,8 +15,8 @@ def patch_means(values: Tensor) -> Tensor:
     return functional.avg_pool2d(values, PATCH_SIDE, ceil_mode=True, count_include_pad=False)
 
 
-def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
-    """How calm each patch is, in dB, ``(B, 1, H, W)`` to ``(B, 1, rows, columns)``; ``span`` is the range of values.
+def calmness(covers: Tensor) -> Tensor:
+    """The calmness of each patch in dB, images ``(B, 1, H, W)`` in [0, 1] to ``(B, 1, rows, columns)``.
 
     It is the geometric mean of the standard deviations of the squares of 8 x 8 pixels in a patch, so that one edge does
     not make a calm patch a lively one. Measure floors in float64: the variance of a bright, calm area is the difference
@@ -31,19 +24,19 @@ def calmness(covers: Tensor, span: float = 1.0) -> Tensor:
     """
     mean = functional.avg_pool2d(covers, SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
     square = functional.avg_pool2d(covers.square(), SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
-    spread = (square - mean.square()).clamp_min((MIN_SPREAD * span) ** 2).sqrt() / span
+    spread = (square - mean.square()).clamp_min(tool.MIN_SPREAD**2).sqrt()
     logarithms = -10.0 * spread.log10()
     return functional.avg_pool2d(logarithms, PATCH_SIDE // SQUARE_SIDE, ceil_mode=True, count_include_pad=False)
 
 
 def above_image(calm: Tensor) -> Tensor:
-    """How many dB the floors of patches lie above that of their image, from :func:`calmness`, ``(B, 1, r, c)`` both.
+    """The floors of patches in dB above that of their image, from :func:`calmness`, ``(B, 1, r, c)`` both.
 
     A patch as calm as the mean patch of its image has a floor 3 dB below the image's. The floor rises with calmness by
     at most 18 dB, and falls by at most 6. The mean counts as no calmer than a deviation of 1.6 of 255 levels.
     """
     mean = -10.0 * (10.0 ** (-calm / 10.0)).mean((1, 2, 3), keepdim=True).log10()
-    return (calm - mean.clamp_max(MAX_TYPICAL)).clamp(-MAX_LIVELIER, MAX_CALMER) - TYPICAL_BELOW
+    return (calm - mean.clamp_max(tool.MAX_TYPICAL)).clamp(-tool.MAX_LIVELIER, tool.MAX_CALMER) - tool.TYPICAL_BELOW
 
 
 def patch_psnr(marked: Tensor, covers: Tensor) -> Tensor:
@@ -53,7 +46,7 @@ def patch_psnr(marked: Tensor, covers: Tensor) -> Tensor:
 
 
 def patch_room(marked: Tensor, covers: Tensor, floor: float) -> Tensor:
-    """How many dB each patch is above its own floor, ``(B, C, H, W)`` twice to ``(B, patches)``."""
+    """The PSNR of each patch in dB above its own floor, ``(B, C, H, W)`` twice to ``(B, patches)``."""
     grey, cover = marked.mean(1, keepdim=True), covers.mean(1, keepdim=True)
     with torch.no_grad():
         floors = floor + above_image(calmness(cover.double())).to(cover)

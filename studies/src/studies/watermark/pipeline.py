@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from samplewise import AtLeast, AtMost, Constraint, Problem
-from samplewise.errors import CheckpointError
 from samplewise.measures import bit_error, mse, psnr
 from samplewise.storage import distributed
 from studies.watermark.networks import Network
@@ -44,7 +43,7 @@ class MarkedBatch(NamedTuple):
     marked: Tensor
     """The images that ship, ``(B, C, H, W)``."""
     logits: Tensor
-    """What the decoder read after shipping and noise, ``(B, L)``."""
+    """The decoder's output after shipping and noise, ``(B, L)``."""
     adversarial: Tensor | None = None
     """Adversarial loss of each marked image, ``(B,)``; None without a discriminator."""
 
@@ -56,7 +55,7 @@ def written(images: Tensor) -> Tensor:
 
 
 def fixed_messages(numbers: Tensor, bits: int) -> Tensor:
-    """The message that belongs to each image's number whenever it is tested, ``(B,)`` to ``(B, L)``."""
+    """The message of each image in tests, a function of its number alone, ``(B,)`` to ``(B, L)``."""
     rows = [hashlib.shake_256(f"message {number}".encode()).digest(-(-bits // 8)) for number in numbers.tolist()]
     packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
     return torch.from_numpy(np.unpackbits(packed, axis=1, count=bits)).float().to(numbers.device)
@@ -181,15 +180,8 @@ class Adversary:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`state_dict` gave."""
-        try:
-            self.discriminator.load_state_dict(state["discriminator"])
-            self.optimizer.load_state_dict(state["optimizer"])
-        except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(
-                f"expected the state of this discriminator, got another's ({reason}): build it with the same channels "
-                "and width, or start a new run"
-            ) from error
+        self.discriminator.load_state_dict(state["discriminator"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
 
 def _cross_entropy(logits: Tensor, label: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""How a watermarking network is trained: the paper's recipe, and ours."""
+"""Recipes for training a watermarking network: the paper's, and ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ LEAST_VALUES = {
     1: "bits size width batch_size steps_per_round rounds every growth audit_images audit_every",
     0: "message_rounds margin image_loss adversarial seed",
 }
-"""Of the fields named."""
+"""Least values of the fields named."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Recipe:
     floor: float = 40.0
     """PSNR in dB that every image must reach."""
     margin: float = 0.0
-    """How many dB above the floor to train for."""
+    """Margin above the floor in training, in dB."""
     local: bool = False
     """Whether every patch has a floor of its own too, the higher the smoother the patch."""
     diagnosis: float | None = None
@@ -41,7 +41,7 @@ class Recipe:
     adversarial: float = 0.0
     """Weight of the adversarial loss; zero for no discriminator."""
     noise: str = "identity"
-    """What the images go through in training, as a spec of :func:`studies.watermark.noise.parse_noise`."""
+    """Distortions of the images in training, as a spec of :func:`studies.watermark.noise.parse_noise`."""
     rounded: bool = True
     """Whether images ship as 8-bit files in training too."""
     batch_size: int = 8
@@ -156,13 +156,13 @@ LATTICE = replace(
     noise="2*jitter(1) + jpeg(40..95), jitter(1) + resize_back(0.4..1) + jpeg(60..95), "
     "jitter(1) + crop_zero_fill(0.5..1), jitter(1) + gaussian(0..0.02), gamma(0.6..1.6) + jitter(1), jitter(1)",
 )
-"""As swift, for messages that are found again: every patch has its floor, and images are moved a little."""
+"""As swift, for marks that registration must find: every patch has a floor, and noise moves images a little."""
 
 RECIPES = {recipe.network: recipe for recipe in (HIDDEN, LATTICE, SWIFT)}
 RECIPE_FILE = SettingsFile(
     "recipe.json", "samplewise-watermark-2", Recipe, "watermark training", derived=("data", "classifier", "begin")
 )
-"""What a run is a run of, so that nothing else goes on in its folder."""
+"""The file of a run's recipe, so that no other run goes on in its folder."""
 
 
 def make_recipe(given: Mapping[str, Any], source: Path | None = None) -> Recipe:

@@ -8,22 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from samplewise import report
 from samplewise.errors import CheckpointError, DataError
-from samplewise.report import (
-    Audited,
-    Bars,
-    Finding,
-    Gallery,
-    Picture,
-    Requirement,
-    RunReport,
-    Table,
-    count,
-    distribution,
-    number,
-    percent,
-    share,
-)
+from samplewise.report import Bars, Gallery, RunReport, Table, count, percent, share
 from samplewise.storage import decoding, load_state, read_json
 from studies.records import read_fit_within
 from studies.watermark.evaluation.measure import REPRESENTATIONS, Measured
@@ -59,7 +46,7 @@ def read_evaluation(folder: Path) -> Sequence[RunReport] | None:
 
 
 def _inside(folder: Path, path: Path) -> Path:
-    """A file that a report names, which may have come from anywhere."""
+    """The path of a file, or an error if it leads out of the folder: a report may come from anyone."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{folder / REPORT}: names {str(path)!r}, which is not a file of this folder")
     return path
@@ -81,9 +68,8 @@ def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) 
         notes.append("The network's own residual, as the paper evaluates it; what the tool makes of it is not this.")
     if trained_on := int((~measured.fresh).sum()):
         notes.append(f"{count(trained_on)} of the images may have been trained on, from which no bound follows.")
-    bounds: list[float] = []
-    if floor is not None:
-        bounds = [float(floor)]
+    bounds = [] if floor is None else [float(floor)]
+    if bounds:
         patients = found["quality"]["grey"]["patients_satisfied"]
         others = patients["at_least"]
         bound = (
@@ -98,7 +84,7 @@ def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) 
         folder=str(folder),
         problem=_problem(recipe),
         requirements=tuple(
-            Requirement(CONSTRAINT, CONSTRAINT, f"PSNR of the 8-bit file >= {bound:g} dB", lower=bound)
+            report.Requirement(CONSTRAINT, CONSTRAINT, f"PSNR of the 8-bit file >= {bound:g} dB", lower=bound)
             for bound in bounds
         ),
         method=f"{recipe['network']}, trained with the noise {recipe['noise']}",
@@ -107,7 +93,7 @@ def _evaluated(folder: Path, stored: Mapping[str, Any], run: Mapping[str, Any]) 
         notes=tuple(notes),
         splits=tuple(_splits(part, bounds, measured, confidence, compared)),
         distributions=tuple(
-            distribution(name, {part: measured.columns[f"grey/{name}"]}, shown)
+            report.distribution(name, {part: measured.columns[f"grey/{name}"]}, shown)
             for name, shown in ((CONSTRAINT, bounds), ("bit_error", []))
         ),
         bars=(_attacks(found),) if found["attacks"] else (),
@@ -124,8 +110,8 @@ def _problem(recipe: Mapping[str, Any]) -> str:
 
 def _splits(
     part: str, bounds: Sequence[float], measured: Measured, confidence: float, compared: int
-) -> Iterator[Audited]:
-    """What holds for the images that were not trained on, and for those that were."""
+) -> Iterator[report.Audited]:
+    """Audits of the images that were not trained on, and of those that were."""
     below = np.maximum(0.0, max(bounds, default=-np.inf) - kept_floor(measured, "grey"))
     named = {part: (measured.fresh, compared), f"{part}, trained on": (~measured.fresh, math.inf)}
     for name, (flags, n_comparisons) in named.items():
@@ -134,14 +120,14 @@ def _splits(
         missed, numbers = below[flags], measured.numbers[flags]
         grey = {key: measured.columns[f"grey/{key}"][flags] for key in ("bit_error", "psnr", "ssim", "max_difference")}
         worst = [int(place) for place in np.argsort(-missed, kind="stable") if missed[place] > 0]
-        found = Finding(
+        found = report.Finding(
             violated=len(worst),
             satisfied=1.0 - len(worst) / len(missed),
             mean_violation=float(missed.mean()),
             worst=float(missed.max()),
             violators=tuple((int(numbers[place]), float(missed[place])) for place in worst[:20]),
         )
-        yield Audited(
+        yield report.Audited(
             part if flags.all() else name,
             samples=len(missed),
             objective=float(grey.pop("bit_error").mean()),
@@ -175,7 +161,7 @@ def _bit_errors(summary: Mapping[str, Any]) -> Table:
     ]
 
     def others(found: Mapping[str, Any]) -> str:
-        return number(None) if found["at_least"] is None else share(found["at_least"])
+        return report.number(None) if found["at_least"] is None else share(found["at_least"])
 
     heading = f"at least ({percent(summary['confidence'])}, all rows at once)"
     return Table(
@@ -216,7 +202,9 @@ def _galleries(folder: Path, run: Mapping[str, Any], part: str, measured: Measur
                 psnr, wrong = (measured.columns[f"grey/{name}"][place] for name in ("psnr", "bit_error"))
                 change = (128.0 + GAIN * (marked.astype(np.float64) - original)).clip(0, 255).astype(np.uint8)
                 images = {"original": original, "marked": marked, f"change x {GAIN}": change}
-                pictures.append(Picture(f"{measured.names[place]}: {psnr:.2f} dB, bit error {share(wrong)}", images))
+                pictures.append(
+                    report.Picture(f"{measured.names[place]}: {psnr:.2f} dB, bit error {share(wrong)}", images)
+                )
             title = f"{GALLERIES[kind]} on {part}: original, marked, change x {GAIN}"
             galleries.append(Gallery(title, tuple(pictures)))
     return galleries

@@ -40,7 +40,7 @@ LOGGED, GAIN = 4, 20  # images side by side in a log, and how many times over th
 AUDIT_BATCH = 16  # more would take more memory than a step of training
 RESULT_FILE = "result.json"
 SEEN_FILE, SEEN_FORMAT = "seen.json", "samplewise-seen-1"
-"""Which pictures the network was trained on, and which selected it: a bound for unseen ones must know."""
+"""The pictures that the network was trained on, and those that selected it: bounds for unseen ones need both."""
 
 
 def make_network(recipe: Recipe) -> Network:
@@ -127,7 +127,7 @@ def _adversary(pipeline: Pipeline, device: torch.device) -> Adversary:
 
 
 def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int]:
-    """What is trained on, what is audited (the first selects the network), and the steps of a round."""
+    """Loaders of the training part and of the audited parts, the first of which selects; steps of a round."""
     trained = store.select("train")
     size, steps = recipe.batch_size, recipe.steps_per_round
     if size > len(trained):
@@ -147,7 +147,7 @@ def _parts(store: Store, recipe: Recipe) -> tuple[Loader, dict[str, Loader], int
 
 
 def _draw(pipeline: Pipeline, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-    """Originals, below them the marked images, and last what was changed, many times over, around grey."""
+    """Originals, below them the marked images, and below these the change, amplified around grey."""
     images, numbers = batch
     made = pipeline.embed(model, (images[:LOGGED], numbers[:LOGGED]))
     change = 0.5 + GAIN * (made.marked - made.covers)
@@ -182,7 +182,7 @@ def _write_seen(folder: Path, recipe: Recipe, store: Store, before: SeenParts | 
 
 
 def read_seen(folder: Path) -> SeenParts | None:
-    """What the network of a run has seen; None if the run, made by an earlier version, does not say."""
+    """The pictures that the network of a run has seen; None if the run, made by an earlier version, does not say."""
     path = folder / SEEN_FILE
     if not path.exists():
         return None
@@ -199,13 +199,13 @@ class Run:
     name: str
     """The folder's name, with a number where two are alike."""
     label: str
-    """What it is, in a few words."""
+    """Network, floor and noise in a few words."""
     recipe: Recipe
     network: Network
     result: dict[str, Any]
     """How the training ended; empty if it was killed right before it could say so."""
     seen: SeenParts | None = None
-    """What the network has seen; None if nobody knows."""
+    """The pictures that the network has seen; None if nobody knows."""
 
     @property
     def split_seed(self) -> int:

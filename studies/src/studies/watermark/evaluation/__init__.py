@@ -1,4 +1,4 @@
-"""How good a trained network is on the files it writes: measured on every image, then summed up."""
+"""Evaluation of trained networks on the files they write: every image is measured, then all are summarised."""
 
 from studies.watermark.evaluation.measure import Measured, measure
 from studies.watermark.evaluation.shipped import measure_shipped

@@ -40,7 +40,7 @@ Flags = NDArray[np.bool_]
 ABOUT_COLUMNS = ("name", "patient", "number", "trained_on")
 """Columns of the table of images before those of numbers."""
 REPRESENTATIONS = {"grey": "grey file", "rgb": "RGB file", "float": "floats, as in the paper"}
-"""What figures and pages call each."""
+"""Representations of a marked image, and their names in figures and pages."""
 EQUAL_PSNR = 120.0  # dB that stand for an image equal to its cover
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
@@ -51,7 +51,7 @@ Watch = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured on every image, in columns.
+    """Measurements of every image, in columns.
 
     A marked image has up to three representations: the ``grey`` file; the ``rgb`` file of a network with 3 channels;
     ``float``, the paper's, which is no file: all channels as the network gives them, neither clamped nor rounded.
@@ -63,26 +63,26 @@ class Measured:
     numbers: NDArray[np.int64]
     """The images' rows in their store."""
     columns: Mapping[str, Column]
-    """By representation and measure, such as ``grey/psnr``.
+    """Numbers by representation and measure, such as ``grey/psnr``.
 
     psnr (dB) and bit_error; of files also ssim, max_difference (grey levels), changed (fraction of the pixels), and
     after an attack ``grey/jpeg(75) bit_error``, NaN for images that were not attacked. Of files that the tool wrote
     also floor_kept (dB, that image and patches keep) and, beside each bit_error, message: 1 where it was read exactly.
     """
     trained_on: Flags | None = None
-    """Which of the images the network was trained on, ``(N,)``; none of them if None."""
+    """A mask of the images that the network was trained on, ``(N,)``; none of them if None."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def fresh(self) -> Flags:
-        """Which of the images the network was not trained on, ``(N,)``."""
+        """A mask of the images that the network was not trained on, ``(N,)``."""
         return np.ones(len(self), np.bool_) if self.trained_on is None else ~self.trained_on
 
     @property
     def representations(self) -> tuple[str, ...]:
-        """Of the marked images, files first."""
+        """Those of the marked images, files first."""
         return tuple(dict.fromkeys(key.partition("/")[0] for key in self.columns))
 
     @property
@@ -233,7 +233,7 @@ def quality(one: Fidelity) -> dict[str, float]:
 
 
 def to_attack(data: PictureData, count: int | None) -> Flags:
-    """Which of the images are attacked, ``(n,)``; names that would be one file are refused."""
+    """A mask of the images that are attacked, ``(n,)``; names that would be one file are refused."""
     if len({file_name(name) for name in data.names}) < len(data):
         raise DataError("two images would become the same PNG file; give them names that differ before the suffix")
     attacked = np.zeros(len(data), np.bool_)
@@ -247,7 +247,7 @@ def file_name(name: str) -> str:
 
 
 def round_trip(path: Path, pixels: Pixels, *, keep: bool) -> Pixels:
-    """What is read from a PNG file that was really written, so that what is measured is what a user gets."""
+    """The pixels read from a PNG file that was really written, so that the measurement is of what a user gets."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)

@@ -43,7 +43,7 @@ class RunEvaluation:
 
 
 def run_folder(out: Path, name: str) -> Path:
-    """Where the files of one run are: :data:`IMAGES_CSV`, :data:`MARKED` and :data:`WORST`."""
+    """The folder of one run's files: :data:`IMAGES_CSV`, :data:`MARKED` and :data:`WORST`."""
     return out / "runs" / name
 
 
@@ -125,10 +125,10 @@ def report_entry(out: Path, one: RunEvaluation) -> dict[str, Any]:
 
 
 def seen_by(run: Run, data: PictureData) -> tuple[Flags, int]:
-    """Which pictures a run was trained on, ``(n,)``, and how many networks it has compared on the others.
+    """A mask of the pictures that a run was trained on, ``(n,)``, and the number of networks it compared on the others.
 
-    The validation part selects among the audited rounds. What may have been trained on counts as trained on, since no
-    bound is better than one that does not hold.
+    The validation part selects among the audited rounds. Where a run does not say what it was trained on, all pictures
+    count as trained on: rather no bound than one that does not hold.
     """
     if run.seen is None:
         return np.ones(len(data), np.bool_), 1

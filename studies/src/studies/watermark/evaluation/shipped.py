@@ -22,7 +22,7 @@ from studies.watermark.noise import Chain
 from studies.watermark.operators import Pixels
 
 MESSAGE_BYTES = 8
-"""Of each image's message, as long as an identifier; fewer if the network holds fewer."""
+"""Length of each image's message, that of an identifier; shorter if the network holds less."""
 UNREAD_ERROR = 0.5
 """Bit error that stands for a message that was not read: what guessing gives."""
 GIVE_UP_AFTER = 16

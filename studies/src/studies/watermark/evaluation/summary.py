@@ -1,4 +1,4 @@
-"""What was measured, in a few numbers: quality against the floor, bit errors, and the bits they leave.
+"""A summary of what was measured: quality against the floor, bit errors, and the bits they leave.
 
 A summary is plain values, as ``report.json`` keeps them and figures, tables and pages read them.
 """
@@ -93,10 +93,10 @@ def kept_floor(measured: Measured, kind: str) -> Column:
 
 
 def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flags | None = None) -> Summary:
-    """How many of the samples ``(N,)`` hold, and the exact (Clopper-Pearson) lower bound for unseen ones like them.
+    """The share of the samples ``(N,)`` that hold, and its exact (Clopper-Pearson) lower bound for unseen ones.
 
-    The bound is from the samples that are ``fresh``, all if not given, and None where there are none. So many bounds
-    as ``n_comparisons`` hold at once with that confidence (Bonferroni).
+    The bound is from the samples that are ``fresh``, all if not given, and None where there are none. As many bounds
+    as ``n_comparisons`` says hold at once with that confidence (Bonferroni).
     """
     from scipy.stats import beta  # here, since importing it takes long
 
@@ -109,23 +109,19 @@ def share_of(held: Flags, confidence: float, n_comparisons: int = 1, fresh: Flag
 
 
 def _reading(measured: Measured, kind: str, attack: str, confidence: float, n_comparisons: int) -> Summary:
-    """How well messages were read, over the bit error of every image."""
+    """Bit errors, error-free messages and usable bits of one representation, after one attack or none."""
     errors, right, read = measured.reading(kind, attack)
     bits, mean = measured.bits, float(errors.mean())
     return {
         "bit_error_mean": mean,
-        "bit_error_median": float(np.median(errors)),
         "bit_error_worst": float(errors.max()),
-        "bit_accuracy": 1 - mean,
         "error_free": share_of(right, confidence, n_comparisons, measured.fresh[read]),
         "usable_bits": float(capacity(np.array(mean), bits)),
-        # More than the other where images differ, and a little by chance.
-        "usable_bits_by_image": float(capacity(errors, bits).mean()),
     }
 
 
 def _quality(measured: Measured, kind: str, floor: float | None, confidence: float, n_comparisons: int) -> Summary:
-    """How near marked images are to their covers; no file, no SSIM, and without a floor none is met."""
+    """PSNR, SSIM and the share at the floor of one representation; None for what it does not have."""
 
     def number(name: str, reduce: Any) -> float | None:
         values = measured.columns.get(f"{kind}/{name}")
@@ -150,9 +146,7 @@ def _quality(measured: Measured, kind: str, floor: float | None, confidence: flo
         "satisfied": satisfied,
         "patients_satisfied": patients,
         "ssim_mean": number("ssim", np.mean),
-        "ssim_min": number("ssim", np.min),
         "max_difference": number("max_difference", np.max),
-        "changed_mean": number("changed", np.mean),
     }
 
 

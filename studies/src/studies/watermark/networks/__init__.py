@@ -1,4 +1,4 @@
-"""The networks of the study, and the one file of a trained one, which the tool reads as well if its kind is shipped."""
+"""The networks of the study, and the file of a trained one; of a lattice the tool reads it too."""
 
 from functools import partial
 
@@ -12,5 +12,5 @@ __all__ = ["NETWORKS", "Discriminator", "Hidden", "Lattice", "Network", "Swift"]
 __all__ += ["load_network", "network_name", "save_network"]
 
 NETWORKS: dict[str, type[Network]] = {"lattice": Lattice, "hidden": Hidden, "swift": Swift}
-"""By the name that commands and files use."""
+"""The networks by the names that commands and files use."""
 load_network = partial(base.load_network, kinds=NETWORKS)

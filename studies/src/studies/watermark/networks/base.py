@@ -1,4 +1,4 @@
-"""What every network of the study is: an encoder and a decoder trained together, and its file."""
+"""The base of every network of the study: an encoder and a decoder trained together, and its file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from floormark.disk import decoding
 from floormark.network import GROUPS, read_weights, save_weights
@@ -48,11 +49,11 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def extract(self, images: Tensor) -> Tensor:
-        """What the network reads from images, ``(B, C, H, W)`` to ``(B, L)``; a value above zero reads as 1."""
+        """A number for each bit in images, ``(B, C, H, W)`` to ``(B, L)``: above zero is a 1."""
 
-    @abstractmethod
     def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        """The loss of what was read against the message, ``(B, L)`` twice to ``(B,)``."""
+        """The loss of what was read against the message, ``(B, L)`` twice to ``(B,)``: the mean cross entropy."""
+        return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
 
     @classmethod
     def kind(cls) -> str:
@@ -64,6 +65,12 @@ def block(inputs: int, outputs: int, *, stride: int = 1) -> nn.Sequential:
     """A 3x3 convolution, group norm, ReLU."""
     convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
     return nn.Sequential(convolution, nn.GroupNorm(GROUPS, outputs), nn.ReLU())
+
+
+def cell_decoder(width: int, slots: int) -> nn.Sequential:
+    """From an image whose squares of 4 x 4 pixels are channels to a log-likelihood ratio of each slot of each cell."""
+    layers = block(16, width), block(width, width), block(width, 2 * width, stride=2), block(2 * width, 2 * width)
+    return nn.Sequential(*layers, nn.Conv2d(2 * width, slots, 1))
 
 
 def network_name(network: Network) -> str:

@@ -13,7 +13,7 @@ from studies.watermark.networks.base import Network
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:
-    """What HiDDeN is built of: a 3x3 convolution that keeps height and width, batch norm, ReLU."""
+    """A block of HiDDeN: a 3x3 convolution that keeps height and width, batch norm, ReLU."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1),
         nn.BatchNorm2d(outputs),
@@ -65,7 +65,7 @@ class MessageConv2d(nn.Conv2d):
 
 
 def _inside(length: int, *, like: Tensor) -> Tensor:
-    """Which of the three taps around each position lie inside, as ones and zeros ``(length, 3)``."""
+    """Ones for the taps around each position that lie inside, zeros for the others, ``(length, 3)``."""
     positions = torch.arange(length, device=like.device).unsqueeze(1) + torch.tensor([-1, 0, 1], device=like.device)
     return ((positions >= 0) & (positions < length)).to(like.dtype)
 
@@ -142,7 +142,7 @@ class Hidden(Network):
 
 
 class Discriminator(Reader):
-    """What tells covers from marked images: three blocks, as published."""
+    """The discriminator, which tells covers from marked images: three blocks, as published."""
 
     def __init__(self, *, channels: int = 3, width: int = 64) -> None:
         super().__init__(channels, [width] * 3, 1)

@@ -7,20 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from floormark import network as tool
-from floormark.network import (
-    BASIS_SIDE,
-    CELL,
-    CELLS_ACROSS,
-    PILOT_AMPLITUDE,
-    SLOTS,
-    TILE,
-    UNIT_CHANGE,
-    banded,
-    check_lattice,
-    pilot_tiles,
-    slot_owners,
-)
-from studies.watermark.networks.base import Network, arrays, block
+from floormark.network import BASIS_SIDE, CELL, CELLS_ACROSS, SLOTS, slot_owners
+from studies.watermark.networks.base import Network, arrays, block, cell_decoder
 from studies.watermark.patches import above_image, calmness
 
 
@@ -57,7 +45,7 @@ class Lattice(Network):
 
     def __init__(self, bits: int, *, size: int, channels: int = 1, width: int = 32) -> None:
         super().__init__(bits, size=size, channels=channels, width=width)
-        check_lattice(bits=bits, size=size, width=width)
+        tool.check_lattice(bits=bits, size=size, width=width)
         self.fine = block(16, width)
         self.coarse = block(width, 2 * width, stride=2)
         self.gain = nn.Conv2d(2 * width, 1, 3, padding=1)
@@ -66,20 +54,12 @@ class Lattice(Network):
             # The basis patterns; the name of the parameter is a part of what names the network.
             window = torch.hann_window(BASIS_SIDE + 2, periodic=False)[1:-1]
             self.strokes = nn.Parameter(torch.randn(SLOTS, 1, BASIS_SIDE, BASIS_SIDE) * torch.outer(window, window))
-        self.decoder = nn.Sequential(
-            block(16, width),
-            block(width, width),
-            block(width, 2 * width, stride=2),
-            block(2 * width, 2 * width),
-            nn.Conv2d(2 * width, SLOTS, 1),
-        )
+        self.decoder = cell_decoder(width, SLOTS)
 
     def embed(self, images: Tensor, messages: Tensor, pilots: Tensor | None = None) -> Tensor:
         """Images with messages, and with pilots ``(B, 64, 64)``; drawn at random in training if not given."""
-        if pilots is None and self.training:
-            pilots = random_pilots(len(images), images.device)
-        elif pilots is None:
-            pilots = torch.from_numpy(pilot_tiles([b""]))
+        if pilots is None:
+            pilots = random_pilots(len(images)) if self.training else torch.from_numpy(tool.pilot_tiles([b""]))
         return images + self.draw(self.encode(images, messages, pilots))
 
     def encode(self, images: Tensor, messages: Tensor, pilots: Tensor) -> Encoding:
@@ -101,7 +81,7 @@ class Lattice(Network):
         if emphasis is not None:
             amounts = amounts * self._laid_out(emphasis, *amounts.shape[2:])
         drawn = self._drawn(encoding.signs * amounts)
-        return UNIT_CHANGE * encoding.gain * (drawn + PILOT_AMPLITUDE * encoding.pilot)
+        return tool.UNIT_CHANGE * encoding.gain * (drawn + tool.PILOT_AMPLITUDE * encoding.pilot)
 
     def _laid_out(self, values: Tensor, down: int, across: int) -> Tensor:
         """The value of each bit at each of its slots, ``(B, L)`` to ``(B, 4, down, across)``."""
@@ -118,7 +98,7 @@ class Lattice(Network):
         return functional.conv_transpose2d(amounts, basis, stride=CELL, padding=(BASIS_SIDE - CELL) // 2)
 
     def extract(self, images: Tensor, weights: Tensor | None = None) -> Tensor:
-        """What is read of images ``(B, C, H, W)``, whose first tile begins at their corner.
+        """The logits of the bits in images ``(B, C, H, W)``, whose first tile begins at their corner.
 
         Cells count by ``weights (B, 1, H / 8, W / 8)``; all alike if not given.
         """
@@ -136,9 +116,6 @@ class Lattice(Network):
         """The same network as the tool runs it, with these weights."""
         return tool.Lattice.of(self.arguments, arrays(self))
 
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
-
 
 def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
     """Tiles ``(B, C, h, w)`` side by side until they fill ``height`` x ``width``."""
@@ -146,6 +123,6 @@ def _repeated(tiles: Tensor, height: int, width: int) -> Tensor:
     return tiles.repeat(1, 1, down, across)[:, :, :height, :width]
 
 
-def random_pilots(count: int, device: torch.device | None = None) -> Tensor:
+def random_pilots(count: int) -> Tensor:
     """Pilots for training, ``(count, 64, 64)``."""
-    return torch.from_numpy(banded(torch.randn(count, TILE, TILE).numpy())).to(device)
+    return torch.from_numpy(tool.banded(torch.randn(count, tool.TILE, tool.TILE).numpy()))

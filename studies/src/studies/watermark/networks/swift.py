@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from floormark.network import CELL, GROUPS
 from samplewise.errors import ConfigurationError
-from studies.watermark.networks.base import Network, block
+from studies.watermark.networks.base import Network, block, cell_decoder
 
 COPIES = 3
 """Slots that each bit should have."""
@@ -55,13 +55,7 @@ class Swift(Network):
             )
         self.slots = slots or min(SLOTS_PER_CELL, -(-COPIES * bits // cells))
         self.encoder = _Encoder(width, self.slots)
-        self.decoder = nn.Sequential(
-            block(16, width),
-            block(width, width),
-            block(width, 2 * width, stride=2),
-            block(2 * width, 2 * width),
-            nn.Conv2d(2 * width, self.slots, 1),
-        )
+        self.decoder = cell_decoder(width, self.slots)
 
     @property
     def arguments(self) -> dict[str, int]:
@@ -81,9 +75,6 @@ class Swift(Network):
         by_bit = evidence[:, _by_bit(evidence.shape[1], self.bits).to(images.device)]
         missing = -by_bit.shape[1] % self.bits
         return functional.pad(by_bit, (0, missing)).view(len(images), -1, self.bits).sum(1)
-
-    def message_loss(self, read: Tensor, messages: Tensor) -> Tensor:
-        return functional.binary_cross_entropy_with_logits(read, messages, reduction="none").mean(1)
 
 
 class _Encoder(nn.Module):
