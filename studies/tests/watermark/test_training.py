@@ -129,6 +129,7 @@ def test_a_longer_or_shorter_run_ends_at_the_same_tau() -> None:
         ({"bits": 0}, "bits of at least 1"),
         ({"width": 0}, "width of at least 1"),
         ({"floor": 0.0}, "between 0 and 100 dB"),
+        ({"rate": 0.0}, "rate"),
         ({"noise": "jpg(50)"}, "jpeg"),
     ],
 )
