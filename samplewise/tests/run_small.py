@@ -82,8 +82,8 @@ def train(
     method = make_method(kind)
     if kind == "auto":
         method = sw.SequentialPenalty(problem.constraints, schedule=sw.Geometric("auto", growth=1.1))
-    if share is not None:  # below the automatic first tau, which depends on how many samples a process has in a batch
-        method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant(0.1))
+    if share is not None:
+        method = sw.SequentialPenalty(problem.constraints, schedule=sw.Constant("auto"))
     if optimizer_last:
         model = fabric.setup_module(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

@@ -1,16 +1,18 @@
 """tau0="auto": near where objective and constraint pull alike, in closed form, and how its state travels."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 import samplewise as sw
+from forked import two_processes
 from samplewise.errors import ConfigurationError
 from samplewise.methods import coefficients
 from samplewise.stopping import tau_ratio
-from samplewise.storage import distributed
 
 BOUND: list[sw.Constraint] = [sw.AtMost("x", 1.0)]
 
@@ -128,15 +130,29 @@ def test_stopped_and_resumed_finds_the_same(stop: int) -> None:
     assert (found, second.taus) == (expected, whole.taus)
 
 
-def test_all_processes_take_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The other process found a ratio four times as large.
-    def all_sum_(own: Tensor) -> Tensor:
-        return own.add_(own + torch.tensor([[math.log(4.0), 0.0]], dtype=own.dtype))
+def estimates(rank: int, world: int) -> list[dict[str, float]]:
+    """The first taus after each of several batches of nine, of which the processes have parts; few are violated."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    method, found = make(), []
+    for i in range(6):
+        x = torch.randn(9, 3, generator=torch.Generator().manual_seed(i))
+        part = torch.arange(rank, 9, world)
+        output = model(x[part])
+        method(output[:, 0].square(), x=output.sum(1) + (0.0 if i % 2 else -9.0))
+        found.append(method.taus)
+    return found
 
-    method = make()
-    monkeypatch.setattr(distributed, "all_sum_", all_sum_)
-    call(method)
-    assert method.tau == pytest.approx(6.0)
+
+def in_one_of_two() -> dict[str, Any]:
+    return {"taus": estimates(dist.get_rank(), 2)}
+
+
+def test_two_processes_find_what_one_does() -> None:
+    alone = [each["x"] for each in estimates(0, 1)]
+    assert len({round(each, 6) for each in alone}) > 3
+    for found in two_processes(in_one_of_two):
+        assert [each["x"] for each in found["taus"]] == pytest.approx(alone, rel=1e-5)
 
 
 def test_gradients_that_cannot_be_had_are_said_with_what_to_do() -> None:

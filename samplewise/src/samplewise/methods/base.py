@@ -254,7 +254,7 @@ class Method(Printed, FullPrecision):
                 yield i, cost if cost.ndim == 1 else cost.sum(1), (g > 0) if g.ndim == 1 else (g > 0).any(1)
 
         with torch.enable_grad():
-            self.coefficients.estimate_tau0_(objective[here].mean(), costs())
+            self.coefficients.estimate_tau0_(objective[here], costs())
 
     def _taus_before_training(self) -> Tensor:
         """The weights of a loss outside training while ``tau0="auto"`` is being estimated: 1 where unknown."""

@@ -209,10 +209,10 @@ class Coefficients(FullPrecision):
 class InitialTau(FullPrecision):
     """Estimates tau0 of each constraint from the gradients of the first batches of training.
 
-    A batch gives the ratio ``|grad f| / |grad p|`` of the mean objective f and the mean penalty p at tau = 1 over the
-    violated samples. Where no sample is violated, p is taken over all of them, as if each were violated by its distance
-    from the bound. The gradients are those of the weights that both depend on: on others the two do not compete. tau0
-    is ``START`` times the geometric mean over batches and processes.
+    A batch, of all processes together, gives the ratio ``|grad f| / |grad p|`` of the mean objective f and the mean
+    penalty p at tau = 1 over the violated samples. Where no sample is violated, p is taken over all of them, as if each
+    were violated by its distance from the bound. The gradients are those of the weights that both depend on: on others
+    the two do not compete. tau0 is ``START`` times the geometric mean over batches.
     """
 
     def __init__(self, constraints: int) -> None:
@@ -230,22 +230,25 @@ class InitialTau(FullPrecision):
         return START * math.exp(total / count) if count else 1.0 if int(self.batches) else math.nan
 
     def add_(self, objective: Tensor, costs: Iterable[tuple[int, Tensor, Tensor]]) -> None:
-        """Add a batch: its mean ``objective``, and of constraints i the penalty and the violation mask, ``(B,)`` each.
+        """Add a batch: its ``objective``, and of constraints i the penalty and the violation mask, ``(B,)`` each.
 
-        Every process must call; ``costs`` leaves out absent samples.
+        Every process must call; absent samples are left out.
         """
-        found = torch.zeros_like(self.sums)
         for i, cost, violated in costs:
-            chosen = cost[violated] if bool(violated.any()) else cost
-            ratio = _ratio(objective, chosen.mean()) if len(chosen) else 0.0
+            counts = self.sums.new_tensor([len(objective), len(cost), int(violated.sum())])
+            samples, bounded, few = distributed.all_sum_(counts).tolist()
+            penalty, over = (cost[violated], few) if few else (cost, bounded)
+            ratio = _ratio(objective.sum(), penalty.sum()) * over / max(1.0, samples)
             if 0 < ratio < math.inf:
-                found[i] = found.new_tensor([math.log(ratio), 1.0])
-        self.sums.add_(distributed.all_sum_(found))
+                self.sums[i] += self.sums.new_tensor([math.log(ratio), 1.0])
         self.batches.add_(1)
 
 
 def _ratio(objective: Tensor, penalty: Tensor) -> float:
-    """``|grad objective| / |grad penalty|`` over the weights that both depend on, or over all if there are none."""
+    """``|grad objective| / |grad penalty|`` over the weights that both depend on, or over all if there are none.
+
+    The gradients are summed over the processes; a sum of no samples still says what it would depend on.
+    """
     first, second = _leaves(objective), _leaves(penalty)
     common = [leaf for leaf in first if leaf in second] or [*first, *second]
     try:
@@ -261,8 +264,8 @@ def _ratio(objective: Tensor, penalty: Tensor) -> float:
 def _norm(value: Tensor, leaves: Sequence[Tensor]) -> float:
     if not value.requires_grad:
         return 0.0
-    parts = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True)
-    return math.sqrt(sum(float(part.detach().double().square().sum()) for part in parts if part is not None))
+    parts = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return math.sqrt(sum(float(distributed.all_sum_(part.detach().double()).square().sum()) for part in parts))
 
 
 def _leaves(value: Tensor) -> dict[Tensor, None]:
