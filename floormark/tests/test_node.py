@@ -4,10 +4,12 @@ import datetime
 import ipaddress
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import urllib.error
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pydicom.uid import JPEG2000Lossless
 from pynetdicom import AE, evt
+from pynetdicom.dsutils import encode
+from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.presentation import StoragePresentationContexts
 
 from dicom_files import SECONDARY_CAPTURE, make, real
@@ -37,10 +41,16 @@ from dicom_peers import (
     sources,
     storescu,
     uids,
+    wait_for,
 )
 from floormark import Watermarker, cli
+from floormark.certificate import sha256
+from floormark.errors import OutputError
 from floormark.files.folder import extract_file
-from floormark.register import Register
+from floormark.files.marking import FileMarker
+from floormark.node.pool import mark
+from floormark.options import EmbedOptions
+from floormark.register import ABSENT, WRITTEN, Register
 from floormark.verify import verify_files
 
 STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
@@ -218,6 +228,113 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     private.write_bytes(encoded)
     return certificate, private
+
+
+def test_what_is_no_dicom_ends_its_association_and_leaves_nothing(tmp_path: Path) -> None:
+    command = pydicom.Dataset()
+    command.CommandField, command.MessageID, command.CommandDataSetType = 0x0001, 1, 0x0000
+    command.AffectedSOPClassUID, command.AffectedSOPInstanceUID, command.Priority = SECONDARY_CAPTURE, "1.2", 0
+    command.CommandGroupLength = 0
+    store = encode(command, True, True)
+    assert store is not None
+    with Node(tmp_path, "--forward", f"ARCHIVE@127.0.0.1:{free_port()}", "--associations", "1") as node:
+        for wrong in (
+            [(1, b"\x03" + b"garbage" * 9)],
+            [(1, b"\x03" + store), (1, b"\x00" + bytes(5000)), (99, b"\x03" + store)],  # in the middle of an image
+            [(99, b"\x03" + store)],
+        ):
+            peer = AE("ODD")
+            peer.add_requested_context(SECONDARY_CAPTURE)
+            association = peer.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
+            assert association.is_established, node.log.read_text()  # the only one that may be open
+            for context, content in wrong:
+                pdata = P_DATA()
+                pdata.presentation_data_value_list = [[context, content]]  # type: ignore[list-item]
+                association.dul.send_pdu(pdata)
+            wait_for(lambda: not association.is_established)  # noqa: B023
+        wait_for(lambda: not any((node.queue / "receiving").iterdir()))
+        assert node.wait("invalid", 3)
+        assert storescu(node.port, *images(tmp_path / "in", 1)).returncode == 0
+        assert "Traceback" not in node.log.read_text()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], check=False).returncode:
+        pytest.skip("no right to mount a file system")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(disk: Path, *, leave: int = 0) -> Path:
+    """Leave so little room on a file system; returns the file that takes the rest."""
+    ballast = disk / "ballast"
+    ballast.unlink(missing_ok=True)
+    ballast.write_bytes(bytes(shutil.disk_usage(disk).free - leave))
+    return ballast
+
+
+def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(tmp_path: Path, disk: Path) -> None:
+    first, second, third = images(tmp_path / "in", 3)
+    port, database = free_port(), disk / "register.db"
+    options: list[str | Path] = ["--queue", disk / "queue", "--register", database, "--certificates", disk / "kept"]
+    with Node(tmp_path, "--forward", f"ARCHIVE@127.0.0.1:{port}", *options) as node:
+        assert storescu(node.port, first).returncode == 0
+        size = node.events("marked")[0]["bytes"]
+        for leave in (0, size, 2 * size, 3 * size):  # it ends while arriving, marking, certifying or recording
+            refused = len(node.events("refused"))
+            fill(disk, leave=leave)
+            storescu(node.port, "+sd", "-nh", tmp_path / "in")
+            assert len(node.events("refused")) > refused, leave
+        assert {told["status"] for told in node.events("refused")} == {"A700"}
+        assert not any((disk / "queue" / "receiving").iterdir())
+        ballast = fill(disk)
+        with Archive(tmp_path / "archive", port=port) as archive:
+            node.wait("sent")  # which needs no room
+            fill(disk)
+            assert storescu(node.port, second).returncode != 0
+            ballast.unlink()
+            for path in (first, second, third):
+                assert storescu(node.port, path).returncode == 0
+            wait_for(lambda: not any((disk / "queue" / "outgoing").iterdir()))
+            assert sources(archive.received) == uids([first, second, third])
+            arrived = {str(pydicom.dcmread(path).SOPInstanceUID) for path in archive.received}
+        assert {path.name for path in (disk / "kept").iterdir()} == {f"{uid}.json" for uid in arrived}
+        assert not node.events("invalid", "failed")
+    register = Register.open(database, create=False)
+    register.settle_pending()
+    assert {each.row.new_uid for each in register.records() if each.state == WRITTEN} == arrived
+    assert not register.check().problems
+
+
+def test_a_register_that_is_full_after_a_file_has_its_name_takes_the_file_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = images(tmp_path / "in", 1)
+    marker = FileMarker(
+        Watermarker.load(), options=EmbedOptions(psnr=40.0), register=Register.open(tmp_path / "r.db"), force=True
+    )
+    place = tmp_path / "outgoing" / f"{sha256(path)}.dcm"
+
+    def full(*_: object) -> None:
+        raise OutputError("database or disk is full")
+
+    for settled in ([ABSENT], [WRITTEN]):
+        with monkeypatch.context() as patch:
+            if settled == [ABSENT]:
+                patch.setattr(Register, "settle", full)
+            outcome = mark(marker, path, place)
+        assert outcome.status == (0xA700 if settled == [ABSENT] else 0)
+        assert place.exists() == (settled == [WRITTEN])
+        assert marker.register is not None
+        marker.register.settle_pending()
+        (record,) = marker.register.records()  # and so the identifier is the same
+        assert [record.state] == settled
+    assert message(place) == record.row.identifier
+    assert sha256(place) == record.row.result_sha256
 
 
 def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:

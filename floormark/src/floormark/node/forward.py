@@ -18,7 +18,7 @@ from pynetdicom import AE, _config, build_context
 from pynetdicom.association import Association
 from pynetdicom.status import code_to_category
 
-from floormark.errors import ConfigurationError
+from floormark.errors import ConfigurationError, OutputError
 from floormark.node.queue import Queue
 
 if TYPE_CHECKING:
@@ -204,9 +204,12 @@ def forward(queue: Queue, target: Target, stop: Event, journal: Journal) -> None
             try:
                 uid = str(read_file_meta_info(path).MediaStorageSOPInstanceUID)
                 target.send(path)
-            except TargetAway as error:
+                queue.sent(path, uid)
+                journal.tell("sent", id=path.stem, uid=uid, target=str(target))
+            except (TargetAway, OutputError) as error:
                 queue.postpone(path)
-                journal.tell("away", target=str(target), reason=str(error), waiting=queue.count, retry_seconds=wait)
+                event = "away" if isinstance(error, TargetAway) else "held"
+                journal.tell(event, target=str(target), reason=str(error), waiting=queue.count, retry_seconds=wait)
                 stop.wait(wait)
                 wait = min(2 * wait, LONGEST_WAIT)
                 break
@@ -218,9 +221,6 @@ def forward(queue: Queue, target: Target, stop: Event, journal: Journal) -> None
             except (InvalidDicomError, OSError) as error:
                 queue.refused(path)
                 journal.tell("failed", id=path.stem, uid=uid, reason=f"cannot be read ({type(error).__name__})")
-            else:
-                queue.sent(path, uid)
-                journal.tell("sent", id=path.stem, uid=uid, target=str(target))
             wait = FIRST_WAIT
     with suppress(Exception):  # the target may have gone
         target.close()

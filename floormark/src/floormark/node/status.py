@@ -23,12 +23,15 @@ EVENTS = {
     "sent": "Files that the target has stored",
     "failed": "Files that the target does not take",
     "away": "Attempts at which the target could not be reached",
+    "held": "Attempts after which a file stayed in the queue, since its certificate could not be kept",
     "rejected": "Associations or connections that were not accepted",
     "broken_off": "Files that a peer began to send and did not finish",
     "too_large": "Associations aborted as they sent too much",
+    "invalid": "Associations ended by what is no DICOM message",
     "echo": "C-ECHO requests",
+    "unlogged": "Lines that the log did not take, as on a full disk",
 }
-"""What is counted; each but the first is a line in the log too."""
+"""What is counted; each but the first and the last is a line in the log too."""
 STYLE = "body{font:16px system-ui,sans-serif;margin:2rem}td,th{padding:.2rem 1rem .2rem 0;text-align:left}"
 
 
@@ -59,8 +62,11 @@ class Journal:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": now, "event": event} | {name: value for name, value in facts.items() if value != ""})
         with self._lock:
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(line + "\n")
+                sys.stdout.flush()
+            except OSError:  # images matter more
+                self.count("unlogged")
 
     def gauge(self, name: str, told: str, value: Callable[[], float]) -> None:
         """Show a value that is asked for when somebody looks."""
