@@ -26,8 +26,14 @@ from pydicom.data import get_testdata_files
 from pydicom.filereader import read_file_meta_info
 from pynetdicom import AE, _config
 
+from floormark import Watermarker
+from floormark.files.marking import FileMarker
+from floormark.options import EmbedOptions
+from floormark.payload import Payload
+from floormark.threads import limit_threads
+
 sys.path[:0] = [str(ROOT / "floormark" / "tests"), str(ROOT / "tests")]
-from dicom_peers import Archive, Node, images, storescu, wait_for  # noqa: E402
+from dicom_peers import SECONDS, TEXT, Archive, Node, images, storescu, wait_for  # noqa: E402
 from node_kills import through_dcmtk, through_orthanc  # noqa: E402
 
 PACKAGES = ("floormark", "pynetdicom", "dicomweb-client")
@@ -39,7 +45,7 @@ def kills(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list
     """SIGKILL in the middle, again and again."""
     runs = [
         ("storescu to storescp", through_dcmtk, chosen.images or 1000, 50),
-        ("Orthanc to Orthanc", through_orthanc, chosen.orthanc_images, 10),
+        ("Orthanc to Orthanc", through_orthanc, chosen.orthanc_images, chosen.orthanc_kills),
     ]
     found = {}
     for name, run, count, times in runs:
@@ -80,7 +86,7 @@ def speed(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list
         for number, path in enumerate(files):
             halves[number % 2].mkdir(exist_ok=True)
             os.link(path, halves[number % 2] / path.name)
-        rates = {}
+        rates = {"marking alone, one process": count / marking(files, place / f"marked{side}")}
         with Archive(place / f"alone{side}") as archive:
             rates["storescu to storescp alone"] = count / send([place / f"{side}"], archive.port, called="ARCHIVE")
         for associations, folders in ((1, [place / f"{side}"]), (2, halves)):
@@ -103,6 +109,17 @@ def speed(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list
         f"beside it: load average {found['load_before']:.1f} before and {found['load_after']:.1f} after."
     )
     return found, ["# Images a second", "", told, "", *table(["Size", "Images", "Way", "Images a second"], rows)]
+
+
+def marking(files: list[Path], folder: Path) -> float:
+    """Mark files as the node's processes do, without any of the node; the seconds."""
+    marker = FileMarker(Watermarker.load(), Payload.from_text(TEXT), EmbedOptions(psnr=40.0))
+    limit_threads(1)
+    marker.mark_file(files[0], folder / "warm.dcm")
+    began = time.perf_counter()
+    for path in files:
+        marker.mark_file(path, folder / path.name)
+    return time.perf_counter() - began
 
 
 def send(folders: list[Path], port: int, *, called: str) -> float:
@@ -197,6 +214,7 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
                 continue
             counts[syntax][kind] += 1
             sender = AE("BENCHMARK")
+            sender.dimse_timeout = SECONDS  # many frames take a while
             sender.add_requested_context(*contents)
             association = sender.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
             if not association.is_established:
@@ -239,8 +257,7 @@ def kind_of(reason: str) -> str:
     """A reason without what it says of one file."""
     kinds = {
         "pixel data": "no pixel data",
-        "frames": "several frames",
-        "one frame": "several frames",
+        "palette": "a palette, which is marked as RGB alone",
         "at least": "too small",
         "too small": "too small",
         "big endian": "big endian",
@@ -250,8 +267,9 @@ def kind_of(reason: str) -> str:
         "MONOCHROME": "its colours",
         "decoded": "cannot be decoded",
         "torn": "torn",
-        "PSNR": "no floor works",
-        "dB": "the floor is too high for it",
+        "another image": "marked, it would be taken for another image",
+        "no floor from": "too small, flat or noisy for any floor",
+        "highest floor": "the floor is too high for it",
         "got none": "an attribute is missing",
     }
     return next((told for token, told in kinds.items() if token in reason), reason[:60])
@@ -259,7 +277,7 @@ def kind_of(reason: str) -> str:
 
 def main() -> None:
     parts = {each.__name__: each for each in (kills, speed, memory, syntaxes)}
-    parser = options(__doc__, images=None, orthanc_images=200)
+    parser = options(__doc__, images=None, orthanc_images=1000, orthanc_kills=50)
     parser.set_defaults(out=ROOT / "results" / "node")
     parser.add_argument("part", choices=parts)
     parser.add_argument("--data", type=Path, help="more DICOM files, for syntaxes")
