@@ -4,7 +4,6 @@ import datetime
 import ipaddress
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -52,6 +51,7 @@ from floormark.node.pool import mark
 from floormark.options import EmbedOptions
 from floormark.register import ABSENT, WRITTEN, Register
 from floormark.verify import verify_files
+from small_disk import fill, small_disk
 
 STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
 
@@ -260,21 +260,8 @@ def test_what_is_no_dicom_ends_its_association_and_leaves_nothing(tmp_path: Path
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", folder], check=False).returncode:
-        pytest.skip("no right to mount a file system")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
-def fill(disk: Path, *, leave: int = 0) -> Path:
-    """Leave so little room on a file system; returns the file that takes the rest."""
-    ballast = disk / "ballast"
-    ballast.unlink(missing_ok=True)
-    ballast.write_bytes(bytes(shutil.disk_usage(disk).free - leave))
-    return ballast
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
 
 
 def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(tmp_path: Path, disk: Path) -> None:

@@ -2,10 +2,12 @@
 
 import http.client
 import json
+import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from PIL import Image
 from browser import SECONDS, Browser, needs_chromium
 from dicom_files import make
 from floormark import Watermarker, cli, read_key
-from floormark.register import Register
+from floormark.register import WRITTEN, Register
+from floormark.serve import desk
 from floormark.signing import Signer, write_keys
 from forked import Forked, command
 from natural_images import natural_image
+from small_disk import fill, small_disk
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -85,9 +89,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ]
     assert cli.main([*embed, *common]) == 0
     public = ("--public-key", str(folder / "hospital.pub"))
-    told = folder / "told"
     options = ("--port", "0", "--max-mb", str(LIMIT >> 20), *public)
-    process = Forked(command, "floormark", "serve", *options, *common, told=told)
+    with serving(folder, command, "floormark", "serve", *options, *common) as served:
+        yield served
+    assert list(Path("/dev/shm").glob("floormark-*")) == []
+
+
+@contextmanager
+def serving(folder: Path, work: Callable[..., int], *arguments: str) -> Iterator[Served]:
+    """A server as a process, until Ctrl-C."""
+    told = folder / "told"
+    process = Forked(work, *arguments, told=told)
     end = time.monotonic() + SECONDS
     while not (found := re.search(r"http://\S+\n", (told / "out").read_text() if (told / "out").exists() else "")):
         assert process.is_alive(), (told / "err").read_text()
@@ -95,12 +107,35 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         time.sleep(0.05)
     yield Served(found[0].strip(), folder)
     assert process.pid is not None
-    import os
-
     os.kill(process.pid, signal.SIGINT)
     code, _, err = process.finish()
     assert (code, err) == (0, "Ctrl-C ends it\n")
-    assert list(Path("/dev/shm").glob("floormark-*")) == []
+
+
+def serve_in(place: str, *arguments: str) -> int:
+    """A server that lays files out in another place."""
+    desk.MEMORY = place
+    return command("floormark", "serve", "--port", "0", *arguments)
+
+
+def test_a_full_disk_is_said_and_gone_on_from_when_there_is_room(tmp_path: Path) -> None:
+    Image.fromarray(GREY).save(tmp_path / "plain.png")
+    image = ("image", "plain.png", (tmp_path / "plain.png").read_bytes())
+    with small_disk(tmp_path / "disk") as disk:
+        register = disk / "r.db"
+        with serving(tmp_path, serve_in, str(disk), "--register", str(register)) as served:
+            for leave in (0, len(image[2]), 2 * len(image[2])):  # as it comes, is marked, and is recorded
+                ballast = fill(disk, leave=leave)
+                status, facts, _ = served.work("/mark", image, message="Ada", psnr=40)
+                assert status == 507, (leave, facts)
+                assert "full" in facts["problem"]
+            assert [path for path in disk.iterdir() if path not in (register, ballast)] == []
+            ballast.unlink()
+            assert served.work("/mark", image, message="Ada", psnr=40)[0] == 200
+        found = Register.open(register)
+        found.settle_pending()
+        assert [each.state for each in found.records()][-1] == WRITTEN
+        assert found.check().problems == found.check().pending == ()
 
 
 @pytest.fixture(scope="module")

@@ -346,8 +346,10 @@ def _records(database: sqlite3.Connection, where: str, *values: str) -> Iterator
 
 def _state(row: Row) -> str:
     """What the disk says of an intention."""
+    if not row.target:  # an image that the page was to hand out, and did not
+        return ABSENT
     target = Path(row.target)
-    if not row.target or not target.parent.is_dir():
+    if not target.parent.is_dir():
         return INTENDED
     try:
         return WRITTEN if sha256(target) == row.result_sha256 else ABSENT

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from floormark.errors import ConfigurationError, FloormarkError, RefusedError
+from floormark.errors import ConfigurationError, FloormarkError, OutputError, RefusedError
 from floormark.serve.desk import Desk, Facts, Upload
 
 ROLES = frozenset({"image", "original", "certificate"})
@@ -112,6 +112,8 @@ def build(desk: Desk, *, token: str, max_bytes: int, hosts: frozenset[str] = fro
             return _problem(f"expected at most {max_bytes >> 20} MB of files, got more", 413)
         except RefusedError as error:
             return _problem(str(error), 409)
+        except OutputError as error:
+            return _problem(str(error), 507)
         except FloormarkError as error:
             return _problem(str(error), 422)
         except MemoryError:

@@ -16,6 +16,7 @@ import numpy as np
 
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries
+from floormark.disk import cannot_write
 from floormark.errors import ConfigurationError, FloormarkError
 from floormark.files.folder import marked_name
 from floormark.files.marking import FileMarker, instance_uid
@@ -207,6 +208,8 @@ def _laid_out(uploads: Mapping[str, Upload]) -> Iterator[dict[str, Path]]:
         except FloormarkError as error:
             error.args = (re.sub(re.escape(name) + r"/\w+/", "", str(error)),)  # names as the browser has them
             raise
+        except OSError as error:
+            raise cannot_write(Path(name), error) from error
 
 
 def _shown(image: ImageFile) -> tuple[Facts, bytes]:
