@@ -181,7 +181,7 @@ def test_it_says_what_a_dicom_file_says_and_whose_it_is_and_compares(browser: Br
     row = next(Register.open(served.folder / "r.db").records()).row
     for part in (row.identifier, row.new_uid, row.old_uid, "to this image", "in the whole image", row.key):
         assert part in told
-    assert "Green: the mark is there." in text(browser, "legend")
+    assert "Green: the mark was read here" in text(browser, "legend")
     assert not browser.run("document.getElementById('canvas-original').checkVisibility()")
     choose(browser, "certificate", served.folder / "marked.dcm.json")
     assert "the certificate is of this file" in text(browser, "verdict")
@@ -245,6 +245,25 @@ def test_a_part_that_was_replaced_is_shown_in_red(browser: Browser, served: Serv
     assert text(browser, "headline").endswith("but a part of the image was replaced")
     assert "Red: it is missing" in text(browser, "legend")
     assert "but missing in" in text(browser, "marks")
+
+
+@needs_chromium
+def test_where_a_picture_shows_a_marked_image_is_framed(browser: Browser, served: Served, tmp_path: Path) -> None:
+    key = read_key(served.folder / "key.txt")
+    marked = Watermarker.load(key=key).embed(natural_image(height=512, width=512, seed=5), "mine", psnr=38).image
+    page = np.full((700, 900), 235, np.uint8)
+    page[100:612, 200:712] = marked
+    Image.fromarray(page).save(tmp_path / "page.png")
+    browser.open(served.address)
+    choose(browser, "image", tmp_path / "page.png")
+    assert text(browser, "problem") == ""
+    assert text(browser, "headline") == "mine"
+    assert "pixels at" in text(browser, "marks")
+    assert text(browser, "legend") == "Framed: here a mark was read."
+    Image.fromarray(Watermarker.load().embed(GREY, "theirs", psnr=38).image).save(tmp_path / "other.png")
+    choose(browser, "image", tmp_path / "other.png")
+    assert text(browser, "problem") == ""
+    assert "none of the keys reads it" in text(browser, "marks")
 
 
 @needs_chromium
