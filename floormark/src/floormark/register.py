@@ -157,6 +157,8 @@ class Register:
         found = cls(path, signer)
         if not create and not path.exists():
             raise DataError(f"{path}: no such register")
+        if path.is_dir():
+            raise DataError(f"{path}: expected the file of a register, got a folder")
         if create:
             try:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -125,6 +125,10 @@ def _tls_server(given: Namespace) -> ssl.SSLContext | None:
     if given.tls_cert is None:
         if given.tls_key is not None:
             raise ConfigurationError("--tls-key is for --tls-cert: give both")
+        if given.tls_ca is not None and not given.forward_tls:  # who gives it does not mean to listen in the clear
+            raise ConfigurationError(
+                "--tls-ca is for --tls-cert, to check peers, or for --forward-tls: give one of them"
+            )
         return None
     import ssl
 
@@ -146,14 +150,21 @@ def _tls_client(given: Namespace) -> ssl.SSLContext | None:
 
 
 def _load(context: ssl.SSLContext, given: Namespace) -> None:
+    import ssl
+
     try:
         if given.tls_cert is not None:
-            context.load_cert_chain(given.tls_cert, given.tls_key)
+            context.load_cert_chain(given.tls_cert, given.tls_key, password="")  # or OpenSSL would ask for one
         if given.tls_ca is not None:
             context.load_verify_locations(given.tls_ca)
-    except OSError as error:  # an SSLError is one
-        told = f"--tls-cert, --tls-key or --tls-ca cannot be read as PEM: {error.strerror or error}"
-        raise ConfigurationError(told) from error
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            "expected certificates in PEM in --tls-cert and --tls-ca, and in --tls-key, or behind the certificates, the "
+            f"private key without a passphrase; got something else ({error.reason or error})"
+        ) from error
+    except OSError as error:
+        told = "--tls-cert, --tls-key or --tls-ca cannot be read as PEM"
+        raise ConfigurationError(f"{told}: {error.strerror or error}") from error
 
 
 def _title(text: str) -> str:
