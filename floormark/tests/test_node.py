@@ -5,12 +5,15 @@ import ipaddress
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -44,9 +47,10 @@ from dicom_peers import (
 )
 from floormark import Watermarker, cli
 from floormark.certificate import sha256
-from floormark.errors import OutputError
+from floormark.errors import ConfigurationError, OutputError
 from floormark.files.folder import extract_file
 from floormark.files.marking import FileMarker
+from floormark.node.forward import TargetAway, WebTarget
 from floormark.node.pool import mark
 from floormark.options import EmbedOptions
 from floormark.register import ABSENT, WRITTEN, Register
@@ -335,6 +339,35 @@ def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:
         assert storescu(node.port, *both, path).returncode == 0
         node.wait("sent")
         assert message(archive.received[0]) == TEXT
+
+
+def test_a_web_service_is_checked_by_the_authorities_that_were_given(tmp_path: Path, pem: tuple[Path, Path]) -> None:
+    class Busy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_error(503)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    (path,) = images(tmp_path / "in", 1)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pem)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"https://127.0.0.1:{server.server_address[1]}/dicom-web"
+        for authorities, told in ((None, "SSLError"), (pem[0], "answered 503")):
+            target = WebTarget(url, authorization="Bearer x", authorities=authorities)
+            with pytest.raises(TargetAway, match=told):
+                target.send(path)
+            target.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(ConfigurationError, match="certificates"):
+        WebTarget(url, authorities=tmp_path)
 
 
 def test_what_the_target_does_not_take_is_set_aside(tmp_path: Path) -> None:

@@ -148,15 +148,20 @@ class WebTarget(Target):
     Args:
         url: of the service, such as ``https://archive/dicom-web``.
         authorization: the value of the header of that name, if there is one.
+        authorities: a file of those that its certificate must be from; those of the system if not given.
     """
 
-    def __init__(self, url: str, *, authorization: str | None = None) -> None:
+    def __init__(self, url: str, *, authorization: str | None = None, authorities: Path | None = None) -> None:
         from dicomweb_client.api import DICOMwebClient
         from requests import Session
 
         self.url, session = url, Session()
         self._session = session
         session.trust_env = authorization is None  # else a .netrc would take the place of the header
+        if authorities is not None:
+            if not authorities.is_file():
+                raise ConfigurationError(f"{authorities}: expected a file of certificates, got none")
+            session.verify = str(authorities)
         headers = None if authorization is None else {"Authorization": authorization}
         try:
             self._client = DICOMwebClient(url, session, headers=headers, timeout=SEND_SECONDS)
