@@ -183,7 +183,7 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
     return found, ["# Memory", "", told, "", *table(head, rows)]
 
 
-MADE = (
+ENCODERS = (
     "dcmconv +ti",
     "dcmconv +te",
     "dcmconv +td",
@@ -201,8 +201,8 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
     names = {path.name: path for path in ([] if chosen.data is None else sorted(chosen.data.rglob("*.dcm")))}
     names |= {Path(name).name: Path(name) for name in get_testdata_files("*.dcm")}
     (plain,) = images(place / "made", 1, 256)
-    made = [place / "made" / f"made{number}.dcm" for number in range(len(MADE))]
-    for path, program in zip(made, MADE, strict=True):
+    made = [place / "made" / f"made{number}.dcm" for number in range(len(ENCODERS))]
+    for path, program in zip(made, ENCODERS, strict=True):
         subprocess.run([*program.split(), str(plain), str(path)], check=True)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -246,7 +246,7 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
     head = ["Transfer syntax", "Files", "Received", "Marked", "Made to order", "Marked", "Not marked, since"]
     told = (
         "The DICOM files of pydicom and of pydicom-data, broken ones among them, sent to the node as they are; and one "
-        f"image of 256 x 256, made to order by {', '.join(sorted({each.split()[0] for each in MADE}))}."
+        f"image of 256 x 256, made to order by {', '.join(sorted({each.split()[0] for each in ENCODERS}))}."
     )
     return {"syntaxes": found, "not_taken_by_storescp": not_taken}, [
         "# Transfer syntaxes",

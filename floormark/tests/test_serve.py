@@ -152,7 +152,7 @@ def choose(browser: Browser, role: str, file: Path) -> None:
     browser.wait(DONE)
 
 
-DONE = "!['waiting', 'Looking …', 'Marking …'].includes(document.getElementById('status').textContent)"
+DONE = "!['waiting', 'Reading …', 'Marking …'].includes(document.getElementById('status').textContent)"
 TEXT = "document.getElementById('{}').innerText"
 
 
@@ -358,16 +358,16 @@ def test_only_who_has_the_token_and_means_this_machine_gets_an_answer(served: Se
         assert "default-src 'none'" in answered["content-security-policy"]
         assert "access-control-allow-origin" not in answered
     for headers in ({}, {"authorization": "Bearer x"}):
-        for path in ("/look", f"/look?token={served.token}"):  # where a form elsewhere could send it
+        for path in ("/inspect", f"/inspect?token={served.token}"):  # where a form elsewhere could send it
             assert served.ask(path, b"{}", **headers)[0] == 401
-    assert served.ask("/look", b"", "OPTIONS")[0] == 401
+    assert served.ask("/inspect", b"", "OPTIONS")[0] == 401
 
 
 def test_what_is_too_large_torn_or_refused_is_said_and_not_kept(served: Served) -> None:
     grey = (served.folder / "plain.png").read_bytes()
     token = {"authorization": f"Bearer {served.token}"}
-    assert served.ask("/look", bytes(LIMIT + 1), **token)[0] == 413
-    assert served.ask("/look", iter([bytes(LIMIT), b"x"]), **token)[0] == 413  # in pieces
+    assert served.ask("/inspect", bytes(LIMIT + 1), **token)[0] == 413
+    assert served.ask("/inspect", iter([bytes(LIMIT), b"x"]), **token)[0] == 413  # in pieces
     for body in (
         b"",
         b"\xff",
@@ -377,13 +377,13 @@ def test_what_is_too_large_torn_or_refused_is_said_and_not_kept(served: Served) 
         b'{"files": []}\nmore',
         b"[" * 9999,
     ):
-        status, _, content = served.ask("/look", body, **token)
+        status, _, content = served.ask("/inspect", body, **token)
         assert status == 422, body
         assert "problem" in json.loads(content)
-    status, facts, _ = served.work("/look", ("image", "../../\x1b.png", b"no image"))
+    status, facts, _ = served.work("/inspect", ("image", "../../\x1b.png", b"no image"))
     assert (status, "floormark-" in facts["problem"]) == (422, False)
     assert "expected a PNG" in facts["problem"]
-    assert served.work("/look", ("image", "a.png", grey), ("image2", "b", b""))[0] == 422
+    assert served.work("/inspect", ("image", "a.png", grey), ("image2", "b", b""))[0] == 422
     assert served.work("/mark", ("image", "a.png", grey), message=7, psnr=40)[0] == 422
     assert served.work("/mark", ("image", "a.png", grey), message="x", psnr="high")[0] == 422
     assert served.work("/mark", ("image", "a.png", grey), message="x" * 2000, psnr=40)[0] == 422
@@ -396,7 +396,7 @@ def test_a_certificate_alone_is_judged_by_what_it_can_tell(served: Served) -> No
     good, plain = told.read_bytes(), (served.folder / "plain.png").read_bytes()
 
     def verdict(image: bytes, certificate: bytes) -> list[tuple[bool | None, str]]:
-        status, facts, _ = served.work("/look", ("image", "a", image), ("certificate", "c.json", certificate))
+        status, facts, _ = served.work("/inspect", ("image", "a", image), ("certificate", "c.json", certificate))
         assert status == 200
         return [(line["good"], line["text"]) for line in facts["verdict"]]
 

@@ -130,9 +130,9 @@ def add_check_options(parser: ArgumentParser) -> None:
 
 
 def check(given: Namespace) -> int:
-    """Look whether rows of a register were changed, removed or put in.
+    """Check whether rows of a register were changed, removed or put in.
 
-    Rows that are missing at its end are found out only by the head of an earlier check. The exit code is 1 if there is
+    Rows that are missing at its end are detected only by the head of an earlier check. The exit code is 1 if there is
     a problem.
     """
     from floormark.register import Register
@@ -158,7 +158,7 @@ def check(given: Namespace) -> int:
 
 
 def settle(given: Namespace) -> int:
-    """Settle what a kill left open, by looking whether the files are there."""
+    """Settle what a kill left open, by checking whether the files are there."""
     from floormark.register import Register
 
     count = Register.open(given.register, create=False).settle_pending()

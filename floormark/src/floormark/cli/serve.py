@@ -1,4 +1,4 @@
-"""``floormark serve``: a page to look at images."""
+"""``floormark serve``: a page to inspect and mark images."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def not_written(error: OSError) -> Outcome:
 
 
 def _no_room(error: BaseException | None) -> bool:
-    """Whether a full disk is behind an error, which pydicom hides in one that looks like one of the file."""
+    """Whether a full disk is behind an error, which pydicom turns into one of the file."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True

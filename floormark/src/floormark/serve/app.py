@@ -120,14 +120,14 @@ def build(desk: Desk, *, token: str, max_bytes: int, hosts: frozenset[str] = fro
             return _problem("not enough memory for this image", 507)
         return Response(packed(facts, parts), media_type="application/octet-stream")
 
-    async def look(request: Request) -> Response:
-        return await work(request, lambda asked, uploads: desk.look(uploads))
+    async def inspect(request: Request) -> Response:
+        return await work(request, lambda asked, uploads: desk.inspect(uploads))
 
     async def mark(request: Request) -> Response:
         return await work(request, lambda asked, uploads: desk.mark(uploads, _message(asked), _floor(asked)))
 
     routes = [Route("/", page), *(Route(f"/{name}", asset) for name in ASSETS)]
-    routes += [Route("/look", look, methods=["POST"]), Route("/mark", mark, methods=["POST"])]
+    routes += [Route("/inspect", inspect, methods=["POST"]), Route("/mark", mark, methods=["POST"])]
     return Guard(Starlette(routes=routes), token=token, hosts=hosts)
 
 

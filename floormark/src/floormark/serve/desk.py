@@ -60,7 +60,7 @@ class Desk:
     signer: Signer | None = None
     public_key: PublicKey | None = None
 
-    def look(self, uploads: Mapping[str, Upload]) -> tuple[Facts, list[bytes]]:
+    def inspect(self, uploads: Mapping[str, Upload]) -> tuple[Facts, list[bytes]]:
         """What ``image`` says; against ``original`` and ``certificate`` too, if they are there. And pixels to show."""
         with _laid_out(uploads) as paths:
             image = read(paths["image"])

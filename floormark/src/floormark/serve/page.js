@@ -64,11 +64,11 @@ async function working(told, work) {
   }
 }
 
-function look({ focus = false } = {}) {
+function inspect({ focus = false } = {}) {
   if (!files.image) return;
   at("result").hidden = true;
-  return working("Looking …", async (wanted) => {
-    const { facts, parts } = await ask("look", ["image", "original", "certificate"]);
+  return working("Reading …", async (wanted) => {
+    const { facts, parts } = await ask("inspect", ["image", "original", "certificate"]);
     if (wanted()) show(facts, parts, focus);
   });
 }
@@ -277,7 +277,7 @@ function take(role, file) {
   }
   at("files").classList.add("begun");
   named(role);
-  look();
+  inspect();
 }
 
 const hints = Object.fromEntries(Object.keys(files).map((role) => [role, at(`${role}-name`).textContent]));
@@ -325,7 +325,7 @@ at("mark").addEventListener("submit", (event) => {
     });
     [files.original, files.image, files.certificate] = [files.image, ...made];
     for (const role of Object.keys(files)) named(role);
-    await look({ focus: true });
+    await inspect({ focus: true });
     at("marking").hidden = false;
     at("mark").hidden = at("message-hint").hidden = true;
     at("marking-title").textContent = "Marked";
