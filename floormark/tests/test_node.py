@@ -336,9 +336,13 @@ def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:
     with Archive(tmp_path / "archive", *both) as archive, Node(tmp_path, "--forward", archive.target, *tls) as node:
         assert storescu(node.port, path).returncode != 0  # in the clear
         assert storescu(node.port, "+tla", "-ic", path).returncode != 0  # without a certificate
+        silent = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(40)]
         assert storescu(node.port, *both, path).returncode == 0
         node.wait("sent")
         assert message(archive.received[0]) == TEXT
+        node.wait("rejected", 2 + len(silent))  # one that says nothing is not waited for
+        for each in silent:
+            each.close()
 
 
 def test_a_web_service_is_checked_by_the_authorities_that_were_given(tmp_path: Path, pem: tuple[Path, Path]) -> None:

@@ -298,12 +298,32 @@ class _Server(ThreadedAssociationServer):
             if self.addresses and not any(ip_address(address[0]) in network for network in self.addresses):
                 raise ConnectionRefusedError("its address is not on the list")
             if self.ssl_context is not None:
-                connection.settimeout(HANDSHAKE_SECONDS)
-                connection = self.ssl_context.wrap_socket(connection, server_side=True)
-                connection.settimeout(None)
-        except OSError as error:  # an SSLError is one; the server goes on with the next
-            with suppress(OSError):
-                connection.close()
-            self.journal.tell("rejected", address=address[0], reason=str(error))
+                connection = self.ssl_context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:  # the server goes on with the next
+            self._reject(connection, address, error)
             raise
         return connection, address
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Shake hands in a thread of the connection's own, so that who is slow at it holds up nobody else."""
+        if isinstance(request, ssl.SSLSocket):
+            limit = threading.Timer(HANDSHAKE_SECONDS, _hang_up, [request])
+            limit.start()
+            try:
+                request.do_handshake()
+            except OSError as error:  # an SSLError is one
+                self._reject(request, client_address, error)
+                return
+            finally:
+                limit.cancel()
+        super().process_request_thread(request, client_address)
+
+    def _reject(self, connection: socket.socket, address: tuple[str, int], error: OSError) -> None:
+        with suppress(OSError):
+            connection.close()
+        self.journal.tell("rejected", address=address[0], reason=str(error))
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # and not that of TLS, which is under way
