@@ -32,11 +32,11 @@ TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP: the fault is
 
 
 class TargetAway(Exception):
-    """The target cannot be reached, or not store anything for now."""
+    """The target cannot be reached, or cannot store anything for now."""
 
 
 class NotTaken(Exception):
-    """The target does not take this image, and would not later."""
+    """The target refuses this image for good."""
 
 
 class Target(ABC):
@@ -44,7 +44,7 @@ class Target(ABC):
 
     @abstractmethod
     def send(self, path: Path) -> None:
-        """Have the target store one file; on return it has.
+        """Have the target store one file, and return when it has.
 
         Raises:
             TargetAway: to be tried again.
@@ -53,7 +53,7 @@ class Target(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is kept open between images."""
+        """Close the connection that is kept open between images."""
 
 
 class StorageTarget(Target):

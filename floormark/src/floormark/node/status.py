@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 EVENTS = {
@@ -32,13 +32,18 @@ EVENTS = {
     "unlogged": "Lines that the log did not take, as on a full disk",
 }
 """What is counted; each but the first and the last is a line in the log too."""
-STYLE = "body{font:16px system-ui,sans-serif;margin:2rem}td,th{padding:.2rem 1rem .2rem 0;text-align:left}"
+STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:2rem}h1{font-size:1.35rem}"
+    "table{border-collapse:collapse}tr{border-bottom:1px solid #8884}th{font-weight:400;text-align:left}"
+    "td,th{padding:.25rem 0}td{padding-left:2rem;text-align:right;font-variant-numeric:tabular-nums}"
+)
 
 
 class Journal:
     """Where everything that happens is told: one line of JSON each on standard output, and counted."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # of the whole process, which is the node's own: they say nothing here
         self.registry = CollectorRegistry()
         self._counters = {
             name: Counter(f"floormark_node_{name}", told, registry=self.registry) for name, told in EVENTS.items()
@@ -80,7 +85,10 @@ class Journal:
             told: self.registry.get_sample_value(f"floormark_node_{name}_total") or 0 for name, told in EVENTS.items()
         }
         rows = "".join(f"<tr><th scope=row>{escape(told)}<td>{value:,.0f}" for told, value in numbers.items())
-        head = "<meta charset=utf-8><title>floormark node</title><meta http-equiv=refresh content=5>"
+        head = (
+            "<meta charset=utf-8><meta name=viewport content='width=device-width'><title>floormark node</title>"
+            "<meta http-equiv=refresh content=5>"
+        )
         return f"<!doctype html><html lang=en>{head}<style>{STYLE}</style><h1>floormark node</h1><table>{rows}</table>"
 
 

@@ -50,7 +50,7 @@ OTHER_HOST = "Expected the address of this machine as the host, got another name
 
 
 class Guard:
-    """Answers who knows the token and asks for this machine by its own name; everything else ends here.
+    """Answers requests that have the token and name this machine as the host; all others end here.
 
     A page elsewhere could have its name point to this machine (DNS rebinding), so the host must be an address, or a
     name that was given. It cannot set the header of the token either.
