@@ -11,6 +11,7 @@ import sys
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -326,6 +327,11 @@ def test_a_register_that_is_full_after_a_file_has_its_name_takes_the_file_back(
         assert [record.state] == settled
     assert message(place) == record.row.identifier
     assert sha256(place) == record.row.result_sha256
+    place.unlink()
+    assert mark(replace(marker, options=EmbedOptions(psnr=41.0)), path, place).status == 0
+    first, second = marker.register.records()
+    assert (first, message(place)) == (record, second.row.identifier)
+    assert sha256(place) == second.row.result_sha256
 
 
 def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -76,11 +77,15 @@ def _no_room(error: BaseException | None) -> bool:
 
 
 def _mark_once(marker: FileMarker, received: Path, place: Path) -> None:
-    """Mark a file with the identifier that the register has for it, if any: sent again, it becomes the same image."""
+    """Mark a file with the identifier that the register has for it, if any: sent again, it becomes the same image.
+
+    Marked at another floor it becomes another image, with an identifier of its own.
+    """
     register, key = marker.register, marker.marker.scheme.key
+    asked = place.stem, "" if key is None else key.fingerprint, marker.marker.model, marker.options.psnr
     for record in [] if register is None else register.find_hash(place.stem):
-        row = record.row
-        if row.original_sha256 == place.stem and row.key == ("" if key is None else key.fingerprint):
+        row, told = record.row, json.loads(record.row.certificate)
+        if asked == (row.original_sha256, row.key, told["model"], told["floor"]):
             identifier = bytes.fromhex(row.identifier)
             replace(marker, register=None, message=Payload(Kind.HEX, identifier)).mark_file(received, place)
             if record.state != WRITTEN and register is not None:  # what was begun before is done now
