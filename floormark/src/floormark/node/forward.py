@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydicom import dcmread
 from pydicom.dataset import FileMetaDataset
 from pydicom.errors import InvalidDicomError
 from pydicom.filereader import read_file_meta_info
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
-from pynetdicom import AE, _config, build_context
+from pynetdicom import AE, _config, build_context, evt
 from pynetdicom.association import Association
 from pynetdicom.status import code_to_category
 
@@ -29,6 +30,20 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between attempts to reach a targ
 MAX_CONTEXTS = 60  # kinds of files in one association, each proposed in up to two of its 128 contexts
 SEND_SECONDS = 120.0  # that the target may take for one image
 TRY_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})  # HTTP: the fault is not the image's
+
+
+def _without_delay(event: evt.Event) -> None:
+    """Let what is sent leave at once, and acknowledge at once what comes: of both TCP makes small packets wait.
+
+    A target that writes its answer in pieces, as dcmtk's, would otherwise cost tens of milliseconds an image.
+    """
+    connection: Any = event.assoc.dul.socket
+    with suppress(AttributeError, OSError):  # it has been closed
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)  # which Linux alone knows, and forgets
+
+
+WITHOUT_DELAY = ((evt.EVT_CONN_OPEN, _without_delay), (evt.EVT_DATA_SENT, _without_delay))
 
 
 class TargetAway(Exception):
@@ -121,7 +136,9 @@ class StorageTarget(Target):
         plain = {sop_class for sop_class, _ in self._kinds if (sop_class, ImplicitVRLittleEndian) not in self._kinds}
         contexts += [build_context(each, ImplicitVRLittleEndian) for each in sorted(plain)]
         tls = None if self.tls is None else (self.tls, self.host)
-        found = self._ae.associate(self.host, self.port, contexts, self.title, max_pdu=0, tls_args=tls)
+        found = self._ae.associate(
+            self.host, self.port, contexts, self.title, max_pdu=0, tls_args=tls, evt_handlers=[*WITHOUT_DELAY]
+        )
         if not found.is_established:
             # Rejected for good or not: the target is asked again, as its list of titles may be mended.
             why = "rejected the association" if found.is_rejected else "cannot be reached"
