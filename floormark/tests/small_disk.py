@@ -13,7 +13,7 @@ import pytest
 def small_disk(folder: Path, size: str = "2m") -> Iterator[Path]:
     """Mount one at ``folder``; the test is skipped without the right to."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no right to mount a file system")
     try:

@@ -306,9 +306,8 @@ def test_a_register_that_is_full_after_a_file_has_its_name_takes_the_file_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path,) = images(tmp_path / "in", 1)
-    marker = FileMarker(
-        Watermarker.load(), options=EmbedOptions(psnr=40.0), register=Register.open(tmp_path / "r.db"), force=True
-    )
+    register = Register.open(tmp_path / "r.db")
+    marker = FileMarker(Watermarker.load(), options=EmbedOptions(psnr=40.0), register=register, force=True)
     place = tmp_path / "outgoing" / f"{sha256(path)}.dcm"
 
     def full(*_: object) -> None:
@@ -321,15 +320,14 @@ def test_a_register_that_is_full_after_a_file_has_its_name_takes_the_file_back(
             outcome = mark(marker, path, place)
         assert outcome.status == (0xA700 if settled == [ABSENT] else 0)
         assert place.exists() == (settled == [WRITTEN])
-        assert marker.register is not None
-        marker.register.settle_pending()
-        (record,) = marker.register.records()  # and so the identifier is the same
+        register.settle_pending()
+        (record,) = register.records()  # and so the identifier is the same
         assert [record.state] == settled
     assert message(place) == record.row.identifier
     assert sha256(place) == record.row.result_sha256
     place.unlink()
     assert mark(replace(marker, options=EmbedOptions(psnr=41.0)), path, place).status == 0
-    first, second = marker.register.records()
+    first, second = register.records()
     assert (first, message(place)) == (record, second.row.identifier)
     assert sha256(place) == second.row.result_sha256
 

@@ -280,7 +280,8 @@ def test_two_processes_write_at_once_into_one_that_neither_has_found(tmp_path: P
 
 def cpu_seconds(process: psutil.Process) -> float:
     used = process.cpu_times()
-    return used.user + used.system
+    seconds: float = used.user + used.system
+    return seconds
 
 
 def kill_when(child: int, reached: Callable[[], bool], later: float) -> None:
