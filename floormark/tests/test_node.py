@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -114,6 +115,12 @@ def test_what_arrives_is_marked_once_and_sent_on(tmp_path: Path) -> None:
         assert "<td>7<" in node.get("/")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             node.get("/etc/passwd")
+        for _ in range(20):  # somebody who does not wait for the answer
+            with socket.create_connection(("127.0.0.1", node.started["status_port"])) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert "<td>7<" in node.get("/")
+        assert "Traceback" not in node.log.read_text()
         assert node.end() == 0
     assert archive.requests == 4
     assert sum(1 for path in node.queue.rglob("*.dcm*")) == 0

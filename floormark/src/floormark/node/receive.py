@@ -6,6 +6,7 @@ import hashlib
 import secrets
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -317,6 +318,9 @@ class _Server(ThreadedAssociationServer):
             finally:
                 limit.cancel()
         super().process_request_thread(request, client_address)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        self.journal.tell("invalid", reason=type(sys.exception()).__name__)
 
     def _reject(self, connection: socket.socket, address: tuple[str, int], error: OSError) -> None:
         with suppress(OSError):

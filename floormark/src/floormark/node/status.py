@@ -115,6 +115,10 @@ def status_server(journal: Journal, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *arguments: Any) -> None:
             pass  # the log is for images
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.daemon_threads = True
-    return server
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # who asked has gone
+
+    return Server(("127.0.0.1", port), Handler)
