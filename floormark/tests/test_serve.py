@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -368,6 +369,10 @@ def test_what_is_too_large_torn_or_refused_is_said_and_not_kept(served: Served) 
     token = {"authorization": f"Bearer {served.token}"}
     assert served.ask("/inspect", bytes(LIMIT + 1), **token)[0] == 413
     assert served.ask("/inspect", iter([bytes(LIMIT), b"x"]), **token)[0] == 413  # in pieces
+    found = urlsplit(served.address)
+    with socket.create_connection((found.hostname, found.port)) as gone:  # in the middle of a file
+        told = f"host: localhost\r\nauthorization: Bearer {served.token}\r\ncontent-length: 9999"
+        gone.sendall(f"POST /inspect HTTP/1.1\r\n{told}\r\n\r\n".encode() + bytes(99))
     for body in (
         b"",
         b"\xff",

@@ -12,7 +12,7 @@ from typing import Any
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -118,6 +118,10 @@ def build(desk: Desk, *, token: str, max_bytes: int, hosts: frozenset[str] = fro
             return _problem(str(error), 422)
         except MemoryError:
             return _problem("not enough memory for this image", 507)
+        except ClientDisconnect:  # nobody reads the answer
+            return Response(status_code=400)
+        except Exception as error:  # whose text may say anything
+            return _problem(f"unexpected {type(error).__name__}: please report it", 500)
         return Response(packed(facts, parts), media_type="application/octet-stream")
 
     async def inspect(request: Request) -> Response:
