@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from common import ROOT, begin, keep, options, table
 from pydicom import uid
@@ -33,11 +34,14 @@ from floormark.payload import Payload
 from floormark.threads import limit_threads
 
 sys.path[:0] = [str(ROOT / "floormark" / "tests"), str(ROOT / "tests")]
+from dicom_files import make  # noqa: E402
 from dicom_peers import SECONDS, TEXT, Archive, Node, images, storescu, wait_for  # noqa: E402
+from natural_images import natural_image  # noqa: E402
 from node_kills import through_dcmtk, through_orthanc  # noqa: E402
 
 PACKAGES = ("floormark", "pynetdicom", "dicomweb-client")
 SIDES = (256, 1024)
+STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
 SAMPLES = 40  # of the memory
 BATCH = 50  # images in an association, for the memory
 
@@ -136,12 +140,12 @@ def send(folders: list[Path], port: int, *, called: str) -> float:
 def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list[str]]:
     """Resident memory of the node and its processes while images pass."""
     senders, total = 2, chosen.images or 10_000
-    folders = []
-    for number, path in enumerate(images(place / "in", total)):
-        if number % BATCH == 0:
-            folders.append(place / f"in{number}")
-            folders[-1].mkdir()
-        path.rename(folders[-1] / path.name)
+    pictures = [natural_image(height=128, width=128, seed=seed) for seed in range(100)]
+    folders = [place / f"in{number}" for number in range(-(-total // BATCH))]
+    for number in range(total):  # each another
+        folders[number // BATCH].mkdir(exist_ok=True)
+        shifted = np.roll(pictures[number % 100], number // 100, axis=1)
+        make(folders[number // BATCH] / f"{number}.dcm", shifted, PatientID="4711", **dict.fromkeys(STUDY, "1.2"))
     samples: list[dict[str, float]] = []
 
     def send_each(mine: list[Path], port: int) -> None:
@@ -167,7 +171,7 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
         for each in sending:
             each.result()
         marked = len(node.events("marked"))
-        wait_for(lambda: len(node.events("sent")) >= marked)
+        wait_for(lambda: len(node.events("sent")) >= marked, 10 * SECONDS)
         seconds = time.perf_counter() - began
     found = {"images": total, "marked": marked, "seconds": round(seconds), "samples": samples}
     some = samples[:: max(1, len(samples) // 8)] + samples[-1:]
