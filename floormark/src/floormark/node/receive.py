@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from socketserver import BaseServer
@@ -85,7 +86,8 @@ class Receiver:
         # Of the whole process, which is the node's own: what arrives goes to the disk at once, beside the queue, so
         # that a rename and no copy brings it there.
         _config.STORE_RECV_CHUNKED_DATASET = True
-        dimse_messages.NamedTemporaryFile = lambda **options: _Arriving(queue.receiving)  # type: ignore[assignment, attr-defined]
+        file = partial(_Arriving, queue.receiving)
+        dimse_messages.NamedTemporaryFile = file  # type: ignore[assignment, attr-defined]
         self._ae = AE(listening.ae_title)
         self._ae.maximum_associations, self._ae.maximum_pdu_size = listening.associations, MAX_PDU
         self._ae.require_calling_aet = list(listening.titles)
@@ -241,7 +243,7 @@ class _Arriving:
     error in :meth:`write` would end its association without one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **_: object) -> None:
         self.name = str(folder / f"{secrets.token_hex(8)}.dcm")
         self.size = 0
         self._raw: BinaryIO | None = None

@@ -43,7 +43,8 @@ class Journal:
     """Where everything that happens is told: one line of JSON each on standard output, and counted."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # of the whole process, which is the node's own: they say nothing here
+        # Of the whole process, which is the node's own: when a counter began says nothing.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._counters = {
             name: Counter(f"floormark_node_{name}", told, registry=self.registry) for name, told in EVENTS.items()
