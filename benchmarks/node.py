@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from common import ROOT, begin, keep, options, table
 from pydicom import uid
@@ -26,20 +27,30 @@ from pydicom.data import get_testdata_files
 from pydicom.filereader import read_file_meta_info
 from pynetdicom import AE, _config
 
+from floormark import Watermarker
+from floormark.files.marking import FileMarker
+from floormark.options import EmbedOptions
+from floormark.payload import Payload
+from floormark.threads import limit_threads
+
 sys.path[:0] = [str(ROOT / "floormark" / "tests"), str(ROOT / "tests")]
-from dicom_peers import Archive, Node, images, storescu, wait_for  # noqa: E402
+from dicom_files import make  # noqa: E402
+from dicom_peers import SECONDS, TEXT, Archive, Node, images, storescu, wait_for  # noqa: E402
+from natural_images import natural_image  # noqa: E402
 from node_kills import through_dcmtk, through_orthanc  # noqa: E402
 
 PACKAGES = ("floormark", "pynetdicom", "dicomweb-client")
 SIDES = (256, 1024)
+STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
 SAMPLES = 40  # of the memory
+BATCH = 50  # images in an association, for the memory
 
 
 def kills(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list[str]]:
     """SIGKILL in the middle, again and again."""
     runs = [
         ("storescu to storescp", through_dcmtk, chosen.images or 1000, 50),
-        ("Orthanc to Orthanc", through_orthanc, chosen.orthanc_images, 10),
+        ("Orthanc to Orthanc", through_orthanc, chosen.orthanc_images, chosen.orthanc_kills),
     ]
     found = {}
     for name, run, count, times in runs:
@@ -80,7 +91,7 @@ def speed(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list
         for number, path in enumerate(files):
             halves[number % 2].mkdir(exist_ok=True)
             os.link(path, halves[number % 2] / path.name)
-        rates = {}
+        rates = {"marking alone, one process": count / marking(files, place / f"marked{side}")}
         with Archive(place / f"alone{side}") as archive:
             rates["storescu to storescp alone"] = count / send([place / f"{side}"], archive.port, called="ARCHIVE")
         for associations, folders in ((1, [place / f"{side}"]), (2, halves)):
@@ -105,6 +116,17 @@ def speed(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list
     return found, ["# Images a second", "", told, "", *table(["Size", "Images", "Way", "Images a second"], rows)]
 
 
+def marking(files: list[Path], folder: Path) -> float:
+    """Mark files as the node's processes do, without any of the node; the seconds."""
+    marker = FileMarker(Watermarker.load(), Payload.from_text(TEXT), EmbedOptions(psnr=40.0))
+    limit_threads(1)
+    marker.mark_file(files[0], folder / "warm.dcm")
+    began = time.perf_counter()
+    for path in files:
+        marker.mark_file(path, folder / path.name)
+    return time.perf_counter() - began
+
+
 def send(folders: list[Path], port: int, *, called: str) -> float:
     """Send folders, each by a storescu of its own; the seconds."""
     began = time.perf_counter()
@@ -117,16 +139,17 @@ def send(folders: list[Path], port: int, *, called: str) -> float:
 
 def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], list[str]]:
     """Resident memory of the node and its processes while images pass."""
-    distinct, senders = 100, 2
-    total = chosen.images or 10_000
-    folders = [place / f"in{number}" for number in range(senders)]
-    for number, path in enumerate(images(place / "in", distinct)):
-        folders[number % senders].mkdir(exist_ok=True)
-        path.rename(folders[number % senders] / path.name)
+    senders, total = 2, chosen.images or 10_000
+    pictures = [natural_image(height=128, width=128, seed=seed) for seed in range(100)]
+    folders = [place / f"in{number}" for number in range(-(-total // BATCH))]
+    for number in range(total):  # each another
+        folders[number // BATCH].mkdir(exist_ok=True)
+        shifted = np.roll(pictures[number % 100], number // 100, axis=1)
+        make(folders[number // BATCH] / f"{number}.dcm", shifted, PatientID="4711", **dict.fromkeys(STUDY, "1.2"))
     samples: list[dict[str, float]] = []
 
-    def repeat(folder: Path, port: int) -> None:
-        for _ in range(total // distinct):
+    def send_each(mine: list[Path], port: int) -> None:
+        for folder in mine:
             send([folder], port, called="FLOORMARK")
 
     with (
@@ -134,7 +157,7 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
         Node(place / "node", "--forward", archive.target, "--workers", "2") as node,
         ThreadPoolExecutor(senders) as pool,
     ):
-        sending = [pool.submit(repeat, folder, node.port) for folder in folders]
+        sending = [pool.submit(send_each, folders[number::senders], node.port) for number in range(senders)]
         process = psutil.Process(node.process.pid)
         began = time.perf_counter()
         while not all(each.done() for each in sending):
@@ -144,25 +167,27 @@ def memory(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], lis
                 own = process.memory_info().rss
                 samples.append({"images": passed, "node_mb": own / 1e6, "workers_mb": workers / 1e6,
                                 "open_files": process.num_fds(), "threads": process.num_threads()})  # fmt: skip
-            time.sleep(0.2)
-        marked, again = len(node.events("marked")), len(node.events("again"))
-        wait_for(lambda: len(node.events("sent")) >= marked)
+            time.sleep(0.5)
+        for each in sending:
+            each.result()
+        marked = len(node.events("marked"))
+        wait_for(lambda: len(node.events("sent")) >= marked, 10 * SECONDS)
         seconds = time.perf_counter() - began
-    found = {"stored": marked + again, "marked": marked, "seconds": round(seconds), "samples": samples}
+    found = {"images": total, "marked": marked, "seconds": round(seconds), "samples": samples}
     some = samples[:: max(1, len(samples) // 8)] + samples[-1:]
     rows = [
         (f"{one['images']:,}", f"{one['node_mb']:.0f}", f"{one['workers_mb']:.0f}", one["open_files"], one["threads"])
         for one in some
     ]
     told = (
-        f"{found['stored']:,} C-STOREs of {distinct} images of 128 x 128 by {senders} storescu at once in "
-        f"{seconds:.0f} s; {marked:,} were marked, the others were in the queue still when they came again."
+        f"{total:,} images of 128 x 128, each another, by {senders} storescu at once, {BATCH} in an association, in "
+        f"{seconds:.0f} s; {marked:,} were marked."
     )
     head = ["Sent", "The node, MB", "Two processes that mark, MB", "Open files", "Threads"]
     return found, ["# Memory", "", told, "", *table(head, rows)]
 
 
-MADE = (
+ENCODERS = (
     "dcmconv +ti",
     "dcmconv +te",
     "dcmconv +td",
@@ -180,8 +205,8 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
     names = {path.name: path for path in ([] if chosen.data is None else sorted(chosen.data.rglob("*.dcm")))}
     names |= {Path(name).name: Path(name) for name in get_testdata_files("*.dcm")}
     (plain,) = images(place / "made", 1, 256)
-    made = [place / "made" / f"made{number}.dcm" for number in range(len(MADE))]
-    for path, program in zip(made, MADE, strict=True):
+    made = [place / "made" / f"made{number}.dcm" for number in range(len(ENCODERS))]
+    for path, program in zip(made, ENCODERS, strict=True):
         subprocess.run([*program.split(), str(plain), str(path)], check=True)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -197,6 +222,7 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
                 continue
             counts[syntax][kind] += 1
             sender = AE("BENCHMARK")
+            sender.dimse_timeout = SECONDS  # many frames take a while
             sender.add_requested_context(*contents)
             association = sender.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
             if not association.is_established:
@@ -224,7 +250,7 @@ def syntaxes(chosen: argparse.Namespace, place: Path) -> tuple[dict[str, Any], l
     head = ["Transfer syntax", "Files", "Received", "Marked", "Made to order", "Marked", "Not marked, since"]
     told = (
         "The DICOM files of pydicom and of pydicom-data, broken ones among them, sent to the node as they are; and one "
-        f"image of 256 x 256, made to order by {', '.join(sorted({each.split()[0] for each in MADE}))}."
+        f"image of 256 x 256, made to order by {', '.join(sorted({each.split()[0] for each in ENCODERS}))}."
     )
     return {"syntaxes": found, "not_taken_by_storescp": not_taken}, [
         "# Transfer syntaxes",
@@ -239,8 +265,7 @@ def kind_of(reason: str) -> str:
     """A reason without what it says of one file."""
     kinds = {
         "pixel data": "no pixel data",
-        "frames": "several frames",
-        "one frame": "several frames",
+        "palette": "a palette, which is marked as RGB alone",
         "at least": "too small",
         "too small": "too small",
         "big endian": "big endian",
@@ -250,8 +275,9 @@ def kind_of(reason: str) -> str:
         "MONOCHROME": "its colours",
         "decoded": "cannot be decoded",
         "torn": "torn",
-        "PSNR": "no floor works",
-        "dB": "the floor is too high for it",
+        "another image": "marked, it would be taken for another image",
+        "no floor from": "too small, flat or noisy for any floor",
+        "highest floor": "the floor is too high for it",
         "got none": "an attribute is missing",
     }
     return next((told for token, told in kinds.items() if token in reason), reason[:60])
@@ -259,7 +285,7 @@ def kind_of(reason: str) -> str:
 
 def main() -> None:
     parts = {each.__name__: each for each in (kills, speed, memory, syntaxes)}
-    parser = options(__doc__, images=None, orthanc_images=200)
+    parser = options(__doc__, images=None, orthanc_images=1000, orthanc_kills=50)
     parser.set_defaults(out=ROOT / "results" / "node")
     parser.add_argument("part", choices=parts)
     parser.add_argument("--data", type=Path, help="more DICOM files, for syntaxes")

@@ -49,17 +49,18 @@ ONE_AT_A_TIME = threading.Lock()  # Orthanc calls from several threads; a large 
 
 def mark_received(content: bytes, origin: Any) -> tuple[Any, bytes | None]:
     """What Orthanc stores instead of a file that it has received."""
-    with ONE_AT_A_TIME, tempfile.TemporaryDirectory() as folder:
-        received, marked = Path(folder) / "received.dcm", Path(folder) / "marked.dcm"
-        received.write_bytes(content)
-        try:
+    try:
+        with ONE_AT_A_TIME, tempfile.TemporaryDirectory() as folder:
+            received, marked = Path(folder) / "received.dcm", Path(folder) / "marked.dcm"
+            received.write_bytes(content)
             MARKER.mark_file(received, marked)
             return orthanc.ReceivedInstanceAction.MODIFY, marked.read_bytes()
-        except FloormarkError as error:
-            orthanc.LogWarning(f"not marked: {str(error).removeprefix(f'{received}: ')}")
-        except Exception as error:  # Orthanc would store the image, whatever was asked for
-            orthanc.LogError(f"not marked: {type(error).__name__}: {error}")
-        return REFUSED, None
+    except FloormarkError as error:
+        reason = str(error)
+        orthanc.LogWarning(f"not marked: {reason.partition('received.dcm: ')[2] or reason}")
+    except Exception as error:  # Orthanc would store the image, whatever was asked for
+        orthanc.LogError(f"not marked: {type(error).__name__}: {error}")
+    return REFUSED, None
 
 
 orthanc.RegisterReceivedInstanceCallback(mark_received)

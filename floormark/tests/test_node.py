@@ -5,11 +5,17 @@ import ipaddress
 import os
 import re
 import socket
+import ssl
+import struct
 import subprocess
 import sys
 import urllib.error
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -22,6 +28,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pydicom.uid import JPEG2000Lossless
 from pynetdicom import AE, evt
+from pynetdicom.dsutils import encode
+from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.presentation import StoragePresentationContexts
 
 from dicom_files import SECONDARY_CAPTURE, make, real
@@ -37,11 +45,19 @@ from dicom_peers import (
     sources,
     storescu,
     uids,
+    wait_for,
 )
 from floormark import Watermarker, cli
+from floormark.certificate import sha256
+from floormark.errors import ConfigurationError, OutputError
 from floormark.files.folder import extract_file
-from floormark.register import Register
+from floormark.files.marking import FileMarker
+from floormark.node.forward import TargetAway, WebTarget
+from floormark.node.pool import mark
+from floormark.options import EmbedOptions
+from floormark.register import ABSENT, WRITTEN, Register
 from floormark.verify import verify_files
+from small_disk import fill, small_disk
 
 STUDY = ("StudyInstanceUID", "SeriesInstanceUID")
 
@@ -99,6 +115,12 @@ def test_what_arrives_is_marked_once_and_sent_on(tmp_path: Path) -> None:
         assert "<td>7<" in node.get("/")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             node.get("/etc/passwd")
+        for _ in range(20):  # somebody who does not wait for the answer
+            with socket.create_connection(("127.0.0.1", node.started["status_port"])) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert "<td>7<" in node.get("/")
+        assert "Traceback" not in node.log.read_text()
         assert node.end() == 0
     assert archive.requests == 4
     assert sum(1 for path in node.queue.rglob("*.dcm*")) == 0
@@ -220,6 +242,103 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return certificate, private
 
 
+def test_what_is_no_dicom_ends_its_association_and_leaves_nothing(tmp_path: Path) -> None:
+    command = pydicom.Dataset()
+    command.CommandField, command.MessageID, command.CommandDataSetType = 0x0001, 1, 0x0000
+    command.AffectedSOPClassUID, command.AffectedSOPInstanceUID, command.Priority = SECONDARY_CAPTURE, "1.2", 0
+    command.CommandGroupLength = 0
+    store = encode(command, True, True)
+    assert store is not None
+    with Node(tmp_path, "--forward", f"ARCHIVE@127.0.0.1:{free_port()}", "--associations", "1") as node:
+        for wrong in (
+            [(1, b"\x03" + b"garbage" * 9)],
+            [(1, b"\x03" + store), (1, b"\x00" + bytes(5000)), (99, b"\x03" + store)],  # in the middle of an image
+            [(99, b"\x03" + store)],
+        ):
+            peer = AE("ODD")
+            peer.add_requested_context(SECONDARY_CAPTURE)
+            association = peer.associate("127.0.0.1", node.port, ae_title="FLOORMARK")
+            assert association.is_established, node.log.read_text()  # the only one that may be open
+            for context, content in wrong:
+                pdata = P_DATA()
+                pdata.presentation_data_value_list = [[context, content]]  # type: ignore[list-item]
+                association.dul.send_pdu(pdata)
+            wait_for(lambda: not association.is_established)  # noqa: B023
+        wait_for(lambda: not any((node.queue / "receiving").iterdir()))
+        assert node.wait("invalid", 3)
+        assert storescu(node.port, *images(tmp_path / "in", 1)).returncode == 0
+        assert "Traceback" not in node.log.read_text()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as disk:
+        yield disk
+
+
+def test_a_full_disk_loses_nothing_and_is_gone_on_with_when_there_is_room(tmp_path: Path, disk: Path) -> None:
+    first, second, third = images(tmp_path / "in", 3)
+    port, database = free_port(), disk / "register.db"
+    options: list[str | Path] = ["--queue", disk / "queue", "--register", database, "--certificates", disk / "kept"]
+    with Node(tmp_path, "--forward", f"ARCHIVE@127.0.0.1:{port}", *options) as node:
+        assert storescu(node.port, first).returncode == 0
+        size = node.events("marked")[0]["bytes"]
+        for leave in (0, size, 2 * size, 3 * size):  # it ends while arriving, marking, certifying or recording
+            refused = len(node.events("refused"))
+            fill(disk, leave=leave)
+            storescu(node.port, "+sd", "-nh", tmp_path / "in")
+            assert len(node.events("refused")) > refused, leave
+        assert {told["status"] for told in node.events("refused")} == {"A700"}
+        assert not any((disk / "queue" / "receiving").iterdir())
+        ballast = fill(disk)
+        with Archive(tmp_path / "archive", port=port) as archive:
+            node.wait("sent")  # which needs no room
+            fill(disk)
+            assert storescu(node.port, second).returncode != 0
+            ballast.unlink()
+            for path in (first, second, third):
+                assert storescu(node.port, path).returncode == 0
+            wait_for(lambda: not any((disk / "queue" / "outgoing").iterdir()))
+            assert sources(archive.received) == uids([first, second, third])
+            arrived = {str(pydicom.dcmread(path).SOPInstanceUID) for path in archive.received}
+        assert {path.name for path in (disk / "kept").iterdir()} == {f"{uid}.json" for uid in arrived}
+        assert not node.events("invalid", "failed")
+    register = Register.open(database, create=False)
+    register.settle_pending()
+    assert {each.row.new_uid for each in register.records() if each.state == WRITTEN} == arrived
+    assert not register.check().problems
+
+
+def test_a_register_that_is_full_after_a_file_has_its_name_takes_the_file_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = images(tmp_path / "in", 1)
+    register = Register.open(tmp_path / "r.db")
+    marker = FileMarker(Watermarker.load(), options=EmbedOptions(psnr=40.0), register=register, force=True)
+    place = tmp_path / "outgoing" / f"{sha256(path)}.dcm"
+
+    def full(*_: object) -> None:
+        raise OutputError("database or disk is full")
+
+    for settled in ([ABSENT], [WRITTEN]):
+        with monkeypatch.context() as patch:
+            if settled == [ABSENT]:
+                patch.setattr(Register, "settle", full)
+            outcome = mark(marker, path, place)
+        assert outcome.status == (0xA700 if settled == [ABSENT] else 0)
+        assert place.exists() == (settled == [WRITTEN])
+        register.settle_pending()
+        (record,) = register.records()  # and so the identifier is the same
+        assert [record.state] == settled
+    assert message(place) == record.row.identifier
+    assert sha256(place) == record.row.result_sha256
+    place.unlink()
+    assert mark(replace(marker, options=EmbedOptions(psnr=41.0)), path, place).status == 0
+    first, second = register.records()
+    assert (first, message(place)) == (record, second.row.identifier)
+    assert sha256(place) == second.row.result_sha256
+
+
 def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:
     certificate, key = pem
     (path,) = images(tmp_path / "in", 1)
@@ -228,9 +347,42 @@ def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:
     with Archive(tmp_path / "archive", *both) as archive, Node(tmp_path, "--forward", archive.target, *tls) as node:
         assert storescu(node.port, path).returncode != 0  # in the clear
         assert storescu(node.port, "+tla", "-ic", path).returncode != 0  # without a certificate
+        silent = [socket.create_connection(("127.0.0.1", node.port)) for _ in range(40)]
         assert storescu(node.port, *both, path).returncode == 0
         node.wait("sent")
         assert message(archive.received[0]) == TEXT
+        node.wait("rejected", 2 + len(silent))  # one that says nothing is not waited for
+        for each in silent:
+            each.close()
+
+
+def test_a_web_service_is_checked_by_the_authorities_that_were_given(tmp_path: Path, pem: tuple[Path, Path]) -> None:
+    class Busy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_error(503)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    (path,) = images(tmp_path / "in", 1)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pem)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"https://127.0.0.1:{server.server_address[1]}/dicom-web"
+        for authorities, told in ((None, "SSLError"), (pem[0], "answered 503")):
+            target = WebTarget(url, authorization="Bearer x", authorities=authorities)
+            with pytest.raises(TargetAway, match=told):
+                target.send(path)
+            target.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(ConfigurationError, match="certificates"):
+        WebTarget(url, authorities=tmp_path)
 
 
 def test_what_the_target_does_not_take_is_set_aside(tmp_path: Path) -> None:
@@ -311,6 +463,9 @@ def test_orthanc_on_both_sides(tmp_path: Path) -> None:
         (["--forward", "A@b:1", "--queue", "q", "--queue-limit", "none"], "GB"),
         (["--forward", "A@b:1", "--queue", "q", "--tls-key", "k"], "--tls-cert"),
         (["--forward", "A@b:1", "--queue", "q", "--tls-cert", "missing"], "PEM"),
+        (["--forward", "A@b:1", "--queue", "q", "--tls-cert", __file__], "private key"),
+        (["--forward", "A@b:1", "--queue", "q", "--tls-ca", "ca"], "--tls-cert"),
+        (["--forward", "A@b:1", "--queue", "q", "--register", "."], "folder"),
         (["--forward", "A@b:1", "--queue", "q", "--ae-title", "longer than sixteen"], "16"),
         (["--stow", "nonsense", "--queue", "q"], "URL"),
         (["--forward", "A@b:1", "--queue", "q", "--text", "x", "--hex", "00"], "--text"),

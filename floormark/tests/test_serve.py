@@ -2,10 +2,13 @@
 
 import http.client
 import json
+import os
 import re
 import signal
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,12 @@ from PIL import Image
 from browser import SECONDS, Browser, needs_chromium
 from dicom_files import make
 from floormark import Watermarker, cli, read_key
-from floormark.register import Register
+from floormark.register import WRITTEN, Register
+from floormark.serve import desk
 from floormark.signing import Signer, write_keys
 from forked import Forked, command
 from natural_images import natural_image
+from small_disk import fill, small_disk
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -85,9 +90,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ]
     assert cli.main([*embed, *common]) == 0
     public = ("--public-key", str(folder / "hospital.pub"))
-    told = folder / "told"
     options = ("--port", "0", "--max-mb", str(LIMIT >> 20), *public)
-    process = Forked(command, "floormark", "serve", *options, *common, told=told)
+    with serving(folder, command, "floormark", "serve", *options, *common) as served:
+        yield served
+    assert list(Path("/dev/shm").glob("floormark-*")) == []
+
+
+@contextmanager
+def serving(folder: Path, work: Callable[..., int], *arguments: str) -> Iterator[Served]:
+    """A server as a process, until Ctrl-C."""
+    told = folder / "told"
+    process = Forked(work, *arguments, told=told)
     end = time.monotonic() + SECONDS
     while not (found := re.search(r"http://\S+\n", (told / "out").read_text() if (told / "out").exists() else "")):
         assert process.is_alive(), (told / "err").read_text()
@@ -95,12 +108,35 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         time.sleep(0.05)
     yield Served(found[0].strip(), folder)
     assert process.pid is not None
-    import os
-
     os.kill(process.pid, signal.SIGINT)
     code, _, err = process.finish()
     assert (code, err) == (0, "Ctrl-C ends it\n")
-    assert list(Path("/dev/shm").glob("floormark-*")) == []
+
+
+def serve_in(place: str, *arguments: str) -> int:
+    """A server that lays files out in another place."""
+    desk.MEMORY = place
+    return command("floormark", "serve", "--port", "0", *arguments)
+
+
+def test_a_full_disk_is_said_and_gone_on_from_when_there_is_room(tmp_path: Path) -> None:
+    Image.fromarray(GREY).save(tmp_path / "plain.png")
+    image = ("image", "plain.png", (tmp_path / "plain.png").read_bytes())
+    with small_disk(tmp_path / "disk") as disk:
+        register = disk / "r.db"
+        with serving(tmp_path, serve_in, str(disk), "--register", str(register)) as served:
+            for leave in (0, len(image[2]), 2 * len(image[2])):  # as it comes, is marked, and is recorded
+                ballast = fill(disk, leave=leave)
+                status, facts, _ = served.work("/mark", image, message="Ada", psnr=40)
+                assert status == 507, (leave, facts)
+                assert "full" in facts["problem"]
+            assert [path for path in disk.iterdir() if path not in (register, ballast)] == []
+            ballast.unlink()
+            assert served.work("/mark", image, message="Ada", psnr=40)[0] == 200
+        found = Register.open(register)
+        found.settle_pending()
+        assert [each.state for each in found.records()][-1] == WRITTEN
+        assert found.check().problems == found.check().pending == ()
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +153,7 @@ def choose(browser: Browser, role: str, file: Path) -> None:
     browser.wait(DONE)
 
 
-DONE = "!['waiting', 'Looking …', 'Marking …'].includes(document.getElementById('status').textContent)"
+DONE = "!['waiting', 'Reading …', 'Marking …'].includes(document.getElementById('status').textContent)"
 TEXT = "document.getElementById('{}').innerText"
 
 
@@ -146,7 +182,7 @@ def test_it_says_what_a_dicom_file_says_and_whose_it_is_and_compares(browser: Br
     row = next(Register.open(served.folder / "r.db").records()).row
     for part in (row.identifier, row.new_uid, row.old_uid, "to this image", "in the whole image", row.key):
         assert part in told
-    assert "Green: the mark is there." in text(browser, "legend")
+    assert "Green: the mark was read here" in text(browser, "legend")
     assert not browser.run("document.getElementById('canvas-original').checkVisibility()")
     choose(browser, "certificate", served.folder / "marked.dcm.json")
     assert "the certificate is of this file" in text(browser, "verdict")
@@ -210,6 +246,25 @@ def test_a_part_that_was_replaced_is_shown_in_red(browser: Browser, served: Serv
     assert text(browser, "headline").endswith("but a part of the image was replaced")
     assert "Red: it is missing" in text(browser, "legend")
     assert "but missing in" in text(browser, "marks")
+
+
+@needs_chromium
+def test_where_a_picture_shows_a_marked_image_is_framed(browser: Browser, served: Served, tmp_path: Path) -> None:
+    key = read_key(served.folder / "key.txt")
+    marked = Watermarker.load(key=key).embed(natural_image(height=512, width=512, seed=5), "mine", psnr=38).image
+    page = np.full((700, 900), 235, np.uint8)
+    page[100:612, 200:712] = marked
+    Image.fromarray(page).save(tmp_path / "page.png")
+    browser.open(served.address)
+    choose(browser, "image", tmp_path / "page.png")
+    assert text(browser, "problem") == ""
+    assert text(browser, "headline") == "mine"
+    assert "pixels at" in text(browser, "marks")
+    assert text(browser, "legend") == "Framed: here a mark was read."
+    Image.fromarray(Watermarker.load().embed(GREY, "theirs", psnr=38).image).save(tmp_path / "other.png")
+    choose(browser, "image", tmp_path / "other.png")
+    assert text(browser, "problem") == ""
+    assert "none of the keys reads it" in text(browser, "marks")
 
 
 @needs_chromium
@@ -304,16 +359,20 @@ def test_only_who_has_the_token_and_means_this_machine_gets_an_answer(served: Se
         assert "default-src 'none'" in answered["content-security-policy"]
         assert "access-control-allow-origin" not in answered
     for headers in ({}, {"authorization": "Bearer x"}):
-        for path in ("/look", f"/look?token={served.token}"):  # where a form elsewhere could send it
+        for path in ("/inspect", f"/inspect?token={served.token}"):  # where a form elsewhere could send it
             assert served.ask(path, b"{}", **headers)[0] == 401
-    assert served.ask("/look", b"", "OPTIONS")[0] == 401
+    assert served.ask("/inspect", b"", "OPTIONS")[0] == 401
 
 
 def test_what_is_too_large_torn_or_refused_is_said_and_not_kept(served: Served) -> None:
     grey = (served.folder / "plain.png").read_bytes()
     token = {"authorization": f"Bearer {served.token}"}
-    assert served.ask("/look", bytes(LIMIT + 1), **token)[0] == 413
-    assert served.ask("/look", iter([bytes(LIMIT), b"x"]), **token)[0] == 413  # in pieces
+    assert served.ask("/inspect", bytes(LIMIT + 1), **token)[0] == 413
+    assert served.ask("/inspect", iter([bytes(LIMIT), b"x"]), **token)[0] == 413  # in pieces
+    found = urlsplit(served.address)
+    with socket.create_connection((found.hostname, found.port)) as gone:  # in the middle of a file
+        told = f"host: localhost\r\nauthorization: Bearer {served.token}\r\ncontent-length: 9999"
+        gone.sendall(f"POST /inspect HTTP/1.1\r\n{told}\r\n\r\n".encode() + bytes(99))
     for body in (
         b"",
         b"\xff",
@@ -323,13 +382,13 @@ def test_what_is_too_large_torn_or_refused_is_said_and_not_kept(served: Served) 
         b'{"files": []}\nmore',
         b"[" * 9999,
     ):
-        status, _, content = served.ask("/look", body, **token)
+        status, _, content = served.ask("/inspect", body, **token)
         assert status == 422, body
         assert "problem" in json.loads(content)
-    status, facts, _ = served.work("/look", ("image", "../../\x1b.png", b"no image"))
+    status, facts, _ = served.work("/inspect", ("image", "../../\x1b.png", b"no image"))
     assert (status, "floormark-" in facts["problem"]) == (422, False)
     assert "expected a PNG" in facts["problem"]
-    assert served.work("/look", ("image", "a.png", grey), ("image2", "b", b""))[0] == 422
+    assert served.work("/inspect", ("image", "a.png", grey), ("image2", "b", b""))[0] == 422
     assert served.work("/mark", ("image", "a.png", grey), message=7, psnr=40)[0] == 422
     assert served.work("/mark", ("image", "a.png", grey), message="x", psnr="high")[0] == 422
     assert served.work("/mark", ("image", "a.png", grey), message="x" * 2000, psnr=40)[0] == 422
@@ -342,7 +401,7 @@ def test_a_certificate_alone_is_judged_by_what_it_can_tell(served: Served) -> No
     good, plain = told.read_bytes(), (served.folder / "plain.png").read_bytes()
 
     def verdict(image: bytes, certificate: bytes) -> list[tuple[bool | None, str]]:
-        status, facts, _ = served.work("/look", ("image", "a", image), ("certificate", "c.json", certificate))
+        status, facts, _ = served.work("/inspect", ("image", "a", image), ("certificate", "c.json", certificate))
         assert status == 200
         return [(line["good"], line["text"]) for line in facts["verdict"]]
 

@@ -80,12 +80,10 @@ class Credentials:
 
     def check(self, source: Format, target: Format) -> None:
         """Refuse formats that hold no manifest, before the work of marking."""
-        for which, kind in (("from", source), ("to", target)):
+        for which, kind in (("read", source), ("write", target)):
             if kind.name not in MEDIA_TYPES:
-                kinds = ", ".join(name.upper() for name in MEDIA_TYPES)
-                raise ConfigurationError(
-                    f"--c2pa is for {kinds} alone, {which} {kind.name.upper()} there is no manifest"
-                )
+                told = f"expected to {which} PNG, JPEG or TIFF with --c2pa, got {kind.name.upper()}"
+                raise ConfigurationError(f"{told}: leave out --c2pa")
 
     def add(self, original: ImageFile, written: ImageFile, payload: Payload, model: str) -> ImageFile:
         """Put a manifest into a file that was written and has not taken its name; the file as it is then.

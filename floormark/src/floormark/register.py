@@ -8,7 +8,7 @@ An image holds nothing but a random identifier; whose it is stays in the registe
     register.settle(identifier)  # the file has its name
 
 So every file that has its name has a row, and a row of kind ``written`` has had its file. Whoever is killed between the
-two calls leaves an intention, which :meth:`Register.settle_pending` settles by looking for the file.
+two calls leaves an intention, which :meth:`Register.settle_pending` settles by checking whether the file is there.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ APPLICATION_ID = 0x464C524D  # by which SQLite and the command ``file`` know suc
 BUSY_SECONDS = 60.0  # that a writer waits for others
 MAX_PROBLEMS = 20  # that a check names
 OPENED, INTENDED, WRITTEN, ABSENT = "opened", "intended", "written", "absent"
-"""Kinds of rows: the first; a file that is about to take its name; that has it; that was looked for and not found."""
+"""Kinds of rows: the first; a file that is about to take its name; that has it; that is not there."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RegisterCheck:
-    """What a look at every row has shown."""
+    """What a check of every row has shown."""
 
     rows: int
     images: int
@@ -157,6 +157,8 @@ class Register:
         found = cls(path, signer)
         if not create and not path.exists():
             raise DataError(f"{path}: no such register")
+        if path.is_dir():
+            raise DataError(f"{path}: expected the file of a register, got a folder")
         if create:
             try:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -235,11 +237,11 @@ class Register:
             return list(_records(database, where, *([sha256] * len(names))))
 
     def check(self, *, keys: Collection[PublicKey] = (), head: str | None = None) -> RegisterCheck:
-        """Look at every row: was one changed, removed, put in, or signed by another key than one of ``keys``?
+        """Check every row: was one changed, removed, put in, or signed by another key than one of ``keys``?
 
         Args:
             keys: who may have signed; without any, each row must be signed by the key that it names.
-            head: that of an earlier check. Without it, rows that are missing at the end are not found out.
+            head: that of an earlier check. Without it, rows that are missing at the end are not detected.
         """
         if head is not None and not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", head):
             raise ConfigurationError(f"expected NUMBER:HASH as the head, as a check prints it, got {head!r}")
@@ -346,8 +348,10 @@ def _records(database: sqlite3.Connection, where: str, *values: str) -> Iterator
 
 def _state(row: Row) -> str:
     """What the disk says of an intention."""
+    if not row.target:  # an image that the page was to hand out, and did not
+        return ABSENT
     target = Path(row.target)
-    if not row.target or not target.parent.is_dir():
+    if not target.parent.is_dir():
         return INTENDED
     try:
         return WRITTEN if sha256(target) == row.result_sha256 else ABSENT

@@ -239,7 +239,7 @@ def test_a_command_does_not_import_what_it_was_not_asked_for() -> None:
 def test_a_register_that_cannot_be_written_ends_before_an_image_is(
     capsys: pytest.CaptureFixture[str], image: Path, tmp_path: Path
 ) -> None:
-    for register, code in ((tmp_path / "none" / "r.db", 1), (tmp_path, 1), (image, 2)):
+    for register, code in ((tmp_path / "none" / "r.db", 1), (tmp_path, 2), (image, 2)):
         assert main("embed", image, tmp_path / "out.png", "--register", register) == code
         assert capsys.readouterr().err.count("\n") == 1
         assert not (tmp_path / "out.png").exists()

@@ -58,7 +58,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("--associations", type=positive, default=10, help="most associations at once; 10 if not given")
     add("--tls-cert", type=Path, help="certificate chain in PEM, to listen by TLS alone")
     add("--tls-key", type=Path, help="its private key")
-    add("--tls-ca", type=Path, help="authorities that peers must have their certificate from")
+    add("--tls-ca", type=Path, help="authorities that peers, and the target, must have their certificate from")
     add("--forward-tls", action="store_true", help="send by TLS too, with the same certificate and authorities")
     add("--status-port", type=_port, default=11113, help="port of the status page and metrics, on 127.0.0.1; "
         "11113 if not given, 0 for any")  # fmt: skip
@@ -118,13 +118,16 @@ def _target(given: Namespace) -> Target:
     if given.stow_auth is not None:
         place = secret_place(given.stow_auth)
         authorization = read_secret("authorization", **place, most=MAX_AUTHORIZATION).decode("latin-1")
-    return WebTarget(given.stow, authorization=authorization)
+    return WebTarget(given.stow, authorization=authorization, authorities=given.tls_ca)
 
 
 def _tls_server(given: Namespace) -> ssl.SSLContext | None:
     if given.tls_cert is None:
         if given.tls_key is not None:
             raise ConfigurationError("--tls-key is for --tls-cert: give both")
+        if given.tls_ca is not None and given.stow is None and not given.forward_tls:
+            # Who gives it does not mean to listen in the clear.
+            raise ConfigurationError("--tls-ca is for --tls-cert, --forward-tls or --stow: give one of them")
         return None
     import ssl
 
@@ -146,14 +149,21 @@ def _tls_client(given: Namespace) -> ssl.SSLContext | None:
 
 
 def _load(context: ssl.SSLContext, given: Namespace) -> None:
+    import ssl
+
     try:
         if given.tls_cert is not None:
-            context.load_cert_chain(given.tls_cert, given.tls_key)
+            context.load_cert_chain(given.tls_cert, given.tls_key, password="")  # or OpenSSL would ask for one
         if given.tls_ca is not None:
             context.load_verify_locations(given.tls_ca)
-    except OSError as error:  # an SSLError is one
-        told = f"--tls-cert, --tls-key or --tls-ca cannot be read as PEM: {error.strerror or error}"
-        raise ConfigurationError(told) from error
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            "expected certificates in PEM in --tls-cert and --tls-ca, and the private key of the first, without a "
+            f"passphrase, in --tls-key or behind them; got something else ({error.reason or error})"
+        ) from error
+    except OSError as error:
+        told = "--tls-cert, --tls-key or --tls-ca cannot be read as PEM"
+        raise ConfigurationError(f"{told}: {error.strerror or error}") from error
 
 
 def _title(text: str) -> str:

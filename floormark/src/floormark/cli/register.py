@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from floormark.cli.keys import add_marker_options, load_marker
 from floormark.cli.output import FAILED, SUCCEEDED, emit, emit_json, note
-from floormark.errors import printable
+from floormark.errors import DataError, printable
 
 if TYPE_CHECKING:
     from floormark.register import Record, Register
@@ -62,7 +62,10 @@ def lookup(given: Namespace) -> int:
 
     register = Register.open(given.register, create=False)
     path = Path(given.wanted)
-    if IDENTIFIER.fullmatch(given.wanted) and not path.exists():
+    if not path.exists():
+        if not IDENTIFIER.fullmatch(given.wanted):
+            told = "expected an image, or an identifier of 16 hexadecimal digits"
+            raise DataError(f"{told}, got {given.wanted!r}, which is no file either")
         record = register.find(given.wanted.lower())
         return _tell([] if record is None else [record], "by the identifier", given)
     from floormark.files.folder import extract_file
@@ -127,9 +130,9 @@ def add_check_options(parser: ArgumentParser) -> None:
 
 
 def check(given: Namespace) -> int:
-    """Look whether rows of a register were changed, removed or put in.
+    """Check whether rows of a register were changed, removed or put in.
 
-    Rows that are missing at its end are found out only by the head of an earlier check. The exit code is 1 if there is
+    Rows that are missing at its end are detected only by the head of an earlier check. The exit code is 1 if there is
     a problem.
     """
     from floormark.register import Register
@@ -137,10 +140,11 @@ def check(given: Namespace) -> int:
 
     keys = [read_public_key(path) for path in given.public_key]
     found = Register.open(given.register, create=False).check(keys=keys, head=given.head)
+    verdict = "PROBLEMS" if found.problems else "no problem"
     signed = f"signed by {', '.join(found.signed_by)}" if found.signed_by else "not signed"
     emit(
         {"satisfied": not found.problems, **asdict(found)},
-        f"{found.rows:,} rows of {found.images:,} images, {signed}\nhead {found.head}",
+        f"{verdict} in {found.rows:,} rows, images: {found.images:,}, {signed}\nhead {found.head}",
         as_json=given.json,
     )
     if not given.json:
@@ -154,7 +158,7 @@ def check(given: Namespace) -> int:
 
 
 def settle(given: Namespace) -> int:
-    """Settle what a kill left open, by looking whether the files are there."""
+    """Settle what a kill left open, by checking whether the files are there."""
     from floormark.register import Register
 
     count = Register.open(given.register, create=False).settle_pending()

@@ -1,4 +1,4 @@
-"""``floormark serve``: a page to look at images."""
+"""``floormark serve``: a page to inspect and mark images."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add_options(parser: ArgumentParser) -> None:
 def serve(given: Namespace) -> int:
     """Open a page on this machine: drop an image to see what it says, whose it is and where it is marked.
 
-    It answers who has the address that is printed, which holds a token. Files are not kept.
+    It answers only those who have the printed address, which holds a token. Files are not kept.
     """
     try:
         import starlette  # noqa: F401 - said before anything is read

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -11,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 
+from floormark.certificate import certificate_path
 from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError
 from floormark.files.marking import FileMarker
 from floormark.payload import Kind, Payload
@@ -21,6 +24,7 @@ SUCCESS, OUT_OF_RESOURCES = 0x0000, 0xA700
 UNREADABLE, UNMARKABLE = 0xC001, 0xC002
 """Both are of the range that the standard calls "cannot understand" (PS3.4, B.2.3), which implementations divide."""
 REFUSED = "refused"
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True)
@@ -32,35 +36,62 @@ class Outcome:
     status: int = SUCCESS
     """With which DICOM status it is answered."""
     reason: str = ""
+    comment: str = ""
+    """What the peer is told instead of the reason, if that names what is none of its business."""
 
 
 def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
     """Mark one file; what is wrong with it is told without its name, and without what it says of a patient."""
     try:
-        _same_identifier(marker, place.stem).mark_file(received, place)
+        _mark_once(marker, received, place)
     except RefusedError as error:
         return Outcome(REFUSED, UNMARKABLE, str(error).removeprefix(f"{received}: "))
     except (DataError, ConfigurationError) as error:
+        if _no_room(error):
+            return not_written(OutputError(str(error)))
         return Outcome(REFUSED, UNREADABLE, str(error).removeprefix(f"{received}: "))
     except OutputError as error:
-        return Outcome(REFUSED, OUT_OF_RESOURCES, str(error))
+        # It may have its name by now, and only the register be full: what the peer is not told of must not be sent on.
+        place.unlink(missing_ok=True)
+        certificate_path(place).unlink(missing_ok=True)
+        return not_written(error)
+    except MemoryError:
+        return Outcome(REFUSED, OUT_OF_RESOURCES, "not enough memory")
+    except Exception as error:  # whose text may say anything
+        return Outcome(REFUSED, UNREADABLE, f"unexpected {type(error).__name__}: please report it")
     return Outcome("marked")
 
 
-def _same_identifier(marker: FileMarker, sha256: str) -> FileMarker:
-    """A marker that gives a file the identifier that the register has for it: sent again, it becomes the same image."""
-    if marker.register is None:
-        return marker
-    key = marker.marker.scheme.key
-    for record in marker.register.find_hash(sha256):
-        row = record.row
-        if (
-            row.original_sha256 == sha256
-            and record.state == WRITTEN
-            and row.key == ("" if key is None else key.fingerprint)
-        ):
-            return replace(marker, register=None, message=Payload(Kind.HEX, bytes.fromhex(row.identifier)))
-    return marker
+def not_written(error: OSError) -> Outcome:
+    """What becomes of a file for which the disk has no room."""
+    return Outcome(REFUSED, OUT_OF_RESOURCES, str(error), "the disk of the node takes no files for now")
+
+
+def _no_room(error: BaseException | None) -> bool:
+    """Whether a full disk is behind an error, which pydicom turns into one of the file."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _mark_once(marker: FileMarker, received: Path, place: Path) -> None:
+    """Mark a file with the identifier that the register has for it, if any: sent again, it becomes the same image.
+
+    Marked at another floor it becomes another image, with an identifier of its own.
+    """
+    register, key = marker.register, marker.marker.scheme.key
+    asked = place.stem, "" if key is None else key.fingerprint, marker.marker.model, marker.options.psnr
+    for record in [] if register is None else register.find_hash(place.stem):
+        row, told = record.row, json.loads(record.row.certificate)
+        if asked == (row.original_sha256, row.key, told["model"], told["floor"]):
+            identifier = bytes.fromhex(row.identifier)
+            replace(marker, register=None, message=Payload(Kind.HEX, identifier)).mark_file(received, place)
+            if record.state != WRITTEN and register is not None:  # what was begun before is done now
+                register.settle(identifier)
+            return
+    marker.mark_file(received, place)
 
 
 class MarkingPool:

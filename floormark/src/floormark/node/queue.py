@@ -5,6 +5,7 @@ has been removed from there. Its name is the SHA-256 of the file that was receiv
 got no answer, is the same file.
 """
 
+import errno
 import os
 import shutil
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 from threading import Condition
 
 from floormark.certificate import certificate_path
-from floormark.disk import atomic, clear_partial, make_folder, rename
+from floormark.disk import atomic, cannot_write, clear_partial, make_folder, rename
 
 SUFFIX = ".dcm"
 
@@ -82,11 +83,14 @@ class Queue:
         self._attempts[path.name] += 1
 
     def sent(self, path: Path, uid: str) -> None:
-        """Remove a file that the target has; ``uid`` names the certificate that is kept."""
+        """Remove a file that the target has; ``uid`` names the certificate that is kept.
+
+        Raises:
+            OutputError: the certificate cannot be kept; then the file stays in the queue.
+        """
         certificate = certificate_path(path)
         if self.certificates is not None and certificate.exists():
-            with atomic(self.certificates / f"{uid}.json") as temporary:
-                shutil.copyfile(certificate, temporary)
+            _move(certificate, self.certificates / f"{uid}.json")
         self._removed(path)
         path.unlink(missing_ok=True)
         certificate.unlink(missing_ok=True)
@@ -95,9 +99,9 @@ class Queue:
         """Set a file aside that the target does not take; moved back to ``outgoing`` it is sent again."""
         self._removed(path, kept=True)
         certificate = certificate_path(path)
-        if certificate.exists():
-            rename(certificate, self.failed / certificate.name)
-        rename(path, self.failed / path.name)
+        for each in (certificate, path):
+            with suppress(FileNotFoundError):
+                rename(each, self.failed / each.name)
 
     def _removed(self, path: Path, *, kept: bool = False) -> None:
         with self.changed:
@@ -106,7 +110,19 @@ class Queue:
             if kept:
                 self.failed_count += 1
             else:
-                self.bytes -= path.stat().st_size
+                with suppress(FileNotFoundError):  # somebody removed it by hand
+                    self.bytes -= path.stat().st_size
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename a file, which needs no room on a full disk, or copy it to another file system."""
+    try:
+        rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise cannot_write(target, error) from error
+        with atomic(target) as temporary:
+            shutil.copyfile(source, temporary)
 
 
 def _files(folder: Path) -> dict[Path, os.stat_result]:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import socket
 import ssl
-import tempfile
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from socketserver import BaseServer
 from threading import Condition
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+from weakref import finalize
 
 from pydicom import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
-from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
+from pynetdicom import AE, AllStoragePresentationContexts, _config, dimse_messages, evt
 from pynetdicom._globals import ALL_TRANSFER_SYNTAXES
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 from pynetdicom.transport import ThreadedAssociationServer
 
+from floormark.disk import cannot_write
 from floormark.imageio import MAX_FILE
-from floormark.node.pool import OUT_OF_RESOURCES, REFUSED, SUCCESS, MarkingPool, Outcome
+from floormark.node.pool import OUT_OF_RESOURCES, REFUSED, SUCCESS, MarkingPool, Outcome, not_written
 from floormark.node.queue import Queue
 
 if TYPE_CHECKING:
@@ -80,7 +85,9 @@ class Receiver:
         self._arriving: dict[Any, int] = {}  # bytes of the message that each association is sending
         # Of the whole process, which is the node's own: what arrives goes to the disk at once, beside the queue, so
         # that a rename and no copy brings it there.
-        _config.STORE_RECV_CHUNKED_DATASET, tempfile.tempdir = True, str(queue.receiving)
+        _config.STORE_RECV_CHUNKED_DATASET = True
+        file = partial(_Arriving, queue.receiving)
+        dimse_messages.NamedTemporaryFile = file  # type: ignore[assignment, attr-defined]
         self._ae = AE(listening.ae_title)
         self._ae.maximum_associations, self._ae.maximum_pdu_size = listening.associations, MAX_PDU
         self._ae.require_calling_aet = list(listening.titles)
@@ -100,6 +107,7 @@ class Receiver:
             (evt.EVT_CONN_CLOSE, self._closed),
             (evt.EVT_REJECTED, self._rejected),
         )
+        threading.excepthook = self._broken
         server = self._ae.make_server(
             (self.listening.host, self.listening.port),
             evt_handlers=list(handlers),
@@ -136,27 +144,30 @@ class Receiver:
         """Answer one C-STORE."""
         began = monotonic()
         self._arriving.pop(event.assoc, None)
-        received = event.dataset_path
+        arriving = event.request._dataset_file
+        assert isinstance(arriving, _Arriving)
+        received = Path(arriving.name)
         peer = {"peer": event.assoc.requestor.ae_title, "address": event.assoc.requestor.address}
         told = {
             **peer,
             "uid": str(getattr(event.request, "AffectedSOPInstanceUID", "")),
-            "bytes": received.stat().st_size,
+            "bytes": arriving.size,
         }
         self.journal.count("received")
         try:
+            arriving.check()
             with received.open("rb") as file:
                 told["id"] = name = hashlib.file_digest(file, "sha256").hexdigest()
             with self._alone(name):
                 outcome = self._take(received, name)
-        except OSError as error:  # OutputError is one too
-            outcome = Outcome(REFUSED, OUT_OF_RESOURCES, str(error))
+        except OSError as error:
+            outcome = not_written(error)
         told |= {"seconds": round(monotonic() - began, 3), "status": f"{outcome.status:04X}"}
         self.journal.tell(outcome.event, **told, reason=outcome.reason)
         if outcome.status == SUCCESS:
             return SUCCESS
         answer = Dataset()
-        plain = outcome.reason.encode("ascii", "replace").decode().replace("\\", "/")
+        plain = (outcome.comment or outcome.reason).encode("ascii", "replace").decode().replace("\\", "/")
         answer.Status, answer.ErrorComment = outcome.status, plain[:MAX_COMMENT]
         return answer
 
@@ -201,16 +212,75 @@ class Receiver:
 
     def _closed(self, event: evt.Event) -> None:
         """Remove what a peer had begun to send when it went."""
-        self._arriving.pop(event.assoc, None)
-        begun = getattr(event.assoc.dimse.message, "_data_set_path", None)  # pynetdicom leaves it there
+        if self._discard(event.assoc):
+            self.journal.tell("broken_off", peer=event.assoc.requestor.ae_title)
+
+    def _broken(self, told: threading.ExceptHookArgs) -> None:
+        """What a peer sent made a thread of pynetdicom fail, and so ended the association, of which no event tells."""
+        association = getattr(told.thread, "assoc", None)
+        if association is not None:
+            self._discard(association)
+        self.journal.tell("invalid", reason=told.exc_type.__name__)
+
+    def _discard(self, association: Any) -> bool:
+        """Remove what an association had begun to send, which pynetdicom leaves there; whether there was something."""
+        self._arriving.pop(association, None)
+        begun = getattr(association.dimse.message, "_data_set_path", None)
         if begun is not None:
             begun.unlink(missing_ok=True)
-            self.journal.tell("broken_off", peer=event.assoc.requestor.ae_title)
+        return begun is not None
 
     def _rejected(self, event: evt.Event) -> None:
         requestor = event.assoc.requestor
         called = requestor.primitive.called_ae_title if requestor.primitive else ""
         self.journal.tell("rejected", peer=requestor.ae_title, address=requestor.address, called=called)
+
+
+class _Arriving:
+    """The file on the disk to which pynetdicom writes what arrives; it is removed with this object at the latest.
+
+    When the disk is full, what was written is cut off and the rest is dropped, so that the peer gets an answer: an
+    error in :meth:`write` would end its association without one.
+    """
+
+    def __init__(self, folder: Path, **_: object) -> None:
+        self.name = str(folder / f"{secrets.token_hex(8)}.dcm")
+        self.size = 0
+        self._raw: BinaryIO | None = None
+        self._error: OSError | None = None
+        finalize(self, Path(self.name).unlink, missing_ok=True)
+
+    def write(self, content: bytes) -> None:
+        self.size += len(content)
+        if self._error is not None:
+            return
+        try:
+            if self._raw is None:
+                self._raw = Path(self.name).open("xb", buffering=0)  # noqa: SIM115 - as long as this object
+            left = memoryview(content)
+            while left:
+                left = left[self._raw.write(left) :]
+        except OSError as error:
+            self._error = error
+            if self._raw is not None:
+                self._raw.truncate(0)
+
+    def check(self) -> None:
+        """Raise the error that kept what arrived from being written, if there was one."""
+        if self._error is not None:
+            raise cannot_write(Path(self.name), self._error)
+
+    @property
+    def file(self) -> _Arriving:
+        """What pynetdicom flushes: of a temporary file that of the system."""
+        return self
+
+    def flush(self) -> None:
+        """Nothing: :meth:`write` keeps nothing back."""
+
+    def close(self) -> None:
+        if self._raw is not None:
+            self._raw.close()
 
 
 class _Server(ThreadedAssociationServer):
@@ -231,12 +301,35 @@ class _Server(ThreadedAssociationServer):
             if self.addresses and not any(ip_address(address[0]) in network for network in self.addresses):
                 raise ConnectionRefusedError("its address is not on the list")
             if self.ssl_context is not None:
-                connection.settimeout(HANDSHAKE_SECONDS)
-                connection = self.ssl_context.wrap_socket(connection, server_side=True)
-                connection.settimeout(None)
-        except OSError as error:  # an SSLError is one; the server goes on with the next
-            with suppress(OSError):
-                connection.close()
-            self.journal.tell("rejected", address=address[0], reason=str(error))
+                connection = self.ssl_context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:  # the server goes on with the next
+            self._reject(connection, address, error)
             raise
         return connection, address
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Shake hands in a thread of the connection's own, so that who is slow at it holds up nobody else."""
+        if isinstance(request, ssl.SSLSocket):
+            limit = threading.Timer(HANDSHAKE_SECONDS, _hang_up, [request])
+            limit.start()
+            try:
+                request.do_handshake()
+            except OSError as error:  # an SSLError is one
+                self._reject(request, client_address, error)
+                return
+            finally:
+                limit.cancel()
+        super().process_request_thread(request, client_address)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        self.journal.tell("invalid", reason=type(sys.exception()).__name__)
+
+    def _reject(self, connection: socket.socket, address: tuple[str, int], error: OSError) -> None:
+        with suppress(OSError):
+            connection.close()
+        self.journal.tell("rejected", address=address[0], reason=str(error))
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # and not that of TLS, which is under way

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from floormark.files.marking import FileMarker
 
 SIGNAL_SECONDS = 0.5
-"""Between looks at signals: Python handles them in the main thread, which sleeps on when the system wakes another."""
+"""Between checks for signals: Python handles them in the main thread, which sleeps on when the system wakes another."""
 STOP_SECONDS = 30.0  # that the sending of one image may take when the node is to end
 
 

@@ -1,1 +1,1 @@
-"""A page on this machine to look at marked images, and to mark some: ``floormark serve``."""
+"""A page on this machine to inspect marked images, and to mark some: ``floormark serve``."""

@@ -12,12 +12,12 @@ from typing import Any
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from floormark.errors import ConfigurationError, FloormarkError, RefusedError
+from floormark.errors import ConfigurationError, FloormarkError, OutputError, RefusedError
 from floormark.serve.desk import Desk, Facts, Upload
 
 ROLES = frozenset({"image", "original", "certificate"})
@@ -50,7 +50,7 @@ OTHER_HOST = "Expected the address of this machine as the host, got another name
 
 
 class Guard:
-    """Answers who knows the token and asks for this machine by its own name; everything else ends here.
+    """Answers requests that have the token and name this machine as the host; all others end here.
 
     A page elsewhere could have its name point to this machine (DNS rebinding), so the host must be an address, or a
     name that was given. It cannot set the header of the token either.
@@ -112,20 +112,26 @@ def build(desk: Desk, *, token: str, max_bytes: int, hosts: frozenset[str] = fro
             return _problem(f"expected at most {max_bytes >> 20} MB of files, got more", 413)
         except RefusedError as error:
             return _problem(str(error), 409)
+        except OutputError as error:
+            return _problem(str(error), 507)
         except FloormarkError as error:
             return _problem(str(error), 422)
         except MemoryError:
             return _problem("not enough memory for this image", 507)
+        except ClientDisconnect:  # nobody reads the answer
+            return Response(status_code=400)
+        except Exception as error:  # whose text may say anything
+            return _problem(f"unexpected {type(error).__name__}: please report it", 500)
         return Response(packed(facts, parts), media_type="application/octet-stream")
 
-    async def look(request: Request) -> Response:
-        return await work(request, lambda asked, uploads: desk.look(uploads))
+    async def inspect(request: Request) -> Response:
+        return await work(request, lambda asked, uploads: desk.inspect(uploads))
 
     async def mark(request: Request) -> Response:
         return await work(request, lambda asked, uploads: desk.mark(uploads, _message(asked), _floor(asked)))
 
     routes = [Route("/", page), *(Route(f"/{name}", asset) for name in ASSETS)]
-    routes += [Route("/look", look, methods=["POST"]), Route("/mark", mark, methods=["POST"])]
+    routes += [Route("/inspect", inspect, methods=["POST"]), Route("/mark", mark, methods=["POST"])]
     return Guard(Starlette(routes=routes), token=token, hosts=hosts)
 
 

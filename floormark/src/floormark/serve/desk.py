@@ -16,13 +16,14 @@ import numpy as np
 
 from floormark.api import Watermarker
 from floormark.certificate import ImageCertificate, certificate_path, read_entries
+from floormark.disk import cannot_write
 from floormark.errors import ConfigurationError, FloormarkError
 from floormark.files.folder import marked_name
 from floormark.files.marking import FileMarker, instance_uid
 from floormark.imageio import ImageFile, read
 from floormark.network import CELL
 from floormark.options import EmbedOptions
-from floormark.parts import PART
+from floormark.parts import OTHER, PART
 from floormark.payload import Extracted, Kind, Payload
 from floormark.prepared import PreparedImage
 from floormark.register import Entry, Record, Register
@@ -59,14 +60,16 @@ class Desk:
     signer: Signer | None = None
     public_key: PublicKey | None = None
 
-    def look(self, uploads: Mapping[str, Upload]) -> tuple[Facts, list[bytes]]:
+    def inspect(self, uploads: Mapping[str, Upload]) -> tuple[Facts, list[bytes]]:
         """What ``image`` says; against ``original`` and ``certificate`` too, if they are there. And pixels to show."""
         with _laid_out(uploads) as paths:
             image = read(paths["image"])
-            marks = [self._mark(each, image) for each in self.marker.extract_all(image)]
+            found = self.marker.extract_all(image)
+            marks = [self._mark(each, image) for each in found if each.payload is not None]
             facts: Facts = {"name": uploads["image"].safe_name, "format": image.format.name, "marks": marks}
             facts["records"] = [] if marks or self.register is None else self._by_hash(self.register, image)
             facts["registered"] = self.register is not None
+            facts["other_key"] = any(each.other_key for each in found)
             images = [image]
             if "original" in paths:
                 images.append(original := read(paths["original"]))
@@ -117,14 +120,22 @@ class Desk:
         record = None
         if self.register is not None and found.payload is not None:
             record = self.register.find(found.payload.content.hex())
-        facts = {**found.to_dict(), "box": found.box, "record": None if record is None else _record_facts(record)}
-        if found.box == (0, 0, *image.pixels.shape[1::-1]):  # nobody moved the image: it is known where parts lie
-            facts |= {"parts": found.parts, "grid": self._grid(found.key, PreparedImage(image))}
-        return facts
+        return {
+            **found.to_dict(),
+            "record": None if record is None else _record_facts(record),
+            "missing": "".join(found.parts).count(OTHER),
+            "grid": self._grid(found, PreparedImage(image)),
+        }
 
-    def _grid(self, key: str, image: PreparedImage) -> Facts:
-        """Where the first part begins, and the size of each, as fractions of height and width."""
-        (reader,) = (each for each in self.marker.readers if (each.key.fingerprint if each.key else "") == key)
+    def _grid(self, found: Extracted, image: PreparedImage) -> Facts | None:
+        """Where the first part begins, and the size of each, as fractions of height and width.
+
+        None where somebody moved the image, as in a crop.
+        """
+        (reader,) = (each for each in self.marker.readers if (each.key.fingerprint if each.key else "") == found.key)
+        aligned = reader.decode_aligned(image).found
+        if aligned is None or aligned.payload != found.payload:
+            return None
         given = image.network_input(reader.layout)
         sides = np.array(image.pixels.shape[:2]) / image.factor
         start = (given.alignment.matrix @ given.origin + given.alignment.start) / sides
@@ -207,6 +218,8 @@ def _laid_out(uploads: Mapping[str, Upload]) -> Iterator[dict[str, Path]]:
         except FloormarkError as error:
             error.args = (re.sub(re.escape(name) + r"/\w+/", "", str(error)),)  # names as the browser has them
             raise
+        except OSError as error:
+            raise cannot_write(Path(name), error) from error
 
 
 def _shown(image: ImageFile) -> tuple[Facts, bytes]:

@@ -64,11 +64,11 @@ async function working(told, work) {
   }
 }
 
-function look({ focus = false } = {}) {
+function inspect({ focus = false } = {}) {
   if (!files.image) return;
   at("result").hidden = true;
-  return working("Looking …", async (wanted) => {
-    const { facts, parts } = await ask("look", ["image", "original", "certificate"]);
+  return working("Reading …", async (wanted) => {
+    const { facts, parts } = await ask("inspect", ["image", "original", "certificate"]);
     if (wanted()) show(facts, parts, focus);
   });
 }
@@ -80,8 +80,7 @@ function show(facts, parts, focus) {
   const each = messages.map((message) => marks.filter((mark) => mark.message === message));
   at("headline").textContent = each.map(([mark]) => mark.record?.owner || mark.message).join(", ") || "No readable watermark";
   if (first?.belongs === false) {
-    const replaced = first.parts?.some((row) => row.includes("-"));
-    at("headline").append(element("span", replaced ? " – but a part of the image was replaced" : " – but the mark belongs to another image", "bad"));
+    at("headline").append(element("span", first.missing ? " – but a part of the image was replaced" : " – but the mark belongs to another image", "bad"));
   }
   at("marks").replaceChildren(...(first ? each.map((same) => markFacts(same, each.length > 1, facts)) : unmarked(facts)));
   verdict(facts.verdict ?? []);
@@ -114,7 +113,6 @@ function list(rows) {
 function recordRows(record) {
   if (!record) return [];
   return [
-    ["Whose", record.owner || "recorded without a name"],
     ["Made of", record.source],
     ["Recorded", `${record.time.slice(0, 16).replace("T", " ")} UTC${record.state === "written" ? "" : `, ${record.state}`}`],
     ["UID before", record.old_uid],
@@ -127,19 +125,18 @@ const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 function markFacts(same, several, facts) {
   const [mark] = same;
   const places = same.map(({ box }) => `${box[2]} × ${box[3]} pixels at ${box[0]}, ${box[1]}`);
-  const whole = mark.parts ? "in the whole image" : places.join("; ");
-  const missing = (mark.parts ?? []).join("").split("-").length - 1;
+  const whole = mark.grid ? "in the whole image" : places.join("; ");
   const belongs = { true: "to this image", false: "to another image: it was copied, or a part was replaced", null: "cannot be said" };
   const rows = [
-    ["Message", mark.message],
+    ["Whose", mark.record ? mark.record.owner || "recorded without a name" : facts.registered ? "not in the register" : ""],
+    [mark.record ? "Identifier" : "Message", mark.message],
     ["Belongs", belongs[mark.belongs]],
     ["Confidence", mark.confidence > 0.9999999999 ? "over 99.99999999 %" : `${(100 * mark.confidence).toFixed(6)} %`],
     ["Corrected", counted(mark.corrected_errors, "bit")],
-    ["Where", missing ? `${whole}, but missing in ${counted(missing, "part")}` : whole],
+    ["Where", mark.missing ? `${whole}, but missing in ${counted(mark.missing, "part")}` : whole],
     ["Key", mark.key],
     ...recordRows(mark.record),
   ];
-  if (facts.registered && !mark.record) rows.push(["Whose", "not in the register"]);
   const made = document.createElement("div");
   if (several) made.append(element("h3", mark.record?.owner || mark.message));
   made.append(list(rows));
@@ -147,9 +144,14 @@ function markFacts(same, several, facts) {
 }
 
 function unmarked(facts) {
+  const other = facts.other_key ? [element("p", "There is a mark, but none of the keys reads it.")] : [];
+  return [...other, ...unread(facts)];
+}
+
+function unread(facts) {
   if (!facts.registered) return [element("p", "Nothing was found, also not where the image may have been cropped, turned or resized.", "faint")];
   if (!facts.records.length) return [element("p", "Nothing was found, and the register knows neither the file nor its pixels.", "faint")];
-  return [element("p", "The register knows this file or its pixels:", "faint"), ...facts.records.map((record) => list([["Identifier", record.identifier], ...recordRows(record)]))];
+  return [element("p", "The register knows this file or its pixels:", "faint"), ...facts.records.map((record) => list([["Whose", record.owner || "recorded without a name"], ["Identifier", record.identifier], ...recordRows(record)]))];
 }
 
 function verdict(lines) {
@@ -225,7 +227,7 @@ function drawMarks() {
   if (!at("where").checked || !marks.length) return;
   const told = new Set();
   for (const mark of marks) {
-    if (mark.parts) {
+    if (mark.grid) {
       mark.parts.forEach((row, down) => [...row].forEach((part, across) => {
         const left = (mark.grid.left + across * mark.grid.width) * overlay.width, top = (mark.grid.top + down * mark.grid.height) * overlay.height;
         const box = [left + 1.5, top + 1.5, mark.grid.width * overlay.width - 3, mark.grid.height * overlay.height - 3];
@@ -245,8 +247,8 @@ function drawMarks() {
       told.add("box");
     }
   }
-  const words = { "+": "Green: the mark is there.", "-": "Red: it is missing, so the part was put there later.", box: "Framed: here a mark was read." };
-  const nothing = marks.some((mark) => mark.parts?.some((row) => row.includes("."))) ? " Elsewhere nothing can be said." : "";
+  const words = { "+": "Green: the mark was read here, or close by.", "-": "Red: it is missing here and around, so this was put there later.", box: "Framed: here a mark was read." };
+  const nothing = marks.some((mark) => mark.grid && mark.parts.some((row) => row.includes("."))) ? " Elsewhere nothing can be said." : "";
   at("legend").textContent = [...told].sort().map((each) => words[each]).join(" ") + nothing;
 }
 
@@ -275,7 +277,7 @@ function take(role, file) {
   }
   at("files").classList.add("begun");
   named(role);
-  look();
+  inspect();
 }
 
 const hints = Object.fromEntries(Object.keys(files).map((role) => [role, at(`${role}-name`).textContent]));
@@ -323,7 +325,7 @@ at("mark").addEventListener("submit", (event) => {
     });
     [files.original, files.image, files.certificate] = [files.image, ...made];
     for (const role of Object.keys(files)) named(role);
-    await look({ focus: true });
+    await inspect({ focus: true });
     at("marking").hidden = false;
     at("mark").hidden = at("message-hint").hidden = true;
     at("marking-title").textContent = "Marked";
