@@ -131,7 +131,7 @@ class Training:
         return outcome(promise, proof(self.selected[0].tested), spec.method, why), audits
 
     def _choose_proved(self, promise: Promise, proof: Callable[[], Audit], tune: Feed) -> None:
-        """Test the candidates from the last model to that at half of the run; keep the best before the first failure.
+        """Test the candidates from the last model to that at three fifths; keep the best before the first failure.
 
         The best one has the best objective on ``tune_on``, of those that it speaks for too: a proof may be luck. It is
         the last one, if none is proved.

@@ -28,7 +28,7 @@ LEAD = 3.0  # audits ahead for which it is foreseen how far the share is from it
 SPAN = 10_000.0  # how far from its first value tau may go, unless the schedule says
 BAND = 0.1  # training samples under pressure beyond those that may violate, as a fraction: fewer are a poor estimate
 LEARNED = 0.5  # the part of a run after which all that is asked for is due
-SETTLED = 0.5  # the part of a run after which the model that just has the share is kept
+SETTLED = 0.6  # the part of a run after which the model that just has the share is kept
 CAREFUL = 0.65  # and after which the last ones have so much more than it that the proof will most likely succeed
 CANDIDATES = 16  # steps from the last model back to that one
 
@@ -38,8 +38,8 @@ class Promise:
     """A demand on a run: at least ``share`` of all unseen samples meet every constraint.
 
     During training ``tune_on`` is audited after each epoch, and steers tau and margin of each constraint
-    (:func:`steer_`): first to just the share, and from half of the epochs on to as much more as the proof most
-    likely needs. The models at half of them and at the end, and some between them by interpolation of their weights,
+    (:func:`steer_`): first to just the share, and from three fifths of the epochs on to as much more as the proof most
+    likely needs. The models at three fifths and at the end, and some between them by interpolation of their weights,
     are the candidates. At the end ``prove_on``, the calibration set, tests them, the strictest first, until one is not
     proved to have the share. This is fixed-sequence testing: whichever of those before it is taken, the promise is
     wrong with probability ``1 - confidence`` at most. Of these the one with the best objective on ``tune_on`` is taken.
