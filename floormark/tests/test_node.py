@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ from floormark.certificate import sha256
 from floormark.errors import ConfigurationError, OutputError
 from floormark.files.folder import extract_file
 from floormark.files.marking import FileMarker
-from floormark.node.forward import TargetAway, WebTarget
+from floormark.node.forward import StorageTarget, TargetAway, WebTarget
 from floormark.node.pool import mark
 from floormark.options import EmbedOptions
 from floormark.register import ABSENT, WRITTEN, Register
@@ -383,6 +383,29 @@ def test_a_web_service_is_checked_by_the_authorities_that_were_given(tmp_path: P
         server.server_close()
     with pytest.raises(ConfigurationError, match="certificates"):
         WebTarget(url, authorities=tmp_path)
+
+
+def test_no_answer_of_the_target_is_lost_when_the_threads_of_the_node_are_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floormark.node.forward.SEND_SECONDS", 20.0)
+    busy, (path,) = Event(), images(tmp_path / "in", 1, 16)
+
+    def work() -> None:
+        while not busy.is_set():
+            sum(range(2000))
+
+    with Archive(tmp_path / "archive", "--ignore") as archive:
+        target = StorageTarget.parse(archive.target, ae_title="NODE")
+        for _ in range(3):
+            Thread(target=work, daemon=True).start()
+        try:
+            for _ in range(100):
+                target.send(path)
+        finally:
+            busy.set()
+        target.close()
+        assert archive.requests == 100
 
 
 def test_what_the_target_does_not_take_is_set_aside(tmp_path: Path) -> None:

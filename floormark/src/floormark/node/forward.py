@@ -7,7 +7,7 @@ import ssl
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
+from threading import Condition, Event
 from typing import TYPE_CHECKING, Any
 
 from pydicom import dcmread
@@ -44,6 +44,38 @@ def _without_delay(event: evt.Event) -> None:
 
 
 WITHOUT_DELAY = ((evt.EVT_CONN_OPEN, _without_delay), (evt.EVT_DATA_SENT, _without_delay))
+
+
+class _Checkpoint(Event):
+    """Where an association's own thread stands while a message is sent, in place of pynetdicom's.
+
+    There it may have been let go by the message before and not have run yet. Then it takes the target's answer, which
+    it drops, and who sends waits for that answer until the target hangs up. So here :meth:`clear` returns when the
+    thread stands here again.
+    """
+
+    def __init__(self, association: Association) -> None:
+        super().__init__()
+        self._changed, self._open, self._stands, self._thread = Condition(), True, False, association
+
+    def set(self) -> None:
+        with self._changed:
+            self._open = True
+            self._changed.notify_all()
+
+    def clear(self) -> None:
+        with self._changed:
+            self._open = False
+            while not self._stands and self._thread.is_alive():
+                self._changed.wait(1.0)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._changed:
+            self._stands = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._open)
+            self._stands = False
+        return True
 
 
 class TargetAway(Exception):
@@ -145,6 +177,7 @@ class StorageTarget(Target):
             if found.acceptor.primitive is not None and not found.is_rejected and not found.accepted_contexts:
                 raise NotTaken(f"{self.title} accepts none of the proposed contexts")
             raise TargetAway(f"{self} {why}")
+        found._reactor_checkpoint = _Checkpoint(found)
         self._association = found
         return found
 
