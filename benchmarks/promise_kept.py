@@ -239,7 +239,7 @@ def one_weight(seed: int) -> list[Row]:
     return rows
 
 
-# --- the digits: classify from a code from which each image must be redrawn within a bound ---
+# --- the digits: classify from a code from which each image must be reconstructed within a bound ---
 
 PARTS = TRAIN, TUNE, PROVE, FRESH = 700, 300, 300, 497
 BOUND, WARMUP, DIGITS_EPOCHS = 0.03, 3, 60

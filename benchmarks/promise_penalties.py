@@ -98,13 +98,13 @@ def tasks() -> list[Task]:
         return list(draw_digits(data, seed))
 
     both_sides = sw.Problem(evaluate_regression, [sw.AtMost("error", LATE_BOUND)])
-    redrawn = sw.Problem(evaluate, [sw.AtMost("reconstruction", BOUND)])
+    reconstructed = sw.Problem(evaluate, [sw.AtMost("reconstruction", BOUND)])
     network = seeded(lambda: DigitNetwork(pixels=64, hidden=128, code=10))
     late_network = seeded(make_forecaster)
     return [
         Task("errors below", FORECAST, (0.95, 0.97), LIMIT, forecasts, forecaster, 3e-3, 64, 40, ""),
         Task("late samples", both_sides, (0.85, 0.9, 0.95), LATE_BOUND, late, late_network, 1e-3, 128, 40, "", 1e-4, 5),
-        Task("digits", redrawn, (0.9,), BOUND, digit_parts, network, 5e-3, 64, 60, "accuracy", 1e-4, 3),
+        Task("digits", reconstructed, (0.9,), BOUND, digit_parts, network, 5e-3, 64, 60, "accuracy", 1e-4, 3),
     ]
 
 

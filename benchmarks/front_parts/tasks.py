@@ -117,7 +117,7 @@ def with_fixed_test(tensors: tuple[Tensor, ...], sizes: tuple[int, ...], seed: i
     return dict(zip(PARTS, [*cut(rest.tensors, sizes[:3], mix("parts", seed)), test], strict=True))
 
 
-# --- MNIST and Fashion-MNIST: classify from a code from which each image must be redrawn within a bound ---
+# --- MNIST and Fashion-MNIST: classify from a code from which each image must be reconstructed within a bound ---
 
 
 def mnist_parts(folder: Path, task: Task, seed: int) -> Parts:
@@ -208,7 +208,7 @@ def image_task(name: str, title: str, bound: float, load: Callable[[Task, int], 
 def mnist(folder: Path) -> Task:
     return image_task(
         "mnist",
-        "MNIST, each image redrawn with an error of at most 0.01",
+        "MNIST, each image reconstructed with an error of at most 0.01",
         0.01,
         partial(mnist_parts, folder),
         shares=(0.4, 0.45, 0.5, 0.55, 0.6, 0.65),
@@ -223,7 +223,7 @@ def mnist(folder: Path) -> Task:
 def fashion(folder: Path, work: Path) -> Task:
     return image_task(
         "fashion",
-        "Fashion-MNIST, each image redrawn with an error of at most 0.012",
+        "Fashion-MNIST, each image reconstructed with an error of at most 0.012",
         0.012,
         partial(fashion_parts, folder, work / "fashion.npz"),
         shares=(0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7),
@@ -359,7 +359,7 @@ def digit_task() -> Task:
     """For each seed the digits are drawn anew, those to test on too."""
     return Task(
         "digits",
-        f"Digits, each redrawn with an error of at most {BOUND:g}",
+        f"Digits, each reconstructed with an error of at most {BOUND:g}",
         sw.Problem(evaluate_digits, [sw.AtMost("reconstruction", BOUND)]),
         partial(seeded, lambda: DigitNetwork(pixels=64, hidden=128, code=10)),
         lambda task, seed: dict(zip(PARTS, draw_digits(digits(), 400 + seed), strict=True)),

@@ -354,8 +354,8 @@ def test_two_processes_follow_the_share_as_one_does() -> None:
             assert one["stats"]["constraints"]["x"] == pytest.approx(other["stats"]["constraints"]["x"])
 
 
-class Redrawn(nn.Module):
-    """Classifies a digit and redraws it from a code of ten numbers."""
+class Autoencoder(nn.Module):
+    """Classifies a digit and reconstructs it from a code of ten numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -370,17 +370,19 @@ class Redrawn(nn.Module):
 
 def redrawing(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
     images, labels = batch
-    logits, redrawn = model(images)
-    return functional.cross_entropy(logits, labels, reduction="none"), {"error": (redrawn - images).square().mean(1)}
+    logits, output = model(images)
+    return functional.cross_entropy(logits, labels, reduction="none"), {
+        "error": (reconstructed - images).square().mean(1)
+    }
 
 
-def test_digits_are_told_apart_no_worse_where_four_fifths_must_be_redrawn() -> None:
+def test_digits_are_told_apart_no_worse_where_four_fifths_must_be_reconstructed() -> None:
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data[:900] / 16).float(), torch.tensor(digits.target[:900]))
     problem, audits = sw.Problem(redrawing, [sw.AtMost("error", 0.025, share=0.8)]), []
     for kind in (Kept, sw.SequentialPenalty):
         torch.manual_seed(0)
-        model = Redrawn()
+        model = Autoencoder()
         adam = torch.optim.Adam(model.parameters(), 3e-3)
         solution = sw.fit(
             problem,

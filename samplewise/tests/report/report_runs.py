@@ -50,7 +50,7 @@ def made_up(name: str = "made up", *, constraint: str = "error", epochs: int = 3
             ),
         ),
         galleries=(
-            Gallery("Largest errors on test", (Picture("sample 7: 0.7", {"original": image, "redrawn": image}),)),
+            Gallery("Largest errors on test", (Picture("sample 7: 0.7", {"original": image, "reconstructed": image}),)),
         ),
         multipliers=(Multipliers(constraint, 200, 3, (1, 2, 3), (9.0, 3.0, 0.1)),),
         certificate=Statement("Stationary to 0.01 relative, all 200 samples satisfied.", {"stationarity": 0.01}),

@@ -19,7 +19,7 @@ from samplewise.storage import load_state, save_state
 from studies.chest.auroc import Array, Aurocs, Interval, enough, patient_weights
 from studies.chest.densenet import Classifier, probabilities
 from studies.pictures import PATHOLOGIES, PictureData
-from studies.watermark.evaluation.measure import Watch, mark
+from studies.watermark.evaluation.measure import OnProgress, mark
 from studies.watermark.evaluation.shipped import ship
 from studies.watermark.networks import Lattice, Network
 from studies.watermark.operators import as_images, as_pixels
@@ -128,7 +128,7 @@ def diagnose_marked(
     *,
     floor: float | None = None,
     batch_size: int = 32,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
 ) -> Diagnoses:
     """Mark every image at its own resolution, write it as 8-bit grey, and diagnose what a file would hold.
 

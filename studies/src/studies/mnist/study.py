@@ -38,7 +38,7 @@ EVALUATION_BATCH = 2000  # large enough that a batch's overhead vanishes, small 
 EXAMPLES_KEPT = 10
 Loaded = tuple[ImageData, "Fabric | None"]
 """The data, and the devices to train on, of each process."""
-Watch = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the epochs of all rows that are done, after an epoch or about every second."""
 POLL_SECONDS = 1.0
 
@@ -223,7 +223,7 @@ def run_jobs(
     *,
     processes: int = 1,
     threads: int | None = None,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
     tensorboard: bool = False,
 ) -> None:
     """Run the rows that are not complete, in this process or in several side by side.

@@ -26,7 +26,7 @@ from studies.pictures.store import IMAGES, INDEX, SPLIT, Store, content_of
 MAX_BAD_FRACTION = 0.01
 BLOCK_BYTES = 16 << 20  # of pictures that are decoded before they are written
 
-Watch = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with the pictures that are done with and all of them."""
 LEFTOVERS = (IMAGES, SPLIT, f"{PARTIAL}*")
 """Files that a killed process can leave."""
@@ -42,7 +42,7 @@ def prepare(
     split: str = "patients",
     workers: int | None = None,
     resume: bool = False,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
 ) -> Store:
     """Decode the pictures of a folder into a store in ``out``, and split them by patient.
 
@@ -173,7 +173,7 @@ def _finished(out: Path, listing: Listing, size: int, divide: Divide, *, resume:
 
 
 def _decode_all(
-    listing: Listing, images: BinaryIO, size: int, workers: int, watch: Watch | None, bad: dict[str, str]
+    listing: Listing, images: BinaryIO, size: int, workers: int, watch: OnProgress | None, bad: dict[str, str]
 ) -> tuple[list[str], Counter[str]]:
     """Write all pictures, in order, and add why some cannot be to ``bad``.
 

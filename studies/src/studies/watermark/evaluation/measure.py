@@ -45,7 +45,7 @@ EQUAL_PSNR = 120.0  # dB that stand for an image equal to its cover
 Marked = tuple[Tensor, Tensor, Tensor]
 """Covers ``(B, C, H, W)`` as the network takes them, messages ``(B, L)``, and images with them, neither clamped nor
 rounded."""
-Watch = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with how many images are done, and how many there are."""
 
 
@@ -134,7 +134,7 @@ def measure(
     batch_size: int = 16,
     workers: int | None = None,
     keep: Path | None = None,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
 ) -> Measured:
     """Hide each image's own message in it, write the file, and measure what is read from it.
 

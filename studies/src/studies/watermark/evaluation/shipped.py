@@ -16,7 +16,7 @@ from floormark import Payload, RefusedError, Watermarker
 from samplewise.samples import mix
 from samplewise.storage import ensure_writable
 from studies.pictures import PictureData
-from studies.watermark.evaluation.measure import Measured, Watch, file_name, quality, round_trip, to_attack
+from studies.watermark.evaluation.measure import Measured, OnProgress, file_name, quality, round_trip, to_attack
 from studies.watermark.networks import Lattice
 from studies.watermark.noise import Chain
 from studies.watermark.operators import Pixels
@@ -51,7 +51,7 @@ def measure_shipped(
     seed: int = 0,
     workers: int | None = None,
     keep: Path | None = None,
-    watch: Watch | None = None,
+    watch: OnProgress | None = None,
 ) -> tuple[Measured, dict[str, str]]:
     """Mark each image with its own message as ``embed`` does, and read it from the file as ``extract`` does.
 
