@@ -371,9 +371,7 @@ class Autoencoder(nn.Module):
 def redrawing(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
     images, labels = batch
     logits, output = model(images)
-    return functional.cross_entropy(logits, labels, reduction="none"), {
-        "error": (reconstructed - images).square().mean(1)
-    }
+    return functional.cross_entropy(logits, labels, reduction="none"), {"error": (output - images).square().mean(1)}
 
 
 def test_digits_are_told_apart_no_worse_where_four_fifths_must_be_reconstructed() -> None:
