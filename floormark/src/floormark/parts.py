@@ -24,8 +24,9 @@ DARK, BRIGHT = 10.0, 245.0  # mean grey levels of a cell between which something
 TYPICAL = 7.0
 """Standard deviations by which the median part must agree with the message; otherwise nothing is said of any part."""
 FOREIGN = 0.25
-"""Agreement of a part that counts as foreign, relative to the median. Of 36 X-rays marked at 45 dB no part had less than
-0.5 as they were and 0.3 after JPEG 15, noise or scaling to a quarter; where a tenth was another image, at most 0.2."""
+"""Agreement of a part that counts as foreign, relative to the median. Of 36 X-rays marked at 45 dB no part had less
+than 0.5 as they were and 0.3 after JPEG 15, noise or scaling to a quarter; where a tenth was another image, at most
+0.2."""
 PRESENT = 4.0  # standard deviations from which on a part surely carries the message
 MATCHES, OTHER, UNKNOWN = "+", "-", "."
 
