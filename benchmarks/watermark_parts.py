@@ -87,13 +87,10 @@ def work(task: Task) -> Iterator[Record]:
         pasted = image.copy()
         pasted[top : top + side, left : left + side] = other[top : top + side, left : left + side]
         found = marker().extract(pasted)
-        # Parts are of the same size all over; a part of the map tells if its middle lies in the square.
+        # Parts are of the same size all over; what is compared around one reaches a quarter of the square further.
         parts = np.array([list(row) for row in found.parts])
-        at = np.argwhere(parts == "-")
-        middles = (at + 0.5) * image.shape / np.array(parts.shape) if len(at) else np.zeros((0, 2))
-        near = np.all(
-            (middles > [top - side / 4, left - side / 4]) & (middles < [top + 1.25 * side, left + 1.25 * side])
-        )
+        middles = (np.argwhere(parts == "-") + 0.5) * image.shape / parts.shape if parts.size else np.zeros((0, 2))
+        near = np.all(np.abs(middles - (top + side / 2, left + side / 2)) < 0.75 * side)
         yield {"case": kind, "image": task.image, "other": number, "said": said(path, found), "near": bool(near)}
     if not task.others:
         for kind in HONEST:
