@@ -295,11 +295,11 @@ def _with_and_without_cover(given: NetworkInput) -> Iterator[NetworkInput]:
 
 
 def _promising(alignment: Alignment, whole: bool) -> bool:
-    """Whether there may be a mark: a pilot fits, or a whole picture shows so much of a message that a weak one will do.
+    """Whether a message shows, and a pilot fits; a weak one will do in a whole picture, as tight crops have no better.
 
     The parts of a picture that are searched are many, and text or stripes in some look like a message.
     """
-    return alignment.score > MIN_REGISTERED_SCORE or (whole and alignment.explained > MESSAGE_EXPLAINED)
+    return alignment.explained > MESSAGE_EXPLAINED and (whole or alignment.score > MIN_REGISTERED_SCORE)
 
 
 def _extent(image: PreparedImage, given: NetworkInput, present: NDArray[np.bool_]) -> Box:
