@@ -27,10 +27,10 @@ TILE_SIGMA = 1.2  # the network's pixels: what is smoother than that belongs to 
 ORIENTATIONS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight orientations: rotations by 90 degrees, after mirroring or not."""
 ORIENTATION_TRIALS = 8  # orientations and beginnings of a cell for which a pilot is searched for
-MESSAGE_EXPLAINED = 0.18
-"""Part of the energy of tiles laid on each other that messages explain, from which on there is one. At most 0.17 in 14
-X-rays that were not marked; at least 0.18 in crops to 12 % of the area, marked at 45 dB, and 0.25 in those that were
-rotated, cut or shown on a page, marked at 50 dB."""
+NOTHING_EXPLAINED, MESSAGE_EXPLAINED = 0.14, 0.18
+"""Part of the energy of tiles laid on each other that messages explain: up to the first no pilot is searched for, from
+the second on there is a message. At most 0.17 in 14 X-rays that were not marked; at least 0.18 in crops to 12 % of the
+area, marked at 45 dB, and 0.25 in those that were rotated, cut or shown on a page, marked at 50 dB."""
 SURE_SCORE = 6.0  # standard deviations of a pilot that chance does not reach
 UNSURE_ALIGNMENTS = 2  # that are tried where no pilot is sure
 MAX_SHIFT = 4  # the network's pixels by which single tiles may be off at first
@@ -190,7 +190,7 @@ class Pilots:
         energy = np.square(fft.irfft2(fft.rfft2(oriented)[:, None] * self._cell, (TILE, TILE))).sum(1)
         explained = energy.reshape(len(ORIENTATIONS), CELLS_ACROSS, CELL, CELLS_ACROSS, CELL).sum((1, 3)).ravel()
         share = float(explained.max()) / (float(np.square(folded).sum()) + 1e-12)
-        if share <= MESSAGE_EXPLAINED:
+        if share <= NOTHING_EXPLAINED:
             return [replace(alignment, explained=share)]
         found = []
         for number in np.argsort(-explained)[:ORIENTATION_TRIALS]:
@@ -203,7 +203,8 @@ class Pilots:
             start = alignment.matrix @ begin + alignment.start
             found.append(Alignment(alignment.matrix @ back, start, score < 0, pilot, abs(score), share))
         found.sort(key=lambda each: -each.score)
-        return found[: UNSURE_ALIGNMENTS if found[0].score < SURE_SCORE else 1]
+        unsure = share > MESSAGE_EXPLAINED and found[0].score < SURE_SCORE
+        return found[: UNSURE_ALIGNMENTS if unsure else 1]
 
     def _best_pilot(self, tile: Picture, cells: int) -> tuple[int, int, float]:
         """The cell, of the first ``cells`` x ``cells``, at which a tile begins, its pilot and the score of the two.

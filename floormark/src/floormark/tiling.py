@@ -21,8 +21,9 @@ from floormark.registration import MESSAGE_EXPLAINED, UNSURE_ALIGNMENTS, Alignme
 from floormark.strength import Residual
 
 PILOTS = 256  # of a key, of which an image has one; order and mask of the bits differ with it
-MIN_REGISTERED_SCORE = 4.5
-"""Standard deviations of a pilot. Chance reaches 4.4 and more at times: the checksum decides, this saves trials."""
+MIN_REGISTERED_SCORE, PLAIN_SCORE = 4.5, 5.2
+"""Standard deviations of a pilot: with a message that shows, and without. Chance reaches 4.9 at times: the checksum
+decides, this saves trials."""
 ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, the likeliest first
 MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
 OTHER_KEY_EXPLAINED = 0.3
@@ -295,10 +296,13 @@ def _with_and_without_cover(given: NetworkInput) -> Iterator[NetworkInput]:
 
 
 def _promising(alignment: Alignment, whole: bool) -> bool:
-    """Whether a message shows, and a pilot fits; a weak one will do in a whole picture, as tight crops have no better.
+    """Whether there may be a mark: a pilot fits for sure, or a message shows and a pilot may fit.
 
-    The parts of a picture that are searched are many, and text or stripes in some look like a message.
+    A weak one will do in a whole picture, as tight crops have no better. The parts of a picture that are searched are
+    many, and text or stripes in some look like a message.
     """
+    if alignment.score > PLAIN_SCORE:
+        return True
     return alignment.explained > MESSAGE_EXPLAINED and (whole or alignment.score > MIN_REGISTERED_SCORE)
 
 
