@@ -68,6 +68,7 @@ ifdef LARGE
 	$(BIN)/python benchmarks/watermark_cost.py --data $(LARGE)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_harm.py --data $(LARGE)/images
 	$(BIN)/python benchmarks/watermark_forgery.py --data $(LARGE)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_parts.py --data $(LARGE)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_wrong.py --data $(LARGE)/images --split $(SPLIT) --small $(XRAYS)/images
 endif
 

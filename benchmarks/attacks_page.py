@@ -19,6 +19,7 @@ GROUPS = {
     "X-rays' own": "What clinics do",
     "geometry": "What moves the image, not undone",
     "together": "Several together",
+    "edits": "What people do to pictures",
 }
 
 

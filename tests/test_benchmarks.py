@@ -47,6 +47,7 @@ SMALL = {
     "watermark_forgery": "--data {pictures} --images 3 --pairs 1 --averaged 2 --targets 1 --imposters 2 --workers 1",
     "watermark_harm": "--data {large} --pictures {large}",
     "watermark_cost": "--data {pictures} --split {split} --images 1 --turns 2 --most 250000",
+    "watermark_parts": "--data {pictures} --images 3 --pairs 2 --workers 1",
     "watermark_tool": "--data {pictures} --split {split} --images 3 --large 1 --unmarked 2 --memory 2 3",
     "watermark_wrong": "--data {pictures} --small {pictures} --readings 11 --workers 2",
 }

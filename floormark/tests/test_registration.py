@@ -138,7 +138,7 @@ def test_each_way_round_is_found(network: Lattice, pilots: Pilots, quarters: int
     inverted = quarters in (1, 2)  # with and without mirroring, and each beside a plain one
     true = Alignment(similarity(1.3, 90 * quarters + 6, mirrored=mirrored), np.array([31.4, -15.9]), inverted, 11)
     picture = laid(network, true, noise=2.0)
-    found = pilots.oriented(picture, Alignment(similarity(1.3, 6), np.zeros(2)))
+    found = pilots.oriented(picture, Alignment(similarity(1.3, 6), np.zeros(2)))[0]
     assert (found.inverted, found.pilot) == (inverted, 11)
     assert found.score > 8
     np.testing.assert_allclose(found.matrix, true.matrix, atol=1e-12)
@@ -155,7 +155,7 @@ def test_a_place_that_is_nearly_right_becomes_exact(network: Lattice, pilots: Pi
     true = Alignment(matrix, random.uniform(-30, 30, 2), pilot=3)
     picture = laid(network, true, noise=2.0)
     bent = matrix @ (np.eye(2) + random.normal(0.0, 0.003, (2, 2)))  # periods are known as well as that
-    guess = pilots.oriented(picture, Alignment(bent, np.zeros(2)))
+    (guess,) = pilots.oriented(picture, Alignment(bent, np.zeros(2)))
     assert guess.pilot == 3
     assert apart(guess, true) > 0.4
     assert apart(pilots.refined(picture, guess), true) < 0.25
@@ -175,7 +175,7 @@ def test_what_is_not_marked_has_no_pilot(pilots: Pilots) -> None:
     for seed in range(3):
         picture = natural_image(height=300, width=300, seed=seed).astype(np.float32)
         assert not pilots.likely(picture, np.ones(picture.shape, np.bool_), np.zeros(2, np.int64), 4.5)
-        assert pilots.oriented(picture, Alignment(np.eye(2), np.zeros(2))).score < 4.8
+        assert pilots.oriented(picture, Alignment(np.eye(2), np.zeros(2)))[0].score < 4.8
 
 
 def test_the_pilot_of_what_nobody_moved_is_found_at_once(network: Lattice, pilots: Pilots) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from attacks import border, crop, jpeg, resize, rotate
-from floormark import Key, Payload, Watermarker, periods, tiling
+from floormark import Key, Payload, Watermarker, periods, registration, tiling
 from floormark.api import Embedded
 from floormark.errors import DataError
 from floormark.imageio import StoredImage
@@ -119,7 +120,10 @@ def test_the_chance_counts_every_trial(case: Case, monkeypatch: pytest.MonkeyPat
         assert found.chance == pytest.approx(case.marker.scheme.trials * min(decoded)), name
     # What is not marked is tried at all of them, if everything looks likely enough.
     monkeypatch.setattr(tiling, "MIN_ALIGNED_SCORE", -10.0)
-    monkeypatch.setattr(tiling, "MIN_REGISTERED_SCORE", -10.0)
+    monkeypatch.setattr(tiling, "PLAIN_SCORE", -10.0)
+    monkeypatch.setattr(registration, "NOTHING_EXPLAINED", -10.0)
+    monkeypatch.setattr(registration, "MESSAGE_EXPLAINED", -10.0)
+    monkeypatch.setattr(periods, "MIN_SQUARE", -10.0)
     monkeypatch.setattr(periods, "SEARCHES", [(*each[:3], -10.0) for each in periods.SEARCHES])
     decoded.clear()
     assert not case.marker.extract(case.image)
@@ -230,6 +234,36 @@ def test_a_part_of_another_image_is_told_from_a_text_box() -> None:
         covered[: round(512 * share)] = 255
         found = marker.extract(covered)
         assert found.message == "mine"
+        assert found.belongs is not False
+
+
+def test_a_crop_of_little_more_than_a_tile_is_read() -> None:
+    """The side of a tile is a quarter of the image's; those of the crops are 1.4 and 1.8 times as long."""
+    marker = Watermarker.load()
+    for seed, share in ((7, 0.125), (8, 0.2), (9, 0.125)):
+        marked = marker.embed(textured(seed, 512), "tight", psnr=42.0).image
+        assert marker.extract(crop(marked, share)).message == "tight"
+
+
+def test_a_bent_image_does_not_look_as_if_parts_were_of_another() -> None:
+    marker = Watermarker.load()
+    marked = marker.embed(textured(10, 512), "bent", psnr=42.0).image
+    rows, columns = np.indices(marked.shape)
+    for size in (1.0, 1.5, 2.0):
+        shifts = size * np.stack([np.sin(columns / 50.0), np.cos(rows / 40.0)])
+        bent = ndimage.map_coordinates(marked, np.stack([rows, columns]) + shifts, order=1, mode="nearest")
+        found = marker.extract(bent)
+        assert found.message == "bent"
+        assert found.belongs is not False
+
+
+def test_corners_of_a_noisy_image_do_not_look_as_if_they_were_of_another() -> None:
+    marker = Watermarker.load()
+    for seed in (11, 12, 13):
+        marked = marker.embed(textured(seed, 512), "noisy", psnr=42.0).image
+        noise = np.random.default_rng(seed).normal(0.0, 12.0, marked.shape)
+        found = marker.extract(np.clip(np.rint(marked + noise), 0, 255).astype(np.uint8))
+        assert found.message == "noisy"
         assert found.belongs is not False
 
 

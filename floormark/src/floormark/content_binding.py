@@ -19,10 +19,10 @@ CODE_SIDE = 256
 PAIR_REACH = 24  # pixels between the points of a pair, at most, in rows and in columns
 FINE_SIGMA, COARSE_SIGMA = 2.5, 6.0
 """Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
-OWN_SCORE, OTHER_SCORE, OTHER_REGISTERED_SCORE = 3.0, 2.6, 1.0
+OWN_SCORE, OTHER_SCORE, OTHER_PARTLY_SHOWN_SCORE = 3.0, 2.6, 1.0
 """Standard deviations of chance: from the first on an image is the message's own, below the second another's; below the
-third if it was registered, as less of the right image may be left than of a wrong one."""
-MIN_COVERED = 0.7  # part of the square that a registered image must cover to be another's
+third if it was registered or much of it is covered, as less of the right image may be left than of a wrong one."""
+MIN_SHOWN = 0.7  # part of the square that is shown; with less a registered image is not said to be another's
 MIN_REACHABLE = 3.6
 """Score that pairs which all agree must reach; where too little of an image is left for that, nothing is said."""
 FAINT_LEVELS = 1.0  # grey levels: a difference that is nothing
@@ -74,9 +74,11 @@ class ContentBinding:
             return True
         if not clear:
             return None
+        shown = given.usable.sum() >= MIN_SHOWN * CODE_SIDE**2
         if registered:
-            covered = given.usable.sum() >= MIN_COVERED * CODE_SIDE**2
-            return False if score < OTHER_REGISTERED_SCORE and covered else None
+            return False if score < OTHER_PARTLY_SHOWN_SCORE and shown else None
+        if not shown:
+            return False if score < OTHER_PARTLY_SHOWN_SCORE else None
         return False if score < OTHER_SCORE else None
 
     def _values(self, relief: Picture, usable: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:

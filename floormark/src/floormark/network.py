@@ -20,8 +20,9 @@ from safetensors.numpy import save_file
 
 from floormark.disk import atomic, cannot_write, check_regular, decoding
 from floormark.errors import ConfigurationError
-from floormark.filters import Picture, resized
+from floormark.filters import Picture, gaussian, resized
 from floormark.patches import above_image, calmness
+from floormark.periods import whitened
 
 NETWORK_FORMAT = "floormark-network-1"
 SHIPPED_FILE = "lattice.safetensors"  # the trained network that comes with the package, in its folder
@@ -38,6 +39,7 @@ PILOT_BAND = 5.0, 22.0
 UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
 UNSHUFFLED = 4  # side in pixels of the squares that become the channels of the first layers
 NORM_EPSILON = 1e-5  # that group norm adds to a variance
+MATCHED_SIGMA = 0.7  # pixels: what is smoother than that belongs to the picture, for the matched filter
 BAND_VALUES = 1 << 21  # values that a convolution gathers at once: of a large picture all would fill the memory
 
 Array = NDArray[np.float32]
@@ -172,6 +174,25 @@ class Lattice:
             values = self._block(f"decoder.{number}", values, stride=stride)
         found = self._convolved("decoder.4", values)
         return found if weights is None else found * weights
+
+    def matched(self, grey: Picture, usable: NDArray[np.bool_]) -> Array:
+        """How well the basis patterns fit each cell, ``(4, h, w)``: a matched filter of what is ``usable``.
+
+        Of grey levels from 0 to 255. It sees better than the decoder what is weak or lies at an edge, and less well
+        what was compressed.
+        """
+        white = np.where(usable, whitened(grey, MATCHED_SIGMA), np.float32(0.0))
+        down, across = (length // CELL for length in white.shape)
+        cells = white.reshape(down, CELL, across, CELL).transpose(1, 3, 0, 2).reshape(-1, down, across)
+        return convolved(cells, self._matched_kernel, np.zeros(SLOTS, np.float32), 1)
+
+    @functools.cached_property
+    def _matched_kernel(self) -> Array:
+        """The basis patterns, filtered as the picture is, over a cell and those around it, ``(4, 64, 3, 3)``."""
+        tiles = self.basis_tiles()
+        tiles = np.roll(tiles - gaussian(tiles, MATCHED_SIGMA, truncate=3.0, mode="wrap"), (CELL, CELL), (1, 2))
+        around = tiles[:, : 3 * CELL, : 3 * CELL].reshape(SLOTS, 3, CELL, 3, CELL)
+        return np.ascontiguousarray(around.transpose(0, 2, 4, 1, 3).reshape(SLOTS, CELL**2, 3, 3))
 
     def _convolved(self, name: str, values: Array, *, stride: int = 1) -> Array:
         return convolved(values, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride)

@@ -37,6 +37,8 @@ FIRST_MULTIPLES = np.array([(1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2,
 """Multiples of the two periods that make up a candidate's score."""
 LAST_MULTIPLE = 3  # the highest multiple by which periods are refined
 PERIODS_EACH = 2  # candidates of a window: where it has a mark, that is nearly always the first
+SQUARES_EACH = 2  # of a whole picture, beside those; of tiles that were not sheared or stretched, one period is enough
+MIN_SQUARE = 4.0  # score of such a candidate: there are few of them, so chance seldom reaches it
 SAME_PERIODS = 0.08  # part of their length by which two candidates differ at least
 
 
@@ -84,8 +86,11 @@ def whitened(picture: Picture, sigma: float) -> Picture:
     return white
 
 
-def find_periods(picture: Picture) -> Iterator[list[Periods]]:
-    """Periods with which a picture or a part of it may repeat, the likeliest first; then those of smaller windows."""
+def find_periods(picture: Picture, aspect: float = 1.0) -> Iterator[list[Periods]]:
+    """Periods with which a picture or a part of it may repeat, the likeliest first; then those of smaller windows.
+
+    ``aspect`` is the height of a tile relative to its width, before the image was moved.
+    """
     for share, pixels, longest, least in SEARCHES:
         side = share * min(picture.shape)
         factor = max(1.0, side / pixels)
@@ -100,7 +105,7 @@ def find_periods(picture: Picture) -> Iterator[list[Periods]]:
             if part.any():
                 edges = (window.top, window.left, window.bottom, window.right)
                 place = Window(*(round(factor * edge) for edge in edges))
-                for score, matrix in _periods_of(part, longest, least):
+                for score, matrix in _periods_of(part, longest, least, aspect if share == 1.0 else None):
                     found.append(Periods(factor * matrix, score, place))
         yield sorted(found, key=lambda each: -each.score)
 
@@ -116,8 +121,11 @@ def _windows(shape: tuple[int, ...], share: float) -> Iterator[Window]:
         yield from (Window(top, left, top + side, left + side) for left in starts[1].tolist())
 
 
-def _periods_of(white: Picture, longest: float, least: float) -> list[tuple[float, Matrix]]:
-    """The likeliest periods of a whitened picture, up to ``longest`` of its side, that score at least ``least``."""
+def _periods_of(white: Picture, longest: float, least: float, aspect: float | None) -> list[tuple[float, Matrix]]:
+    """The likeliest periods of a whitened picture, up to ``longest`` of its side, that score at least ``least``.
+
+    With an ``aspect`` also those of tiles that kept their shape, with a lower score, as a tight crop shows little more.
+    """
     from scipy import ndimage
 
     likeness = _autocorrelation(white, longest)
@@ -132,24 +140,47 @@ def _periods_of(white: Picture, longest: float, least: float) -> list[tuple[floa
     kept = (length >= shortest) & (length <= longest) & ((rows > 0) | (columns > 0))
     peaks = np.stack([rows, columns], 1)[kept]
     peaks = peaks[np.argsort(-half[peaks[:, 0], peaks[:, 1] + reach], kind="stable")[:PEAKS]].astype(np.float64)
+    found: list[tuple[float, Matrix]] = []
+    if aspect is not None:
+        squares = _squares(peaks, aspect)
+        squares = squares[np.linalg.norm(squares, axis=1).max(1) <= longest]
+        _add_best(found, likeness, squares, MIN_SQUARE, SQUARES_EACH, similar=True)
     first, second = np.triu_indices(len(peaks), 1)
     pairs = np.stack([peaks[first], peaks[second]], 2)  # (n, 2, 2), the periods as columns
     sizes = np.linalg.norm(pairs, axis=1)
     stretch = sizes.max(1, initial=1.0) / np.maximum(sizes.min(1, initial=np.inf), 1e-9)
     cosine = np.abs((pairs[:, :, 0] * pairs[:, :, 1]).sum(1)) / np.maximum(sizes.prod(1), 1e-9)
     pairs = pairs[(stretch <= MAX_STRETCH) & (cosine <= MAX_COSINE)]
+    _add_best(found, likeness, pairs, least, len(found) + PERIODS_EACH, similar=False)
+    return found
+
+
+def _squares(peaks: Matrix, aspect: float) -> Matrix:
+    """Periods ``(n, 2, 2)`` of tiles of that aspect, of which each peak ``(n, 2)`` is the one or the other."""
+    across = np.stack([-peaks[:, 1], peaks[:, 0]], 1)
+    found = [np.stack([peaks, across / aspect], 2)]
+    if aspect != 1.0:
+        found.append(np.stack([peaks, across * aspect], 2))
+    return np.concatenate(found)
+
+
+def _add_best(
+    found: list[tuple[float, Matrix]], likeness: Picture, pairs: Matrix, least: float, most: int, *, similar: bool
+) -> None:
+    """Add the pairs of periods that score highest, refined, until ``most`` are found.
+
+    Of ``similar`` ones the angle between the two and their ratio stay as they are.
+    """
     if not len(pairs):
-        return []
+        return
     values, inside = _at_multiples(likeness, pairs, FIRST_MULTIPLES)
     scores = np.minimum(values, ENOUGH).sum(1) / np.sqrt(np.maximum(inside.sum(1), 1))
-    found: list[tuple[float, Matrix]] = []
     for number in np.argsort(-scores, kind="stable"):
-        if scores[number] < least or len(found) == PERIODS_EACH:
-            break
-        matrix = _refined(likeness, _upright(pairs[number]))
+        if scores[number] < least or len(found) >= most:
+            return
+        matrix = _refined(likeness, _upright(pairs[number]), similar=similar)
         if all(np.abs(other - matrix).max() > SAME_PERIODS * np.abs(matrix).max() for _, other in found):
             found.append((float(scores[number]), matrix))
-    return found
 
 
 def _autocorrelation(white: Picture, longest: float) -> Picture:
@@ -191,7 +222,7 @@ def _upright(matrix: Matrix) -> Matrix:
     return max(options, key=lambda each: float(np.trace(each)))
 
 
-def _refined(likeness: Picture, matrix: Matrix) -> Matrix:
+def _refined(likeness: Picture, matrix: Matrix, *, similar: bool) -> Matrix:
     """The periods nearby at which the autocorrelation, summed over their multiples, is highest."""
     last = LAST_MULTIPLE
     multiples = np.array([(i, j) for i in range(last + 1) for j in range(-last, last + 1) if i or j > 0])
@@ -201,9 +232,10 @@ def _refined(likeness: Picture, matrix: Matrix) -> Matrix:
         return found
 
     length = float(np.linalg.norm(matrix[:, 0]))
-    single = np.eye(4).reshape(-1, 2, 2)
-    whole = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]]], np.float64) @ matrix / length  # resized, and rotated
-    return climbed(height, matrix, np.concatenate([single, whole]), step=0.012 * length, least=0.02)
+    directions = np.array([[[1, 0], [0, 1]], [[0, -1], [1, 0]]], np.float64) @ matrix / length  # resized, and rotated
+    if not similar:
+        directions = np.concatenate([np.eye(4).reshape(-1, 2, 2), directions])
+    return climbed(height, matrix, directions, step=0.012 * length, least=0.02)
 
 
 def climbed(

@@ -31,7 +31,7 @@ each: enough that tiles of two layouts disagree within an image, and little enou
 COVERED_SHAPES, COVERED_RANGE = ((7, 7), (3, 21), (21, 3)), 3.0
 """Rows and columns of the network's pixels, and grey levels that differ in them at most, where something flat may lie
 over the image: a box, or a stripe."""
-MIN_UNCOVERED = 0.3  # part of a cell from which on it counts
+MIN_UNCOVERED = 0.3  # part of a cell that shows the image, from which on it counts
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,10 @@ class NetworkInput:
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
-        """1 for cells that lie in the image, else 0, shape ``(h / 8, w / 8)``."""
-        down, across = self.grey.shape[0] // CELL, self.grey.shape[1] // CELL
-        cells = self.inside.reshape(down, CELL, across, CELL).all((1, 3))
-        if self.missing is not None:
-            cells &= self.missing.reshape(down, CELL, across, CELL).mean((1, 3)) <= 1.0 - MIN_UNCOVERED
-        return np.asarray(cells, np.float32)
+        """The part of each cell that shows the image, 0 if that is little, shape ``(h / 8, w / 8)``."""
+        down, across = (length // CELL for length in self.grey.shape)
+        shown = self.usable.reshape(down, CELL, across, CELL).mean((1, 3), dtype=np.float32)
+        return np.where(shown >= MIN_UNCOVERED, shown, np.float32(0.0))
 
     def uncovered(self) -> "NetworkInput | None":
         """The same with what is flat, such as text boxes and stripes, filled in; None if nothing or all is flat.
