@@ -19,9 +19,10 @@ from pydicom.dataset import Dataset
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from dicom_files import make, opened, real
-from floormark.errors import ConfigurationError, DataError
+from floormark.errors import ConfigurationError, DataError, OutputError
 from floormark.imageio import dicom, read
 from floormark.imageio.streams import ENCODERS
+from small_disk import fill, small_disk
 
 # What a derived instance changes, and what may change with the way pixels are stored.
 CHANGED = {
@@ -383,3 +384,13 @@ def test_messages_do_not_name_the_patient(tmp_path: Path) -> None:
         except DataError as error:
             told = str(error)
         assert "ller" not in told
+
+
+def test_a_full_disk_is_not_said_to_be_the_files_fault(tmp_path: Path) -> None:
+    """pydicom makes an error of its own of the disk's."""
+    image = read(make(tmp_path / "image.dcm", np.zeros((300, 300), np.uint16)))
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk, leave=50_000)
+        with pytest.raises(OutputError, match="disk is full"):
+            image.write(disk / "copy.dcm", image.pixels)
+        assert [each.name for each in disk.glob("copy*")] == []

@@ -13,7 +13,7 @@ from scipy import ndimage
 from floormark.filters import Picture
 from floormark.network import TILE, Lattice, pilot_tiles
 from floormark.periods import find_periods
-from floormark.registration import Alignment, Pilots, _middle, resample
+from floormark.registration import MESSAGE_EXPLAINED, Alignment, Pilots, _middle, resample
 from natural_images import natural_image
 from network_files import small_network
 
@@ -175,7 +175,9 @@ def test_what_is_not_marked_has_no_pilot(pilots: Pilots) -> None:
     for seed in range(3):
         picture = natural_image(height=300, width=300, seed=seed).astype(np.float32)
         assert not pilots.likely(picture, np.ones(picture.shape, np.bool_), np.zeros(2, np.int64), 4.5)
-        assert pilots.oriented(picture, Alignment(np.eye(2), np.zeros(2)))[0].score < 4.8
+        (found,) = pilots.oriented(picture, Alignment(np.eye(2), np.zeros(2)))
+        assert found.score < 4.8
+        assert found.explained < MESSAGE_EXPLAINED  # or no pilot would have been looked for
 
 
 def test_the_pilot_of_what_nobody_moved_is_found_at_once(network: Lattice, pilots: Pilots) -> None:

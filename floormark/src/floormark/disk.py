@@ -51,6 +51,13 @@ def check_regular(path: Path | str) -> None:
         raise OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))
 
 
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The error of the disk behind another one, such as pydicom makes of it; None if there is none."""
+    while error is not None and not (isinstance(error, OSError) and error.errno):
+        error = error.__cause__
+    return error
+
+
 def open_regular(path: Path | str) -> io.BufferedReader:
     """Open a regular file for reading."""
     check_regular(path)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from floormark.disk import atomic
+from floormark.disk import atomic, disk_error
 from floormark.errors import ConfigurationError, DataError, FloormarkError
 
 MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
@@ -235,8 +235,10 @@ class ImageFile(StoredImage):
                 with temporary.open("wb") as file:
                     target.encode(self, hashed(), file)
             except Exception as error:  # what was kept of a strange file may be more than the libraries can write
-                if isinstance(error, FloormarkError) or getattr(error, "errno", None):
-                    raise  # of a frame, or of the disk
+                if isinstance(error, FloormarkError):
+                    raise  # of a frame
+                if (failed := disk_error(error)) is not None:
+                    raise failed from error
                 raise DataError(f"{self.path}: cannot be written again: {one_line(error)}") from error
             try:
                 found = read(temporary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +23,6 @@ SUCCESS, OUT_OF_RESOURCES = 0x0000, 0xA700
 UNREADABLE, UNMARKABLE = 0xC001, 0xC002
 """Both are of the range that the standard calls "cannot understand" (PS3.4, B.2.3), which implementations divide."""
 REFUSED = "refused"
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
     except RefusedError as error:
         return Outcome(REFUSED, UNMARKABLE, str(error).removeprefix(f"{received}: "))
     except (DataError, ConfigurationError) as error:
-        if _no_room(error):
-            return not_written(OutputError(str(error)))
         return Outcome(REFUSED, UNREADABLE, str(error).removeprefix(f"{received}: "))
     except OutputError as error:
         # It may have its name by now, and only the register be full: what the peer is not told of must not be sent on.
@@ -65,15 +61,6 @@ def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
 def not_written(error: OSError) -> Outcome:
     """What becomes of a file for which the disk has no room."""
     return Outcome(REFUSED, OUT_OF_RESOURCES, str(error), "the disk of the node takes no files for now")
-
-
-def _no_room(error: BaseException | None) -> bool:
-    """Whether a full disk is behind an error, which pydicom turns into one of the file."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            return True
-        error = error.__cause__
-    return False
 
 
 def _mark_once(marker: FileMarker, received: Path, place: Path) -> None:
