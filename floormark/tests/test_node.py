@@ -99,8 +99,8 @@ def test_what_arrives_is_marked_once_and_sent_on(tmp_path: Path) -> None:
         assert archive.requests == 4
 
         # What cannot be marked is refused with a status, and nothing of it is left.
-        flat = make(tmp_path / "flat.dcm", np.zeros((128, 128), np.uint8))
-        for path in (flat, real("rtplan.dcm"), archive.received[0]):
+        small = make(tmp_path / "small.dcm", np.full((40, 40), 7, np.uint8))
+        for path in (small, real("rtplan.dcm"), archive.received[0]):
             sent = storescu(node.port, path)
             assert sent.returncode != 0
             assert "C00" in node.events("refused")[-1]["status"]

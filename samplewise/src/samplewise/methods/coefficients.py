@@ -147,7 +147,7 @@ class Coefficients(FullPrecision):
         unit = max(unit, abs(quantile) / 1e3, 2.0**-TINY)
         off = (quantile + LEAD * speed) / unit
         ahead = math.copysign(math.log1p(abs(off)), off)
-        if ahead < 0 and (quantile + HORIZON * speed > 0 or not allowed):
+        if ahead < 0 and (max(quantile, quantile + HORIZON * speed) > 0 or not allowed):
             ahead = 0.0
         turns += side * ahead < 0
         if ahead > 0 or int(self.met_count[i]) >= MET:  # that few are violated at first may be luck
