@@ -265,7 +265,9 @@ def _norm(value: Tensor, leaves: Sequence[Tensor]) -> float:
     if not value.requires_grad:
         return 0.0
     parts = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
-    return math.sqrt(sum(float(distributed.all_sum_(part.detach().double()).square().sum()) for part in parts))
+    # Copies, since a gradient may share its memory with the graph, and exchanged ones are changed in place.
+    own = (part.detach().double().clone(memory_format=torch.contiguous_format) for part in parts)
+    return math.sqrt(sum(float(distributed.all_sum_(part).square().sum()) for part in own))
 
 
 def _leaves(value: Tensor) -> dict[Tensor, None]:

@@ -19,8 +19,9 @@ class SequentialPenalty(Method):
     The loss is the mean over the batch of ``P^j_tau = f_j + tau * sum_i penalty(g_ij)``.
 
     For a constraint with a share below 1 tau follows the share. It rises if fewer samples than that met the constraint
-    in the round, and falls if more did, in steps that shrink each time they change direction. Samples far beyond the
-    share's quantile of g in the last round get no penalty, so that outliers do not pull on the others.
+    in the round, or soon will; it falls if more did, unless the weights are on their way to the bound. Its steps shrink
+    each time they change direction. Samples far beyond the share's quantile of g in the last round get no penalty, so
+    that outliers do not pull on the others.
 
     Args:
         constraints: the requirements.
