@@ -65,6 +65,8 @@ ifdef XRAYS
 endif
 ifdef LARGE
 	$(BIN)/python benchmarks/watermark_attacks.py --data $(LARGE)/images --split $(SPLIT)
+	$(BIN)/python benchmarks/watermark_attacks.py --data $(LARGE)/images --split $(SPLIT) --images 12 --peer-images 0 \
+		--floors 45 --out results/watermark/at-45-dB
 	$(BIN)/python benchmarks/watermark_cost.py --data $(LARGE)/images --split $(SPLIT)
 	$(BIN)/python benchmarks/watermark_harm.py --data $(LARGE)/images
 	$(BIN)/python benchmarks/watermark_forgery.py --data $(LARGE)/images --split $(SPLIT)

@@ -140,8 +140,8 @@ def page(found: dict[str, Any]) -> list[str]:
         "",
         f"{found['images']} X-rays, marked at {FLOOR:g} dB, the network {found['model']}. What is said of whether the "
         "message belongs to the image: it should be False where a tenth of the area is another's, and never of an "
-        f"honest image. Of {found['told']:,} maps that showed foreign parts, {found['near']:,} showed them only "
-        "in or at the square that is.",
+        f"honest image. Of {found['told']:,} readings of False {found['near']:,} showed no foreign part elsewhere "
+        "than in or at the square that is.",
         "",
         *table(["What was done", "readings", *SAID], rows),
     ]

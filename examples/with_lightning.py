@@ -19,7 +19,7 @@ CONSTRAINTS = [sw.AtMost("error", 0.02, margin=0.008)]
 
 
 class Autoencoder(L.LightningModule):
-    """Redraws an image from a code of sixteen numbers."""
+    """Reconstructs an image from a code of sixteen numbers."""
 
     def __init__(self) -> None:
         super().__init__()

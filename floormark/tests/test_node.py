@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import certifi
 import numpy as np
 import psutil
 import pydicom
@@ -356,7 +357,9 @@ def test_tls_on_both_sides(tmp_path: Path, pem: tuple[Path, Path]) -> None:
             each.close()
 
 
-def test_a_web_service_is_checked_by_the_authorities_that_were_given(tmp_path: Path, pem: tuple[Path, Path]) -> None:
+def test_a_web_service_is_checked_by_the_authorities_that_were_given(
+    tmp_path: Path, pem: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Busy(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -378,6 +381,9 @@ def test_a_web_service_is_checked_by_the_authorities_that_were_given(tmp_path: P
             with pytest.raises(TargetAway, match=told):
                 target.send(path)
             target.close()
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())  # which must not take their place
+        with pytest.raises(TargetAway, match="answered 503"):
+            WebTarget(url, authorities=pem[0]).send(path)
     finally:
         server.shutdown()
         server.server_close()

@@ -3,6 +3,7 @@
 import difflib
 import math
 import numbers
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,12 @@ class OutputError(FloormarkError, OSError):
 
 class ProcessLostError(FloormarkError, ChildProcessError):
     """A process that worked for this one was ended from outside."""
+
+
+def unexpected(error: Exception) -> str:
+    """A line about an error that is a fault of ours: its kind and place, not its text, which may say anything."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"unexpected {type(error).__name__} at {Path(place.filename).name}:{place.lineno}: please report it"
 
 
 @contextmanager

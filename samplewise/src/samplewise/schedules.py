@@ -54,8 +54,9 @@ class Schedule(ABC):
     ) -> float:
         """The next tau if only a share of the samples must meet the constraint.
 
-        ``ahead`` is the logarithm that tau is to move by, positive if the share is not met; ``gain``, at most 1, says
-        how much of a step to take. The other arguments are those of :meth:`following`.
+        ``ahead`` is the logarithm that tau is to move by: positive if the share is not, or soon will not be, met; zero
+        while weights on their way are waited for. ``gain``, at most 1, says how much of a step to take. The other
+        arguments are those of :meth:`following`.
         """
         return tau if now.met else self.following(tau, completed, now, before)
 

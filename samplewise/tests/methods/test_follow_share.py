@@ -368,7 +368,7 @@ class Autoencoder(nn.Module):
         return self.classifier(code), self.decoder(code)
 
 
-def redrawing(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+def reconstructing(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
     images, labels = batch
     logits, output = model(images)
     return functional.cross_entropy(logits, labels, reduction="none"), {"error": (output - images).square().mean(1)}
@@ -377,7 +377,7 @@ def redrawing(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
 def test_digits_are_told_apart_no_worse_where_four_fifths_must_be_reconstructed() -> None:
     digits = load_digits()
     data = TensorDataset(torch.tensor(digits.data[:900] / 16).float(), torch.tensor(digits.target[:900]))
-    problem, audits = sw.Problem(redrawing, [sw.AtMost("error", 0.025, share=0.8)]), []
+    problem, audits = sw.Problem(reconstructing, [sw.AtMost("error", 0.025, share=0.8)]), []
     for kind in (Kept, sw.SequentialPenalty):
         torch.manual_seed(0)
         model = Autoencoder()

@@ -6,8 +6,9 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from threading import Condition, Event
+from threading import Condition, Event, current_thread
 from typing import TYPE_CHECKING, Any
 
 from pydicom import dcmread
@@ -66,7 +67,7 @@ class _Checkpoint(Event):
     def clear(self) -> None:
         with self._changed:
             self._open = False
-            while not self._stands and self._thread.is_alive():
+            while not self._stands and self._thread.is_alive() and self._thread is not current_thread():
                 self._changed.wait(1.0)
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -211,7 +212,8 @@ class WebTarget(Target):
         if authorities is not None:
             if not authorities.is_file():
                 raise ConfigurationError(f"{authorities}: expected a file of certificates, got none")
-            session.verify = str(authorities)
+            # With each request: REQUESTS_CA_BUNDLE would take the place of the session's.
+            session.request = partial(session.request, verify=str(authorities))  # type: ignore[method-assign]
         headers = None if authorization is None else {"Authorization": authorization}
         try:
             self._client = DICOMwebClient(url, session, headers=headers, timeout=SEND_SECONDS)

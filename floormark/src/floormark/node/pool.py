@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 
 from floormark.certificate import certificate_path
-from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError
+from floormark.errors import ConfigurationError, DataError, OutputError, RefusedError, unexpected
 from floormark.files.marking import FileMarker
 from floormark.payload import Kind, Payload
 from floormark.processes import Workers, side_by_side
@@ -53,8 +53,8 @@ def mark(marker: FileMarker, received: Path, place: Path) -> Outcome:
         return not_written(error)
     except MemoryError:
         return Outcome(REFUSED, OUT_OF_RESOURCES, "not enough memory")
-    except Exception as error:  # whose text may say anything
-        return Outcome(REFUSED, UNREADABLE, f"unexpected {type(error).__name__}: please report it")
+    except Exception as error:
+        return Outcome(REFUSED, UNREADABLE, unexpected(error))
     return Outcome("marked")
 
 

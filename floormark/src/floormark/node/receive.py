@@ -24,6 +24,7 @@ from pydicom import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
 from pynetdicom import AE, AllStoragePresentationContexts, _config, dimse_messages, evt
 from pynetdicom._globals import ALL_TRANSFER_SYNTAXES
+from pynetdicom.association import Association
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 from pynetdicom.transport import ThreadedAssociationServer
 
@@ -217,9 +218,12 @@ class Receiver:
 
     def _broken(self, told: threading.ExceptHookArgs) -> None:
         """What a peer sent made a thread of pynetdicom fail, and so ended the association, of which no event tells."""
-        association = getattr(told.thread, "assoc", None)
-        if association is not None:
-            self._discard(association)
+        thread = told.thread
+        association = thread if isinstance(thread, Association) else getattr(thread, "assoc", None)
+        if association is None:  # none of pynetdicom's: a fault of ours
+            threading.__excepthook__(told)
+            return
+        self._discard(association)
         self.journal.tell("invalid", reason=told.exc_type.__name__)
 
     def _discard(self, association: Any) -> bool:

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from floormark.errors import ConfigurationError, FloormarkError, OutputError, RefusedError
+from floormark.errors import ConfigurationError, FloormarkError, OutputError, RefusedError, unexpected
 from floormark.serve.desk import Desk, Facts, Upload
 
 ROLES = frozenset({"image", "original", "certificate"})
@@ -120,8 +120,8 @@ def build(desk: Desk, *, token: str, max_bytes: int, hosts: frozenset[str] = fro
             return _problem("not enough memory for this image", 507)
         except ClientDisconnect:  # nobody reads the answer
             return Response(status_code=400)
-        except Exception as error:  # whose text may say anything
-            return _problem(f"unexpected {type(error).__name__}: please report it", 500)
+        except Exception as error:
+            return _problem(unexpected(error), 500)
         return Response(packed(facts, parts), media_type="application/octet-stream")
 
     async def inspect(request: Request) -> Response:

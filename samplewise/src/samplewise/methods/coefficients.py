@@ -59,7 +59,7 @@ class Coefficients(FullPrecision):
         self.edge = nn.Buffer(taus.new_tensor(math.inf))  # and how far the share was from its bounds
         if self.shared:
             # The limit of g beyond which a sample gets no penalty; that of the round before; in the last round the
-            # quantile of g at the share, and the logarithm that tau was to move by; how often that changed its sign.
+            # quantile of g at the share; the last logarithm but zero that tau was to move by; its changes of sign.
             self.shares = nn.Buffer(taus.new_tensor([UNKNOWN] * len(taus)))
         self.initial = InitialTau(len(taus))
         self.auto = [i for i, schedule in enumerate(schedules) if schedule.tau0 == AUTO]
@@ -134,7 +134,8 @@ class Coefficients(FullPrecision):
 
         The share is met where the quantile of g at the share is at most 0. tau moves by how far from 0 that will be
         some rounds ahead, on a logarithmic scale: at most one of the schedule's growth up and two down, over the root
-        of how often it changed its direction (Kesten, 1958), so that it settles. g is of the bound with its margin.
+        of how often it changed its direction (Kesten, 1958), so that it settles. It does not fall while
+        the share is not met, nor if it would not be met within ``HORIZON`` rounds. g is of the bound with its margin.
         """
         limit, _, last, side, turns = self.shares[i].tolist()
         tau, allowed = float(self.taus[i]), may_violate(spread.samples, self.constraints[i].share)
@@ -247,27 +248,31 @@ class InitialTau(FullPrecision):
 def _ratio(objective: Tensor, penalty: Tensor) -> float:
     """``|grad objective| / |grad penalty|`` over the weights that both depend on, or over all if there are none.
 
-    The gradients are summed over the processes; a sum of no samples still says what it would depend on.
+    The gradients are summed over the processes; a sum of no samples still says what it would depend on. A wrapper such
+    as DDP joins all weights to all outputs: those without effect have a gradient of zero.
     """
     first, second = _leaves(objective), _leaves(penalty)
-    common = [leaf for leaf in first if leaf in second] or [*first, *second]
+    common = [leaf for leaf in first if leaf in second]
     try:
-        below = _norm(penalty, common)
-        return _norm(objective, common) / below if below else 0.0
+        sizes = [_squared_norms(value, common or [*first, *second]) for value in (objective, penalty)]
     except RuntimeError as error:
         raise ConfigurationError(
             "tau0='auto' needs the separate gradients of objective and constraint in the first batches, and they "
             f"cannot be computed here: give tau0 as a number ({' '.join(str(error).split())})"
         ) from error
+    pairs = [both for both in zip(*sizes, strict=True) if not common or min(both) > 0]
+    above, below = (sum(each) for each in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return math.sqrt(above / below) if below else 0.0
 
 
-def _norm(value: Tensor, leaves: Sequence[Tensor]) -> float:
+def _squared_norms(value: Tensor, leaves: Sequence[Tensor]) -> list[float]:
+    """Those of the gradients by each of the leaves."""
     if not value.requires_grad:
-        return 0.0
+        return [0.0] * len(leaves)
     parts = torch.autograd.grad(value, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
     # Copies, since a gradient may share its memory with the graph, and exchanged ones are changed in place.
     own = (part.detach().double().clone(memory_format=torch.contiguous_format) for part in parts)
-    return math.sqrt(sum(float(distributed.all_sum_(part).square().sum()) for part in own))
+    return [float(distributed.all_sum_(part).square().sum()) for part in own]
 
 
 def _leaves(value: Tensor) -> dict[Tensor, None]:

@@ -374,5 +374,7 @@ class Training:
             self._warmup.load_state_dict(state["warmup"])
             if spec.lr_scheduler is not None:
                 spec.lr_scheduler.load_state_dict(state["scheduler"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"is of another version of this library: {error!r}") from error
+        except CheckpointError:
+            raise
+        except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+            raise CheckpointError(f"does not fit this run, or is of another version: {error!r}") from error

@@ -40,9 +40,10 @@ class Promise:
     During training ``tune_on`` is audited after each epoch, and steers tau and margin of each constraint
     (:func:`steer_`): first to just the share, and from three fifths of the epochs on to as much more as the proof most
     likely needs. The models at three fifths and at the end, and some between them by interpolation of their weights,
-    are the candidates. At the end ``prove_on``, the calibration set, tests them, the strictest first, until one is not
-    proved to have the share. This is fixed-sequence testing: whichever of those before it is taken, the promise is
-    wrong with probability ``1 - confidence`` at most. Of these the one with the best objective on ``tune_on`` is taken.
+    are the candidates. At the end ``prove_on``, the calibration set, tests them, from the last one backwards, until one
+    is not proved to have the share. This is fixed-sequence testing: whichever of those before it is taken, the promise
+    is wrong with probability ``1 - confidence`` at most. Of these the one with the best objective on ``tune_on`` is
+    taken.
 
     Args:
         share: of fresh samples that must meet all constraints, between 0 and 1.
