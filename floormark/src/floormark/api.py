@@ -1,4 +1,4 @@
-"""The watermarking tool in Python: a message into one image at a PSNR floor, and back out of it."""
+"""The watermarking tool in Python: embed a message in one image at a PSNR floor, and extract it."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ from floormark.tiling import TiledScheme
 
 MODEL_FILE = "model.safetensors"  # what was trained, in the folder of its run
 FINE_SEARCH_VALUES, COARSE_SEARCH_VALUES = 1 << 22, 1 << 23
-"""Values of the largest images for which the highest floor that works is searched for: finely, and coarsely."""
+"""Values of the largest images in which the highest floor that works is searched for: finely, and coarsely."""
 MAX_OBLONG = 16
-"""Most ratio of their sides: of narrower images the network is given more pixels, and the search takes too long."""
-MUCH_PROTECTED = 0.25  # part of an image; where more is protected, that is named as a reason
+"""Largest ratio of their sides: narrower images have more of the network's pixels, and the search takes too long."""
+MUCH_PROTECTED = 0.25  # part of an image; if more is protected, the error names that as a reason
 NO_FLOOR_WORKS = f"no floor from {ADVISED_FLOOR:g} dB on would work, and a lower one may show"
 TAKEN_FOR_ANOTHER = (
     "the mark hides what tells this image from others, so that its message would be taken for another image's"
@@ -37,7 +37,7 @@ Message = Payload | str | bytes
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """A marked image and what holds for it."""
+    """A marked image and its certificate."""
 
     image: NDArray[Any]
     """The stored integers, of the same shape and type as those given."""
@@ -46,11 +46,11 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class Marked:
-    """Pixels that carry a message, and what is read of them."""
+    """Pixels that carry a message, and what is decoded from them."""
 
     pixels: NDArray[Any]
     found: Extracted | None
-    bit_errors: int  # how many bits are read wrong
+    bit_errors: int  # number of bits that are decoded wrong
 
 
 class Watermarker:
@@ -58,8 +58,8 @@ class Watermarker:
 
     Args:
         network: a trained one.
-        key: whoever does not have it can neither read messages nor write one of their choice; None for everybody.
-        former_keys: are read as well, but not written with.
+        key: without it nobody can read messages or write one of their choice; if None, everybody can.
+        former_keys: keys to read with as well, but not to write with.
 
     Example:
         >>> import numpy as np
@@ -82,7 +82,7 @@ class Watermarker:
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, key: Key | None = None, former_keys: Sequence[Key] = ()) -> Self:
-        """Load trained weights: a file, the folder of the training run that left it, or the shipped ones."""
+        """Load trained weights: from a file or the folder of a training run; by default, the shipped ones."""
         if path is None:
             with resources.as_file(resources.files("floormark") / SHIPPED_FILE) as file:
                 return cls.load(file, key=key, former_keys=former_keys)
@@ -101,8 +101,8 @@ class Watermarker:
             options: by name, those of :class:`~floormark.options.EmbedOptions`, such as ``psnr``, the floor in dB.
 
         Raises:
-            RefusedError: the message cannot be read back at this floor, and it says which floor would do; it would be
-                taken for another image's; or the image is marked already.
+            RefusedError: the message cannot be read back at this floor (the error names a floor that works); it would
+                be taken for another image's; or the image is marked already.
             DataError: not an image of this kind, or one too small.
             ConfigurationError: the message is too long, or the floor makes no sense.
         """
@@ -116,7 +116,7 @@ class Watermarker:
     def extract(self, image: Any) -> Extracted:
         """Read the message of an image, if it has one; ``image`` as for :meth:`embed`.
 
-        An image that was not moved is decoded at once; any other is registered first. Of several marked images in one
+        An image that was not moved is decoded directly; any other is registered first. Of several marked images in one
         picture the first that is found is read. Without a message, ``other_key`` says whether there is a mark of
         another key.
         """
@@ -124,9 +124,9 @@ class Watermarker:
 
     @one_thread
     def extract_all(self, image: Any) -> list[Extracted]:
-        """Read the messages of all marked images that a picture shows, each with its place.
+        """Read the messages of all marked images in a picture, each with its place.
 
-        If there are none, but a mark of another key, the list has one entry that says so.
+        If there is only a mark of another key, the list has one entry that says so.
         """
         return list(self._each(image))
 
@@ -174,7 +174,7 @@ class Watermarker:
             return Marked(pixels, decoded.found, wrong)
 
         def readable(marked: Marked) -> bool:
-            # As many errors as are always corrected; what soft decoding adds is left for what happens to the file.
+            # Only errors that hard decoding always corrects: the rest of soft decoding is kept for later attacks.
             return marked.bit_errors <= correctable and marked.found is not None and marked.found.payload == payload
 
         def works(floor: float) -> bool:
@@ -208,7 +208,7 @@ class Watermarker:
         *,
         bit_errors: int,
     ) -> ImageCertificate:
-        """What holds for ``original`` and the pixels it has become, as images that are in no file."""
+        """The certificate for ``original`` and its marked pixels, as images that are in no file."""
         image = original.image
         before, after = image.pixels_sha256, image.with_pixels(marked).pixels_sha256
         return ImageCertificate(

@@ -1,4 +1,4 @@
-"""What holds for one marked image: measured on the stored integers of the two files, for people and machines."""
+"""The certificate of one marked image: measured on the stored integers of the original and the marked file."""
 
 import dataclasses
 import hashlib
@@ -18,8 +18,8 @@ from floormark.options import HIGHEST_FLOOR, LOWEST_FLOOR
 CERTIFICATE_FORMAT = "floormark-certificate-4"
 ALGORITHM = "ed25519"
 MAX_CERTIFICATE_BYTES = 1 << 20  # bytes; a certificate has about one thousand
-MAX_COUNT, MAX_TEXT = 1 << 32, 200  # what no number and no text of a certificate exceeds
-SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error repeats
+MAX_COUNT, MAX_TEXT = 1 << 32, 200  # bounds on every number and every text of a certificate
+SHOWN_CHARACTERS = 60  # characters of a wrong entry that an error quotes
 SHA256 = re.compile(r"[0-9a-f]{64}")
 PLACE = re.compile(r"[0-9]{1,9}(,[0-9]{1,9}){3}")
 HASHES = ("original_sha256", "result_sha256", "original_pixels_sha256", "result_pixels_sha256")
@@ -33,7 +33,7 @@ def sha256(path: Path | str) -> str:
 
 
 def certificate_path(image: Path) -> Path:
-    """Where the certificate of an image lies: beside it."""
+    """The path of an image's certificate: beside the image."""
     return image.with_name(f"{image.name}.json")
 
 
@@ -51,10 +51,10 @@ class Fidelity:
     changed_share: float
     """Of the pixels, in [0, 1]."""
     protected_pixels: int
-    """How many were not to be touched."""
+    """Number of pixels that may not change."""
     protected_unchanged: bool
     shown: float
-    """The width of the range that is shown: the display window of a DICOM file, or what is used of many bits."""
+    """The width of the shown range: the display window of a DICOM file, or the range in use above 8 bits."""
     shown_psnr: float | None
     """In dB, over all values and against :attr:`shown`; None if no pixel changed."""
     largest_change: float
@@ -62,7 +62,7 @@ class Fidelity:
     unit: str
     """Such as HU; empty if there is none."""
     min_adjusted_patch_psnr: float | None
-    """The floor that every patch keeps: the least of their PSNRs, each less its floor's dB above the image's."""
+    """The floor that every patch keeps: the least of their PSNRs, each minus the dB of its floor above the image's."""
     worst_patch: str | None
     """Where that patch is: ``x,y,width,height``."""
 
@@ -84,16 +84,16 @@ class Fidelity:
 
     @property
     def floors(self) -> tuple[float, ...]:
-        """The PSNR values that a floor bounds: of the image, in what is shown of it, and of the worst patch."""
+        """The PSNR values that a floor bounds: of the image, of its shown range, and of the worst patch."""
         return tuple(one for one in (self.psnr, self.shown_psnr, self.min_adjusted_patch_psnr) if one is not None)
 
     def reaches(self, floor: float) -> bool:
-        """Whether image and patches keep a floor in dB."""
+        """Whether the image and its patches keep a floor in dB."""
         return all(one >= floor for one in self.floors)
 
     @staticmethod
     def worst(frames: Sequence["Fidelity"]) -> "Fidelity":
-        """The worst of each measure in any frame of a file; the worst patch is that of the frame where it is."""
+        """The worst of each measure over the frames of a file; the worst patch is of the frame that has it."""
 
         def least(name: str) -> Any:
             return min((one for each in frames if (one := getattr(each, name)) is not None), default=None)
@@ -110,7 +110,7 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Signature:
-    """Who vouches for the other entries of a certificate; :mod:`floormark.signing` makes and checks it."""
+    """The signature over the other entries of a certificate; :mod:`floormark.signing` makes and checks it."""
 
     algorithm: str
     public_key: str
@@ -133,7 +133,7 @@ class ImageCertificate:
     """Of the files, or of the pixels of images that are in none."""
     result_sha256: str
     original_pixels_sha256: str
-    """Of pixels and geometry (``StoredImage.pixels_sha256``), which lossless re-encoding keeps."""
+    """Of pixels and geometry (``StoredImage.pixels_sha256``); lossless re-encoding keeps it."""
     result_pixels_sha256: str
     model: str
     """Which network marked it."""
@@ -142,11 +142,11 @@ class ImageCertificate:
     bits: int
     """Length of the message."""
     bit_errors: int
-    """How many of them are wrong when read from the result."""
+    """Number of bits that are decoded wrong from the result."""
     fidelity: Fidelity
     """Of several frames, the worst of each measure."""
     protected: str | None = None
-    """Which region was not to be touched: a rectangle ``x,y,w,h``, or the SHA-256 of a mask."""
+    """The region that may not change: a rectangle ``x,y,w,h``, or the SHA-256 of a mask."""
     signature: Signature | None = None
     frames: int = 1
     """How many images the files hold."""
@@ -169,7 +169,7 @@ class ImageCertificate:
         return self.fidelity.reaches(self.floor) and self.fidelity.protected_unchanged
 
     def entries(self) -> dict[str, Any]:
-        """What is written, by name."""
+        """The entries to write, by name."""
         return {"format": CERTIFICATE_FORMAT, "satisfied": self.satisfied, **dataclasses.asdict(self)}
 
     def write(self, path: Path | str) -> None:
@@ -178,7 +178,7 @@ class ImageCertificate:
 
     @staticmethod
     def read(path: Path | str) -> "ImageCertificate":
-        """Read what :meth:`write` wrote; whether a signature is valid is not looked at.
+        """Read what :meth:`write` wrote; signatures are not verified.
 
         Raises:
             DataError: the file is torn, foreign, or has unknown, missing or impossible entries.
@@ -187,9 +187,9 @@ class ImageCertificate:
 
 
 def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
-    """A certificate, and the entries of its file just as they are, which is what a signature is about.
+    """A certificate, and the unchanged entries of its file, which a signature covers.
 
-    The file has all entries of its format, each within what it can be. Whether they are true, only images tell.
+    The file must have all entries of its format, each in its valid range. Whether they are true, only images tell.
     """
     entries = read_json(Path(path), "a certificate of a marked image", largest=MAX_CERTIFICATE_BYTES)
     values = dict(entries)
@@ -209,13 +209,13 @@ def read_entries(path: Path | str) -> tuple[ImageCertificate, dict[str, Any]]:
 
 
 def _build(kind: type[Kind], values: Any) -> Kind:
-    """The dataclass from exactly the entries it has, each of its type: others may have written the file."""
+    """The dataclass from exactly its entries, each of its type: the file may come from others."""
     if not isinstance(values, dict):
         raise DataError(f"expected the entries of {kind.__name__.lower()}, got {type(values).__name__}")
     hints = typing.get_type_hints(kind)
     if unknown := [name for name in values if name not in hints]:
         raise DataError(f"unknown entry {unknown[0][:SHOWN_CHARACTERS]!r}.{did_you_mean(unknown[0], list(hints))}")
-    # Also those with a default: who takes an entry out must not lower what is compared.
+    # Also entries with a default: removing one must not weaken the comparison.
     if missing := [name for name in hints if name not in values]:
         raise DataError(f"expected the entries {', '.join(missing)}, got none")
     for name, entry in values.items():

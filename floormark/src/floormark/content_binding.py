@@ -1,6 +1,6 @@
-"""The content code, which binds a message to its image: of pairs of points, which is the brighter one.
+"""The content code binds a message to its image: one bit for each pair of points, which of them is brighter.
 
-Usual processing leaves it as it is.
+Usual processing does not change it.
 """
 
 import math
@@ -13,22 +13,23 @@ from floormark.network import TILE
 from floormark.payload import Key, derived
 from floormark.prepared import NetworkInput, TileLayout
 
-PAIRS = 40  # bits of the content code: for each pair, which of its points is brighter than what is around it
+PAIRS = 40  # bits of the content code: which point of each pair is brighter, relative to its surroundings
 CODE_SIDE = 256
-"""Side in the network's pixels of the square that the pairs are in; the shorter side of every larger image."""
+"""Side of the square that holds the pairs, in the network's pixels: the shorter side of every larger image."""
 PAIR_REACH = 24  # pixels between the points of a pair, at most, in rows and in columns
 FINE_SIGMA, COARSE_SIGMA = 2.5, 6.0
-"""Standard deviations in pixels: what is finer may be lost or be the mark, what is coarser is alike in all X-rays."""
+"""Standard deviations in pixels: finer detail may be lost or be the mark; coarser detail is alike in all X-rays."""
 OWN_SCORE, OTHER_SCORE, OTHER_PARTLY_SHOWN_SCORE = 3.0, 2.6, 1.0
-"""Standard deviations of chance: from the first on an image is the message's own, below the second another's; below the
-third if it was registered or much of it is covered, as less of the right image may be left than of a wrong one."""
-MIN_SHOWN = 0.7  # part of the square that is shown; with less a registered image is not said to be another's
+"""Scores in standard deviations of chance. From the first on the message belongs to the image; below the second it
+belongs to another. The third replaces the second if the image was registered or much of it is covered, as less of the
+right image may be left than of a wrong one."""
+MIN_SHOWN = 0.7  # part of the square that is shown; with less, a registered image is never called another's
 MIN_REACHABLE = 3.6
-"""Score that pairs which all agree must reach; where too little of an image is left for that, nothing is said."""
-FAINT_LEVELS = 1.0  # grey levels: a difference that is nothing
+"""Score that must be reachable if all pairs agree; if too little of an image is left for that, the answer is None."""
+FAINT_LEVELS = 1.0  # grey levels: a difference that counts as none
 CLEAR_RELIEF = 0.11
-"""Root mean square by which the points of pairs differ in :func:`_relief`, from which on an image may be another's.
-X-rays have 0.12 and more; of a mark at 40 dB where nothing else is, 0.1."""
+"""Least root mean square difference of paired points in :func:`_relief` at which an image may be called another's.
+X-rays have 0.12 and more; a mark at 40 dB with no image under it has 0.1."""
 
 
 class ContentBinding:
@@ -43,15 +44,15 @@ class ContentBinding:
         """Rows and columns of the network's pixels, ``(2, 40, 2)``."""
 
     def code(self, given: NetworkInput) -> tuple[int, ...]:
-        """The content code of an image, from what the network is given of it; it is embedded with the message."""
+        """The content code of an image, computed from the network's input; it is embedded with the message."""
         values = self._values(_relief(given.grey), given.usable, given.origin)
         return tuple((values > 0).astype(int).tolist())
 
     def belongs(self, code: tuple[int, ...], given: NetworkInput, *, registered: bool) -> bool | None:
         """Whether a message with this content code was written into an image; None if that cannot be said.
 
-        In a registered image whole tiles may be missing at the top and left, or have been added: all such shifts are
-        tried, and the best must score higher the more there are.
+        In a registered image whole tiles may be missing at the top and left, or have been added. All such shifts are
+        tried; the more there are, the higher the best must score.
         """
         signs, relief = 2.0 * np.array(code) - 1.0, _relief(given.grey)
         score, trials, clear = 0.0, 0, False
@@ -69,7 +70,7 @@ class ContentBinding:
                 score = max(score, float(values @ signs) / (length + 1e-9))
         if not trials:
             return None
-        score = math.sqrt(max(0.0, score**2 - 2.0 * math.log(trials)))  # the best of so many is better by chance
+        score = math.sqrt(max(0.0, score**2 - 2.0 * math.log(trials)))  # the maximum over trials is higher by chance
         if score >= OWN_SCORE:
             return True
         if not clear:
@@ -82,7 +83,7 @@ class ContentBinding:
         return False if score < OTHER_SCORE else None
 
     def _values(self, relief: Picture, usable: NDArray[np.bool_], origin: NDArray[np.int64]) -> NDArray[np.float64]:
-        """By how much the first point of each pair is brighter, none by more than the median; zero if not usable."""
+        """By how much the first point of each pair is brighter, clipped to the median; zero if not usable."""
         at = self.points - origin
         there: NDArray[np.bool_] = np.all((at >= 0) & (at < relief.shape), axis=(0, 2))
         rows, columns = np.where(there[:, None], at, 0).transpose(2, 0, 1)
@@ -93,7 +94,7 @@ class ContentBinding:
 
 
 def _relief(grey: Picture) -> Picture:
-    """By how much each point is brighter than what is around it, scaled to the same size everywhere."""
+    """By how much each point is brighter than its surroundings, scaled to the same local variance everywhere."""
     fine, coarse = (gaussian(grey, sigma, truncate=3.0) for sigma in (FINE_SIGMA, COARSE_SIGMA))
     relief = fine - coarse
     size = np.sqrt(gaussian(relief * relief, 2.0 * COARSE_SIGMA, truncate=2.0))

@@ -1,7 +1,7 @@
 """Content Credentials (C2PA): a signed manifest inside the file that says that it was marked, and with what.
 
-The manifest is not part of the pixels, so the floor and the mark are as they were; the hash of the file is taken after.
-Whoever removes the manifest leaves the mark, by which it can be found again: in the words of C2PA a soft binding.
+The manifest is not part of the pixels, so the floor and the mark do not change; the file is hashed afterwards. If the
+manifest is removed, the mark is left, by which the manifest can be found again: C2PA calls this a soft binding.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "tiff": "image/tiff"}
 ECDSA = {"secp256r1": "es256", "secp384r1": "es384", "secp521r1": "es512"}
 MAX_PEM_BYTES = 1 << 16  # bytes of a chain of certificates
 SETTINGS = {
-    "builder": {"thumbnail": {"enabled": False}},  # which would show the original
-    "verify": {"remote_manifest_fetch": False, "ocsp_fetch": False},  # nobody is asked for anything
+    "builder": {"thumbnail": {"enabled": False}},  # it would show the original
+    "verify": {"remote_manifest_fetch": False, "ocsp_fetch": False},  # no network access
 }
 ADVICE = "a certificate that a root has signed, with digital signature as its use and e-mail protection as its purpose"
 
@@ -50,10 +50,10 @@ class Credentials:
         """Read both from PEM files.
 
         Raises:
-            ConfigurationError: one of them is not, they do not belong together, or C2PA knows no such key.
+            ConfigurationError: one is not valid PEM, they do not match, or C2PA does not know this kind of key.
         """
         try:
-            import c2pa  # noqa: F401 - said before any work
+            import c2pa  # noqa: F401 - a missing package is an error before any work
         except ImportError as error:
             raise ConfigurationError("--c2pa needs c2pa-python: install floormark with its extra c2pa") from error
         certificates = read_secret("chain of certificates", chain, most=MAX_PEM_BYTES)
@@ -86,7 +86,7 @@ class Credentials:
                 raise ConfigurationError(f"{told}: leave out --c2pa")
 
     def add(self, original: ImageFile, written: ImageFile, payload: Payload, model: str) -> ImageFile:
-        """Put a manifest into a file that was written and has not taken its name; the file as it is then.
+        """Put a manifest into a written file that has not taken its final name; returns the new file.
 
         Raises:
             ConfigurationError: the certificates cannot sign a manifest.
@@ -124,7 +124,7 @@ class Credentials:
 
 
 def _algorithm(key: PrivateKeyTypes) -> str:
-    """The name by which C2PA knows signatures of a key."""
+    """The C2PA name of the signature algorithm of a key."""
     found: Any = None
     if isinstance(key, ec.EllipticCurvePrivateKey):
         found = ECDSA.get(key.curve.name)

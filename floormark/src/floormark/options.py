@@ -1,4 +1,4 @@
-"""What may be asked of an embedding: the options of ``Watermarker.embed``, of files, of folders and of the command.
+"""The options of an embedding: for ``Watermarker.embed``, files, folders and the command.
 
 NumPy is imported where it is needed: the command's ``--help`` does without.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOWEST_FLOOR, HIGHEST_FLOOR = 25.0, 100.0
 """dB: below, a file is visibly another picture; above, not a pixel of it may change."""
 ADVISED_FLOOR = 38.0
-"""dB: no lower floor is ever advised, since the mark may be seen; who asks for one gets it."""
+"""dB: no lower floor is advised, since the mark may show; it is accepted if asked for."""
 REGION_GRAMMAR = "x,y,width,height in pixels, such as 100,80,64,64, or the file of a mask, not zero where to protect"
 RECTANGLE = re.compile(r"\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*,\s*(\d{1,9})\s*")
 
@@ -58,7 +58,7 @@ class Region:
 
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> Self:
-        """The region of a mask that lies in memory."""
+        """The region of a mask in memory."""
         import numpy as np
 
         drawn = np.asarray(mask)
@@ -68,7 +68,7 @@ class Region:
 
     @property
     def place(self) -> str:
-        """How certificates name it: ``x,y,w,h``, or the SHA-256 of the mask."""
+        """Its entry in certificates: ``x,y,w,h``, or the SHA-256 of the mask."""
         if self.drawn is None:
             return ",".join(str(int(number)) for number in self.text.split(","))
         import numpy as np
@@ -103,7 +103,7 @@ def _number(text: str) -> float:
 
 
 def _command(help: str, parse: Callable[[str], Any] | None = None) -> dict[str, Any]:
-    """Metadata that make a field an option of the command: ``parse`` reads its text; without it, it is a flag."""
+    """Metadata that make a field an option of the command: ``parse`` reads its text; without ``parse`` it is a flag."""
     return {"help": help, "parse": parse}
 
 
@@ -123,7 +123,7 @@ class EmbedOptions:
     psnr: float = field(
         default=45.0, metadata=_command("PSNR in dB that every written file keeps; 45 if not given", _number)
     )
-    """Floor in dB that the stored integers keep; that of a patch is the higher the calmer it is."""
+    """Floor in dB that the stored integers keep; a smoother patch has a higher one."""
     protect: Region | NDArray[np.bool_] | None = field(
         default=None, metadata=_command("region that stays bit-exact: x,y,w,h, or the file of a mask", Region.parse)
     )
@@ -133,10 +133,10 @@ class EmbedOptions:
     )
     """The most by which a stored value may change."""
     replace: bool = field(default=False, metadata=_command("write in the place of a message that is there already"))
-    """Write in the place of a message that is there, instead of refusing an image that is marked."""
+    """Replace the message of an image that is marked already, instead of refusing it."""
 
     def __post_init__(self) -> None:
-        # What is wrong for every image is said before one is read.
+        # What is wrong for every image is an error before one is read.
         floor = finite_number(self.psnr, "the PSNR floor")
         if not LOWEST_FLOOR <= floor <= HIGHEST_FLOOR:
             allowed = f"{LOWEST_FLOOR:g} to {HIGHEST_FLOOR:g} dB"
@@ -171,6 +171,6 @@ class EmbedOptions:
         return None if self.region is None else self.region.mask(shape)
 
     def settings(self) -> dict[str, Any]:
-        """The options by name, as JSON values, to compare with those of another run."""
+        """The options by name as JSON values, to compare with another run."""
         found = {option.name: getattr(self, option.name) for option in fields(self)}
         return found | {"protect": None if self.region is None else self.region.place}

@@ -1,4 +1,4 @@
-"""Certificates signed with Ed25519: who holds the private key made them, and nobody changed them since."""
+"""Certificates signed with Ed25519: made by the holder of the private key, and not changed since."""
 
 import hashlib
 import json
@@ -18,9 +18,9 @@ from floormark.disk import cannot_write, read_secret
 from floormark.errors import ConfigurationError
 
 MAX_PEM_BYTES = 1 << 14  # bytes; a key in PEM has some hundred
-MAX_PASSPHRASE = 1023  # bytes that OpenSSL takes
+MAX_PASSPHRASE = 1023  # bytes that OpenSSL accepts
 KEYGEN_ADVICE = "make one with: floormark keygen NAME"
-FINGERPRINT_DIGITS = 32  # hexadecimal digits, 128 bits: nobody finds a second key of the same
+FINGERPRINT_DIGITS = 32  # hexadecimal digits, 128 bits: a second key with the same cannot be found
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PublicKey:
 
     @property
     def fingerprint(self) -> str:
-        """The beginning of the key's SHA-256, for people to compare."""
+        """The first digits of the key's SHA-256, for people to compare."""
         return hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property
@@ -51,7 +51,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class Signer:
-    """A private key, as plain bytes so that it can be handed to other processes; it is never shown."""
+    """A private key, as plain bytes so that it can be sent to other processes; it is never shown."""
 
     secret: bytes = field(repr=False)
 
@@ -66,7 +66,7 @@ class Signer:
 
     @property
     def public(self) -> PublicKey:
-        """The key to give to those who verify."""
+        """The public key, for verification."""
         return PublicKey(self._key.public_key().public_bytes_raw())
 
     def sign(self, certificate: ImageCertificate) -> ImageCertificate:
@@ -95,7 +95,7 @@ def canonical(entries: Mapping[str, Any]) -> bytes:
 
 
 def signed_by(entries: Mapping[str, Any], signature: Signature | None) -> PublicKey | None:
-    """The key that signed the entries of a file; None if the signature does not verify with the key that it names."""
+    """The key that signed the entries of a file; None if the signature is not valid for the key that it names."""
     if signature is None:
         return None
     key = PublicKey(bytes.fromhex(signature.public_key))
@@ -106,7 +106,7 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
     """Write the private key to ``path``, for its owner alone, and the public one to ``path.pub``, which is returned.
 
     Raises:
-        ConfigurationError: one of the files is there; no key is ever replaced.
+        ConfigurationError: one of the files exists; no key is ever replaced.
         OutputError: they cannot be written.
     """
     if path.name in ("", ".."):
@@ -115,7 +115,7 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
     made: list[Path] = []
     try:
         for file, content, mode in ((path, signer.pem(passphrase), 0o600), (beside, signer.public.pem, 0o666)):
-            # Made with its mode, and only if it is new: there is no moment at which others could read it.
+            # Created with its mode, and only if it is new: others can read it at no moment.
             with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
                 made.append(file)
                 opened.write(content)
@@ -135,7 +135,7 @@ def write_keys(path: Path, signer: Signer, passphrase: bytes | None = None) -> P
 
 
 def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
-    """The private key in a PEM file, which nobody but its owner and group may read."""
+    """The private key in a PEM file, which only its owner and group may read."""
     content = read_secret("private key", path, most=MAX_PEM_BYTES)
     if b"PUBLIC KEY" in content:
         raise ConfigurationError(f"{path}: holds a public key: to sign, give the private one, without .pub")
@@ -144,7 +144,7 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
     except TypeError as error:
         wrong = "is encrypted: give its passphrase" if passphrase is None else "is not encrypted: give no passphrase"
         raise ConfigurationError(f"{path}: {wrong}") from error
-    except (ValueError, UnsupportedAlgorithm) as error:  # whose words are long, and lead to another project
+    except (ValueError, UnsupportedAlgorithm) as error:  # their messages are long and lead to another project
         hidden = passphrase is not None and b"ENCRYPTED" in content
         wrong = "the passphrase is wrong, or the file damaged" if hidden else f"expected PEM; {KEYGEN_ADVICE}"
         raise ConfigurationError(f"{path}: cannot be read as a private key: {wrong}") from error
@@ -155,9 +155,9 @@ def read_signer(path: Path | str, passphrase: bytes | None = None) -> Signer:
 
 
 def check_owner_only(path: Path | str) -> None:
-    """Refuse the file of a private key that others than its owner and group can reach."""
+    """Refuse the file of a private key if others than its owner and group have access."""
     mode = Path(path).stat().st_mode
-    # A pipe has no such mode, and Windows keeps its rights elsewhere.
+    # A pipe has no such mode, and Windows stores permissions elsewhere.
     if os.name == "posix" and stat.S_ISREG(mode) and mode & 0o007:
         raise ConfigurationError(f"{path}: every user of this machine can reach this private key: chmod 600 {path}")
 

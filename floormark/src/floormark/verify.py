@@ -19,15 +19,15 @@ from floormark.payload import Extracted
 from floormark.signing import PublicKey, signed_by
 
 TOLERANCES = {"psnr": 1e-6, "shown_psnr": 1e-6, "min_adjusted_patch_psnr": 1e-6, "ssim": 1e-3, "bit_errors": 2}
-"""How far a certificate may be from what is measured here: another processor rounds differently."""
+"""Largest differences of a certificate from measurement: another processor rounds differently."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What two files show, recomputed from nothing but them.
+    """The facts about two files, recomputed from these files only.
 
-    Of the certificate only the floor is taken over, which may raise the one that was asked for, and the protected
-    rectangle. What it says of a mask that was not given cannot be measured, and is named in :attr:`unmeasured`.
+    Two entries are taken from the certificate: the floor, which may raise the requested one, and the protected
+    rectangle. Its entries about a mask that was not given cannot be measured; :attr:`unmeasured` names them.
     """
 
     original_sha256: str
@@ -36,22 +36,22 @@ class Verification:
     result_pixels_sha256: str
     model: str
     floor: float | None
-    """In dB, the higher of that asked for and that certified; None if there is neither."""
+    """In dB, the higher of the requested and the certified one; None if there is neither."""
     bits: int
     fidelity: Fidelity
     extracted: Extracted
-    """Of several frames, from the one that says least."""
+    """Of several frames, the weakest result."""
     certificate: ImageCertificate | None
-    """That beside the marked file."""
+    """The certificate beside the marked file."""
     frames: int = 1
     signed_by: str | None = None
     """Fingerprint of the key whose signature the certificate has; None without a valid one."""
     trusted: bool = False
-    """Whether that is the key that was asked for: anybody can sign with a key of one's own."""
+    """Whether that is the requested key: anybody can sign with a key of their own."""
     unmeasured: tuple[str, ...] = ()
     """What the certificate says of a mask that was not given, in words."""
     re_encoded: tuple[str, ...] = ()
-    """Which of original and result is another file than the certified one, with the same pixels. All else in it may
+    """Which of original and result differs from the certified file but has the same pixels. Everything else in it may
     differ, such as the name of the patient."""
     problems: tuple[str, ...] = ()
     """What is wrong, in words; empty if nothing is."""
@@ -78,11 +78,11 @@ def verify_files(
 ) -> Verification:
     """Measure ``marked`` against ``original``, read its message, and compare with the certificate beside it.
 
-    A missing certificate is a problem like any other. A ``floor``, in dB, is checked beside that of the certificate, in
-    what is shown and in every patch. In ``protect``, or the rectangle that the certificate names, no pixel may have
-    changed. The certificate must be signed by ``public_key``, if given. A file that was encoded anew without loss is
-    taken for the certified one if the certificate has a valid signature. Such a file may have a name of its own:
-    ``certificate`` is the file to compare with, in the place of the one beside ``marked``.
+    A missing certificate is a problem like any other. A ``floor`` in dB is checked in addition to the certificate's, in
+    the shown range and in every patch. No pixel may have changed in ``protect``, or in the rectangle that the
+    certificate names. The certificate must be signed by ``public_key``, if given. A file that was re-encoded without
+    loss passes for the certified one if the certificate has a valid signature. ``certificate`` is the file to compare
+    with, instead of the one beside ``marked``: a re-encoded file may have another name.
 
     Raises:
         DataError: a file cannot be read, or the two are not the same kind of image.
@@ -142,7 +142,7 @@ def verify_files(
 
 @dataclass(frozen=True)
 class _Frame:
-    """What one frame of two files shows; of an image in another format there is one."""
+    """The facts about one frame of two files; formats other than DICOM have one frame."""
 
     pixels_sha256: tuple[str, str]
     fidelity: Fidelity
@@ -159,7 +159,7 @@ class _Frame:
 
 
 def _trust(found: Extracted) -> tuple[bool, bool, int]:
-    """Lowest for the frame of a file that says least."""
+    """A sort key: lowest for the frame with the weakest result."""
     return bool(found), found.belongs is not False, -found.corrected_errors
 
 
@@ -207,9 +207,9 @@ def _disagreements(found: Verification) -> list[str]:
 
 
 def _re_encoded(found: Verification) -> tuple[str, ...]:
-    """Which files differ from the certified ones in nothing but their encoding, by a certificate that is signed.
+    """Which files differ from the certified ones in their encoding only, by a signed certificate.
 
-    Of an unsigned one the hash of the file may be wrong as well.
+    In an unsigned one the hash of the file may be wrong as well.
     """
     told = found.certificate
     if told is None or found.signed_by is None:
