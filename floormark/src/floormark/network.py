@@ -1,7 +1,7 @@
 """The network that draws a message into a picture and reads it back, in NumPy, and the file of its weights.
 
-It is small enough for that: a program that marks and reads images need not bring a framework for training along. The
-``studies`` package trains it; what both compute agrees to the last digits of 32 bits.
+It is small enough for NumPy: a program that marks and reads images needs no training framework. The ``studies`` package
+trains it; both agree to the last digits of float32.
 """
 
 import functools
@@ -27,20 +27,20 @@ from floormark.periods import whitened
 NETWORK_FORMAT = "floormark-network-1"
 SHIPPED_FILE = "lattice.safetensors"  # the trained network that comes with the package, in its folder
 CELL = 8  # side of a cell in pixels: that of a JPEG block
-GROUPS = 8  # that group norm divides the channels of a layer into
-TILE = 64  # side in pixels of what repeats
+GROUPS = 8  # of channels for group norm
+TILE = 64  # side in pixels of the tile that repeats
 CELLS_ACROSS = TILE // CELL
 SLOTS = 4  # bits that are written into each cell
 BASIS_SIDE = 16
-"""Side in pixels of the basis patterns that bits are drawn with: twice a cell, so that neighbours overlap."""
+"""Side in pixels of the basis patterns for bits: twice a cell, so that neighbours overlap."""
 PILOT_AMPLITUDE = 0.5  # of the pilot, relative to the message: a fifth of the energy
 PILOT_BAND = 5.0, 22.0
-"""Lowest and highest frequency of a pilot, in waves per tile: lungs are full of lower ones, JPEG takes higher ones."""
+"""Lowest and highest frequency of a pilot, in cycles per tile: lungs are full of lower ones, JPEG removes higher."""
 UNIT_CHANGE = 0.02  # change of a pixel where the gain is one
 UNSHUFFLED = 4  # side in pixels of the squares that become the channels of the first layers
 NORM_EPSILON = 1e-5  # that group norm adds to a variance
-MATCHED_SIGMA = 0.7  # pixels: what is smoother than that belongs to the picture, for the matched filter
-BAND_VALUES = 1 << 21  # values that a convolution gathers at once: of a large picture all would fill the memory
+MATCHED_SIGMA = 0.7  # pixels: the matched filter takes smoother structure for the picture's
+BAND_VALUES = 1 << 21  # values that a convolution gathers at once: all of a large picture would fill the memory
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, NDArray[Any]]
@@ -48,9 +48,9 @@ Weights = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """A message as it will be drawn into a picture, before the emphasis of its bits is chosen."""
+    """A message encoded for a picture, before the emphasis of its bits is chosen."""
 
-    signs: Array  # of the bit of each slot, (4, h, w)
+    signs: Array  # 1 or -1 for the bit of each slot, (4, h, w)
     amounts: Array  # how strongly each slot is drawn, (4, h, w)
     pilot: Array  # (H, W)
     gain: Array  # how much a pixel may change, (H, W)
@@ -61,23 +61,23 @@ class Lattice:
     """A tile of 64 x 64 pixels that carries the whole message, laid side by side all over the picture.
 
     The residual is ``gain(picture) * (message pattern + pilot)``. The gain is what the floors of the patches allow,
-    times a learned one. The message pattern is a sum of learned basis patterns, linear in the bits, each of which has
-    its slots in the tile; the network decides how strongly each slot of each tile is drawn, always with the sign of its
-    bit. So the mark stays periodic: its periods show in the autocorrelation of an image that was cropped, resized and
-    rotated, and the known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for every slot, and
-    those of a bit are added over all tiles.
+    times a learned factor. The message pattern is a sum of learned basis patterns, linear in the bits. Each bit has its
+    slots in the tile; the network chooses the amplitude of each slot of each tile, always with the sign of its bit. So
+    the mark stays periodic: its periods show in the autocorrelation of an image that was cropped, resized and rotated,
+    and the known pilot tells where a tile begins. The decoder gives a log-likelihood ratio for every slot; those of a
+    bit are added over all tiles.
 
     Pictures are grey, ``(H, W)`` in [0, 1], with sides that are multiples of 8.
     """
 
     weights: Weights
-    """By the names that training gives them."""
+    """By their names in training."""
     bits: int
     """Length of a message, at most 256."""
     width: int
     """Channels of the first convolutions, a multiple of 8."""
     arguments: Mapping[str, int]
-    """With which training builds the same network."""
+    """Arguments with which training builds the same network."""
 
     @classmethod
     def of(cls, arguments: Mapping[str, int], weights: Weights) -> Self:
@@ -100,11 +100,11 @@ class Lattice:
 
     @property
     def name(self) -> str:
-        """Of this network in certificates."""
+        """The name of this network in certificates."""
         return network_name("lattice", self.arguments, self.weights)
 
     def encode(self, picture: Picture, bits: NDArray[np.uint8], pilot: Array) -> Encoding:
-        """A message ``(L,)`` of zeros and ones for a picture: all of a residual but the emphasis of its bits."""
+        """Encode a message ``(L,)`` of zeros and ones for a picture: a residual, up to the emphasis of its bits."""
         height, width = picture.shape
         signs = self.signs(bits, (height // CELL, width // CELL))
         features = self._block("coarse", self._block("fine", _unshuffled(picture)), stride=2)
@@ -129,13 +129,13 @@ class Lattice:
 
     @functools.cached_property
     def _basis(self) -> Array:
-        """The basis patterns ``(4, 16, 16)``, such that drawing all with 1 or -1 has a mean square of 1."""
+        """The basis patterns ``(4, 16, 16)``, scaled so that amplitudes of 1 or -1 give a mean square of 1."""
         strokes = self.weights["strokes"][:, 0]
         basis: Array = strokes * (CELL * SLOTS**-0.5 / np.linalg.norm(strokes, axis=(1, 2), keepdims=True))
         return basis.astype(np.float32)
 
     def _drawn(self, amounts: Array) -> Array:
-        """The sum of basis patterns, each by its amount, ``(4, h, w)`` to ``(8 h, 8 w)``."""
+        """The sum of basis patterns times their amounts, ``(4, h, w)`` to ``(8 h, 8 w)``."""
         _, down, across = amounts.shape
         drawn = np.tensordot(amounts, self._basis, (0, 0)).reshape(down, across, 2, CELL, 2, CELL)
         cells = np.zeros((down + 1, across + 1, CELL, CELL), np.float32)  # a pattern reaches half a cell further
@@ -153,18 +153,18 @@ class Lattice:
         return np.roll(tiles, (-reach, -reach), (1, 2))
 
     def extract(self, picture: Picture, weights: Array | None = None) -> Array:
-        """What is read of a picture whose first tile begins at its corner, ``(L,)``: above zero reads as 1.
+        """The logits ``(L,)`` of a picture whose first tile begins at its corner: above zero is a 1.
 
-        Cells count by ``weights (H / 8, W / 8)``; all alike if not given.
+        Cells are weighted by ``weights (H / 8, W / 8)``; equally if not given.
         """
         return self.read(self.evidence(picture, weights))
 
     def read(self, evidence: Array) -> Array:
-        """What cells say of each bit, ``(4, h, w)`` to ``(L,)``; the first cell begins a tile."""
+        """The logit of each bit from the evidence of cells, ``(4, h, w)`` to ``(L,)``; the first cell begins a tile."""
         return np.bincount(slot_owners(self.bits), _folded(evidence).ravel(), self.bits).astype(np.float32)
 
     def signs(self, bits: NDArray[np.uint8], cells: tuple[int, ...]) -> Array:
-        """1 or -1 for each slot of so many rows and columns of cells, by its bit, ``(L,)`` to ``(4, h, w)``."""
+        """1 or -1 by its bit for each slot of ``cells`` (rows, columns), ``(L,)`` to ``(4, h, w)``."""
         return self._laid_out(2.0 * bits.astype(np.float32) - 1.0, *cells)
 
     def evidence(self, picture: Picture, weights: Array | None = None) -> Array:
@@ -176,10 +176,10 @@ class Lattice:
         return found if weights is None else found * weights
 
     def matched(self, grey: Picture, usable: NDArray[np.bool_]) -> Array:
-        """How well the basis patterns fit each cell, ``(4, h, w)``: a matched filter of what is ``usable``.
+        """How well the basis patterns fit each cell, ``(4, h, w)``: a matched filter over ``usable`` pixels.
 
-        Of grey levels from 0 to 255. It sees better than the decoder what is weak or lies at an edge, and less well
-        what was compressed.
+        ``grey`` is from 0 to 255. It reads weak marks and edges better than the decoder, compressed images less
+        well.
         """
         white = np.where(usable, whitened(grey, MATCHED_SIGMA), np.float32(0.0))
         down, across = (length // CELL for length in white.shape)
@@ -188,7 +188,7 @@ class Lattice:
 
     @functools.cached_property
     def _matched_kernel(self) -> Array:
-        """The basis patterns, filtered as the picture is, over a cell and those around it, ``(4, 64, 3, 3)``."""
+        """The basis patterns, filtered as the picture is, over a cell and its neighbours, ``(4, 64, 3, 3)``."""
         tiles = self.basis_tiles()
         tiles = np.roll(tiles - gaussian(tiles, MATCHED_SIGMA, truncate=3.0, mode="wrap"), (CELL, CELL), (1, 2))
         around = tiles[:, : 3 * CELL, : 3 * CELL].reshape(SLOTS, 3, CELL, 3, CELL)
@@ -209,7 +209,7 @@ class Lattice:
 
 
 def check_lattice(*, bits: int, size: int, width: int) -> None:
-    """Refuse what no network of this kind has."""
+    """Refuse arguments that no network of this kind has."""
     if size < TILE or size % TILE:
         raise ConfigurationError(f"expected a size that is a multiple of {TILE} pixels, got {size}")
     if width < GROUPS or width % GROUPS:
@@ -219,7 +219,7 @@ def check_lattice(*, bits: int, size: int, width: int) -> None:
 
 
 def weight_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """Of all weights of a network."""
+    """The shapes of all weights of a network."""
     first, double = UNSHUFFLED**2, 2 * width
     blocks = {"fine": (width, first), "coarse": (double, width), "mix.0": (double, double + SLOTS)}
     inner = [(width, first), (width, width), (double, width), (double, double)]
@@ -263,7 +263,7 @@ def _sigmoid(values: Array) -> Array:
 
 
 def _folded(evidence: Array) -> Array:
-    """The sum over tiles of what cells say, ``(4, h, w)`` to ``(4, 8, 8)``; the first cell begins a tile."""
+    """The evidence of cells summed over tiles, ``(4, h, w)`` to ``(4, 8, 8)``; the first cell begins a tile."""
     down, across = evidence.shape[1:]
     whole = np.pad(evidence, [(0, 0), (0, -down % CELLS_ACROSS), (0, -across % CELLS_ACROSS)])
     found: Array = whole.reshape(SLOTS, -1, CELLS_ACROSS, whole.shape[2] // CELLS_ACROSS, CELLS_ACROSS).sum((1, 3))
@@ -278,7 +278,7 @@ def _repeated(tiles: Array, height: int, width: int) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def slot_owners(bits: int) -> NDArray[np.intp]:
-    """The bit that each of a tile's 256 slots carries: by a hash, so that every later version reads the same."""
+    """The bit of each of a tile's 256 slots: by a hash, so that every later version reads the same."""
     slots = SLOTS * CELLS_ACROSS**2
     draws = np.frombuffer(hashlib.shake_256(f"samplewise lattice {bits}".encode()).digest(8 * slots), "<u8")
     owners: NDArray[np.intp] = np.argsort(draws, kind="stable") % bits
@@ -286,7 +286,7 @@ def slot_owners(bits: int) -> NDArray[np.intp]:
 
 
 def banded(noise: NDArray[np.floating[Any]]) -> Array:
-    """Noise ``(n, 64, 64)`` in the band of frequencies of a pilot, of mean square 1."""
+    """Noise ``(n, 64, 64)`` limited to the frequency band of a pilot, with mean square 1."""
     along = np.fft.fftfreq(TILE, 1 / TILE)
     radius = np.hypot(along[:, None], along)
     lowest, highest = PILOT_BAND
@@ -296,7 +296,7 @@ def banded(noise: NDArray[np.floating[Any]]) -> Array:
 
 
 def pilot_tiles(seeds: Sequence[bytes]) -> Array:
-    """The pilot that belongs to each seed, ``(seeds, 64, 64)``: in every version the same."""
+    """The pilot of each seed, ``(seeds, 64, 64)``: the same in every version."""
     streams = (hashlib.shake_256(b"samplewise pilot " + seed).digest(TILE**2 * 2) for seed in seeds)
     draws = np.frombuffer(b"".join(streams), "<u2").reshape(-1, TILE, TILE)
     return banded(draws / 65535.0 - 0.5)
@@ -309,7 +309,7 @@ def network_name(kind: str, arguments: Mapping[str, int], weights: Weights) -> s
 
 
 def _hashed(digest: Any, weights: Weights) -> str:
-    """The hexadecimal digest of what ``digest`` has taken in and of the names, types, shapes and values of weights."""
+    """The hexadecimal digest after adding names, types, shapes and values of weights to ``digest``."""
     for key, value in sorted(weights.items()):
         digest.update(f"{key}:torch.{value.dtype}:{tuple(value.shape)}".encode())
         digest.update(np.ascontiguousarray(value).data)
@@ -317,7 +317,7 @@ def _hashed(digest: Any, weights: Weights) -> str:
 
 
 def weights_digest(header: Mapping[str, str], weights: Weights) -> str:
-    """Of the header of a file and all its weights."""
+    """The digest of a file's header and all its weights."""
     return _hashed(hashlib.blake2b(json.dumps(dict(header), sort_keys=True).encode(), digest_size=16), weights)
 
 
@@ -338,7 +338,7 @@ def save_weights(path: Path, kind: str, arguments: Mapping[str, int], weights: W
 
 @dataclass(frozen=True)
 class SavedNetwork:
-    """What the file of a network holds."""
+    """The content of a network file."""
 
     kind: str
     arguments: Mapping[str, int]

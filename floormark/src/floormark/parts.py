@@ -1,8 +1,8 @@
 """Which parts of an image carry the message that was read from it: a part of another image does not.
 
-A cell of the network says how likely each of its bits is 0 or 1, and is unsure where there is no mark. Where the cells
-of a part agree with the message by chance only, the part was put there after marking, unless nothing could be hidden in
-it: under a text box, in black or in white.
+The decoder gives evidence for each bit of a cell, close to none where there is no mark. If the cells of a part agree
+with the message only by chance, the part was inserted after marking, unless nothing could be hidden in it: under a text
+box, in black or in white.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from floormark.filters import block_sums
 from floormark.network import CELL, CELLS_ACROSS, Array
 from floormark.prepared import LEVELS, NetworkInput
 
-PART = 4  # cells of the side of a part
-COMPARED = CELLS_ACROSS  # cells of the side of what is compared around each part: a tile
-MIN_USABLE = 0.6  # part of what is compared in which something could be hidden
+PART = 4  # side of a part in cells
+COMPARED = CELLS_ACROSS  # side in cells of the window that is compared around each part: a tile
+MIN_USABLE = 0.6  # fraction of that window in which something could be hidden
 MIN_RANGE, MAX_RANGE = 2.0, 100.0
-"""Grey levels that differ in a cell where something natural is: less in what is flat, more in text."""
+"""Range of grey levels in a cell of a natural image: flat cells have less, text has more."""
 DARK, BRIGHT = 10.0, 245.0  # mean grey levels of a cell between which something can be hidden
 TYPICAL = 7.0
-"""Standard deviations by which the median part must agree with the message; otherwise nothing is said of any part."""
+"""Standard deviations by which the median part must agree with the message; otherwise no part is evaluated."""
 FOREIGN, LONE_FOREIGN = 0.25, 0.12
-"""Agreement of parts that count as foreign, relative to the median: beside others, and alone. Of 36 X-rays marked at
-45 dB no part had less than 0.5 as they were and 0.3 after JPEG 15, noise or scaling to a quarter; of 45 others five
-corners had 0.14 to 0.25. Where a tenth was another image, parts had at most 0.2."""
-PRESENT = 4.0  # standard deviations from which on a part surely carries the message
+"""Largest agreement of foreign parts, relative to the median: for adjacent parts, and for a single one. In 36 X-rays
+marked at 45 dB no part had less than 0.5 unchanged and 0.3 after JPEG 15, noise or scaling to a quarter; in 45 others
+five corners had 0.14 to 0.25. Where a tenth was another image, its parts had at most 0.2."""
+PRESENT = 4.0  # standard deviations from which on a part certainly carries the message
 MATCHES, OTHER, UNKNOWN = "+", "-", "."
 
 Box = tuple[int, int, int, int]  # left, top, width and height in pixels
@@ -35,12 +35,12 @@ Box = tuple[int, int, int, int]  # left, top, width and height in pixels
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What carries the message and what does not, in squares of 32 of the network's pixels."""
+    """Which parts of an image carry the message: squares of 32 of the network's pixels."""
 
     agreement: NDArray[np.float64]
-    """Standard deviations of chance by which each part agrees with the message, ``(rows, columns)``; NaN if unknown."""
+    """Agreement of parts with the message in standard deviations of chance, ``(rows, columns)``; NaN if unknown."""
     least: NDArray[np.float64]
-    """The same of the window that agrees least, of those moved by half a part too: one lies in what was put there."""
+    """The least agreement over windows shifted by half a part too: one of them lies inside an inserted region."""
 
     @property
     def foreign(self) -> NDArray[np.bool_]:
@@ -62,7 +62,7 @@ class Parts:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Which parts carry the message; all if it is clear of none."""
+        """Which parts carry the message; all if none does clearly."""
         clear = np.nan_to_num(self.agreement, nan=-np.inf) >= PRESENT
         return clear if clear.any() else np.ones(clear.shape, np.bool_)
 
@@ -73,7 +73,7 @@ class Parts:
 
 
 def compare_parts(evidence: Array, signs: Array, given: NetworkInput) -> Parts:
-    """Compare what each cell says, ``(4, h, w)``, with the signs of its bits, same shape, part by part."""
+    """Compare the evidence of each cell, ``(4, h, w)``, with the signs of its bits, same shape, part by part."""
     usable = _usable(given) & (given.weights > 0)
     agreement = _windows((evidence * signs).sum(0) * usable)
     spread = np.sqrt(np.maximum(_windows(np.square(evidence).sum(0) * usable), 1e-9))
@@ -95,7 +95,7 @@ def _usable(given: NetworkInput) -> NDArray[np.bool_]:
 
 
 def _windows(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """The sum over each window that is compared, ``(h, w)`` in cells; a window begins every half a part.
+    """The sum over each window, ``(h, w)`` in cells; windows are half a part apart.
 
     The first ones begin half a part before the edge.
     """

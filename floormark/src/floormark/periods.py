@@ -1,9 +1,9 @@
-"""With which periods a picture repeats: where a mark may lie in it, at what size, angle and shear.
+"""The periods of a picture: where a mark may lie in it, at what size, angle and shear.
 
-A mark is made of equal tiles, so the autocorrelation of a picture that has one shows a lattice of peaks. Any two of its
+A mark is made of equal tiles, so the autocorrelation of a marked picture shows a lattice of peaks. Any two of its
 shortest vectors that are not parallel are the sides of a tile, however the image was resized, rotated, sheared or
-stretched since. Vectors are rows and columns in pixels. SciPy is imported where it is needed: reading an image that was
-not moved does without it.
+stretched since. Vectors are rows and columns in pixels. SciPy is imported where it is needed: an image that was not
+moved is read without it.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,30 +16,30 @@ from floormark.filters import Picture, gaussian, resized, uniform
 
 Matrix = NDArray[np.float64]
 
-WHITENED_RANGE = 2.5  # standard deviations beyond which whitened values are clipped: they are edges of the picture
+WHITENED_RANGE = 2.5  # standard deviations at which whitened values are clipped: larger ones are edges of the picture
 FLAT_VARIANCE = 0.1  # variance, in grey levels, below which whitening amplifies nothing
-PERIOD_SIGMA = 1.5  # pixels: what is smoother than that belongs to the picture and not to the mark
+PERIOD_SIGMA = 1.5  # pixels: smoother structure belongs to the picture and not to the mark
 SEARCHES = (1.0, 384, 0.92, 6.0), (0.5, 256, 0.5, 9.0), (0.25, 224, 0.5, 9.0)
-"""Of all of a picture, and then of windows that overlap by half, as a marked image may be a small part of a page: their
-side relative to the shorter one of the picture, the pixels it is reduced to, the longest period relative to it, and the
-score that periods must have. Chance reaches 6 in most pictures, and 8 in one of many windows: the pilot decides, this
-saves searching for it."""
-SHORTEST_PART = 0.09  # of the side of a window that the shortest period has; shorter ones are left to smaller windows
+"""The whole picture, then windows that overlap by half, as a marked image may be a small part of a page. For each: the
+side relative to the picture's shorter one, the pixels it is reduced to, the longest period relative to it, and the
+least score of periods. Chance reaches 6 in most pictures, and 8 in one of many windows. The pilot decides; the score
+only saves pilot searches."""
+SHORTEST_PART = 0.09  # shortest period relative to the side of a window; shorter ones are left to smaller windows
 SHORTEST_PERIOD = 16  # pixels: tiles that small hold no message
-PEAKS = 32  # of an autocorrelation that may be sides of a tile
+PEAKS = 32  # of an autocorrelation, as candidates for the sides of a tile
 MIN_PEAK = 3.2  # standard deviations
 ENOUGH = 7.0
-"""Standard deviations that count of any one peak: what repeats in one direction alone, as lines of text do, has few
-high ones, a mark has many."""
+"""Standard deviations at which a peak is clipped: lines of text, which repeat in one direction only, have few high
+peaks, a mark has many."""
 MAX_STRETCH = 1.8  # ratio of the sides of a tile
 MAX_COSINE = 0.5  # of the angle between them
 FIRST_MULTIPLES = np.array([(1, 0), (0, 1), (1, 1), (1, -1), (2, 0), (0, 2), (2, 1), (1, 2), (2, -1), (1, -2)])
 """Multiples of the two periods that make up a candidate's score."""
 LAST_MULTIPLE = 3  # the highest multiple by which periods are refined
-PERIODS_EACH = 2  # candidates of a window: where it has a mark, that is nearly always the first
-SQUARES_EACH = 2  # of a whole picture, beside those; of tiles that were not sheared or stretched, one period is enough
-MIN_SQUARE = 4.0  # score of such a candidate: there are few of them, so chance seldom reaches it
-SAME_PERIODS = 0.08  # part of their length by which two candidates differ at least
+PERIODS_EACH = 2  # candidates of a window; the first is nearly always the mark's, if there is one
+SQUARES_EACH = 2  # further candidates of a whole picture: without shear or stretch one period gives the other
+MIN_SQUARE = 4.0  # score of such a candidate: as there are few, chance seldom reaches it
+SAME_PERIODS = 0.08  # least difference of two candidates, relative to their length
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Window:
     right: int
 
     def of(self, picture: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The part of a picture that lies inside."""
+        """The part of a picture inside the window."""
         return picture[self.top : self.bottom, self.left : self.right]
 
     @property
@@ -60,7 +60,7 @@ class Window:
         return max(0, self.bottom - self.top) * max(0, self.right - self.left)
 
     def common(self, other: "Window") -> "Window":
-        """What two windows have in common, perhaps nothing."""
+        """The intersection of two windows, perhaps empty."""
         return Window(
             max(self.top, other.top),
             max(self.left, other.left),
@@ -79,7 +79,7 @@ class Periods:
 
 
 def whitened(picture: Picture, sigma: float) -> Picture:
-    """A picture of grey levels, high-pass filtered and scaled to local variance 1: there a mark stands out most."""
+    """A picture of grey levels, high-pass filtered and scaled to local variance 1, where a mark stands out most."""
     rough = picture - gaussian(picture, sigma, truncate=3.0)
     variance = uniform(rough * rough, int(8 * sigma))
     white: Picture = np.clip(rough / np.sqrt(variance + FLAT_VARIANCE), -WHITENED_RANGE, WHITENED_RANGE)
@@ -87,7 +87,7 @@ def whitened(picture: Picture, sigma: float) -> Picture:
 
 
 def find_periods(picture: Picture, aspect: float = 1.0) -> Iterator[list[Periods]]:
-    """Periods with which a picture or a part of it may repeat, the likeliest first; then those of smaller windows.
+    """Candidate periods of a picture, the likeliest first; then those of smaller and smaller windows.
 
     ``aspect`` is the height of a tile relative to its width, before the image was moved.
     """
@@ -111,7 +111,7 @@ def find_periods(picture: Picture, aspect: float = 1.0) -> Iterator[list[Periods
 
 
 def _windows(shape: tuple[int, ...], share: float) -> Iterator[Window]:
-    """Squares that cover a picture, each half beside the next, or all of it."""
+    """The whole picture, or squares that cover it and overlap by half."""
     if share == 1.0:
         yield Window(0, 0, shape[0], shape[1])
         return
@@ -124,14 +124,14 @@ def _windows(shape: tuple[int, ...], share: float) -> Iterator[Window]:
 def _periods_of(white: Picture, longest: float, least: float, aspect: float | None) -> list[tuple[float, Matrix]]:
     """The likeliest periods of a whitened picture, up to ``longest`` of its side, that score at least ``least``.
 
-    With an ``aspect`` also those of tiles that kept their shape, with a lower score, as a tight crop shows little more.
+    With an ``aspect`` also periods of tiles that kept their shape, at a lower score: a tight crop shows little more.
     """
     from scipy import ndimage
 
     likeness = _autocorrelation(white, longest)
     reach, side = len(likeness) // 2, min(white.shape)
     shortest, longest = max(SHORTEST_PART * side, SHORTEST_PERIOD), longest * side
-    # Of each peak and its mirror image one; those of the rows above the middle are the same.
+    # One of each peak and its mirror image: the rows above the middle hold the same peaks.
     half = likeness[reach:]
     highest = ndimage.maximum_filter(half, 5) == half
     rows, columns = np.nonzero(highest & (half > MIN_PEAK))
@@ -156,7 +156,7 @@ def _periods_of(white: Picture, longest: float, least: float, aspect: float | No
 
 
 def _squares(peaks: Matrix, aspect: float) -> Matrix:
-    """Periods ``(n, 2, 2)`` of tiles of that aspect, of which each peak ``(n, 2)`` is the one or the other."""
+    """Periods ``(n, 2, 2)`` of tiles of that aspect, with each peak ``(n, 2)`` as the one or the other side."""
     across = np.stack([-peaks[:, 1], peaks[:, 0]], 1)
     found = [np.stack([peaks, across / aspect], 2)]
     if aspect != 1.0:
@@ -169,7 +169,7 @@ def _add_best(
 ) -> None:
     """Add the pairs of periods that score highest, refined, until ``most`` are found.
 
-    Of ``similar`` ones the angle between the two and their ratio stay as they are.
+    For ``similar`` ones refinement keeps the angle between the two and their ratio.
     """
     if not len(pairs):
         return
@@ -192,7 +192,7 @@ def _autocorrelation(white: Picture, longest: float) -> Picture:
 
     shape = [fft.next_fast_len(int((1.0 + 0.95 * longest) * length), real=True) for length in white.shape]
     power = np.abs(fft.rfft2(white, shape)) ** 2
-    # What repeats is narrow in frequency; what a picture has most of is broad. The last term is for flat pictures.
+    # Repetition is narrow in frequency, image content is broad. The last term is for flat pictures.
     power /= ndimage.uniform_filter(power, 9, mode="wrap") + 1e-3 * power.mean() + 1e-20
     shifted = fft.fftshift(fft.irfft2(power, shape))
     middle = [length // 2 for length in shifted.shape]
@@ -216,14 +216,14 @@ def _at_multiples(likeness: Picture, pairs: Matrix, multiples: NDArray[np.int64]
 
 
 def _upright(matrix: Matrix) -> Matrix:
-    """The same lattice with periods such that the matrix is as near to that of an upright picture as it can be."""
+    """The same lattice, with the periods whose matrix is nearest to that of an upright picture."""
     options = [matrix @ np.array(turn) for turn in ([[1, 0], [0, 1]], [[0, 1], [1, 0]])]
     options = [each * np.where(np.diag(each) < 0, -1.0, 1.0) for each in options]
     return max(options, key=lambda each: float(np.trace(each)))
 
 
 def _refined(likeness: Picture, matrix: Matrix, *, similar: bool) -> Matrix:
-    """The periods nearby at which the autocorrelation, summed over their multiples, is highest."""
+    """The nearby periods that maximise the autocorrelation summed over their multiples."""
     last = LAST_MULTIPLE
     multiples = np.array([(i, j) for i in range(last + 1) for j in range(-last, last + 1) if i or j > 0])
 
@@ -241,7 +241,7 @@ def _refined(likeness: Picture, matrix: Matrix, *, similar: bool) -> Matrix:
 def climbed(
     height: Callable[[Matrix], Matrix], found: Matrix, directions: Matrix, *, step: float, least: float
 ) -> Matrix:
-    """The matrix of greatest height near ``found``, by a pattern search: steps are halved down to ``least``."""
+    """A local maximum of ``height`` near ``found``, by a pattern search: steps are halved down to ``least``."""
     while step > least:
         trials = np.concatenate([found[None], found + step * directions, found - step * directions])
         best = int(height(trials).argmax())

@@ -1,4 +1,4 @@
-"""One image prepared for marking and reading: what is measured of it is measured once."""
+"""One image prepared for marking and reading: each quantity is measured once."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -19,24 +19,24 @@ from floormark.periods import Window
 from floormark.registration import Alignment, resample
 
 NETWORK_SIDE = 256
-"""The network's pixels along the shorter side of an image, whatever its size; smaller images are taken as they are."""
+"""The network's pixels along the shorter side of an image, whatever its size; smaller images are not resized."""
 PICTURE_SIDE = 1024
 """Pixels of the shorter side, or up to twice as many, of the picture in which a mark is searched for."""
 MAX_NETWORK_PIXELS = 1 << 22
-"""Pixels that the network is given at most. Only images many times as long as they are wide have more."""
+"""Most pixels of the network's input. Only images many times as long as they are wide have more."""
 LEVELS = np.float32(255)  # steps of grey between black and white
 LEAST_STRETCH, MOST_STRETCH = 0.03, 0.12
-"""By how much, as a logarithm, the layout of a key is larger or smaller than that without one, in height and in width
-each: enough that tiles of two layouts disagree within an image, and little enough that as many fit."""
+"""Bounds on the logarithm by which a key stretches the layout in height and in width: enough that tiles of two layouts
+disagree within an image, and little enough that as many tiles fit."""
 COVERED_SHAPES, COVERED_RANGE = ((7, 7), (3, 21), (21, 3)), 3.0
-"""Rows and columns of the network's pixels, and grey levels that differ in them at most, where something flat may lie
-over the image: a box, or a stripe."""
-MIN_UNCOVERED = 0.3  # part of a cell that shows the image, from which on it counts
+"""Windows (rows and columns of the network's pixels) and their largest range of grey levels, where something flat may
+cover the image: a box, or a stripe."""
+MIN_UNCOVERED = 0.3  # least visible part of a cell that counts
 
 
 @dataclass(frozen=True)
 class TileLayout:
-    """How the tiles of a key lie in an image that nobody moved: another mark, by another key, disturbs but few of them.
+    """How the tiles of a key lie in an image that was not moved; a mark of another key disturbs only few of them.
 
     Without a key they begin at its corner, and the network's pixels are square.
     """
@@ -57,29 +57,29 @@ class TileLayout:
         return cls((stretch[0], stretch[1]), (shift[0], shift[1]))
 
     def alignment(self, scale: float) -> Alignment:
-        """Where the network's pixels lie in a picture that has ``scale`` pixels for one of those without a key."""
+        """Where the network's pixels lie in a picture with ``scale`` pixels for each of them without a key."""
         matrix = scale * np.diag(self.stretch)
         return Alignment(matrix, -matrix @ np.array(self.shift))
 
     def places(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The network's pixels at which points lie, ``(..., 2)``, that are given in pixels without a key."""
+        """Points ``(..., 2)`` in the network's pixels with the key, from those without a key."""
         found: NDArray[np.float64] = points / np.array(self.stretch) + np.array(self.shift)
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class NetworkInput:
-    """What the network is given of an image: grey levels at its own pixels, of which the first begins a tile."""
+    """The network's input for an image: grey levels at the network's pixels, of which the first begins a tile."""
 
     grey: Picture  # from 0 to 255
     inside: NDArray[np.bool_]  # which pixels lie in the image, same shape
     alignment: Alignment  # where they lie
     origin: NDArray[np.int64]  # the row and the column of the first pixel, in whole cells or tiles
-    missing: NDArray[np.bool_] | None = None  # pixels that something flat lay over, such as a text box
+    missing: NDArray[np.bool_] | None = None  # pixels covered by something flat, such as a text box
 
     @cached_property
     def picture(self) -> Picture:
-        """As the network takes it, in [0, 1]."""
+        """The grey levels scaled to [0, 1], as the network takes them."""
         return np.asarray(self.grey / LEVELS)
 
     @property
@@ -89,15 +89,15 @@ class NetworkInput:
 
     @cached_property
     def weights(self) -> NDArray[np.float32]:
-        """The part of each cell that shows the image, 0 if that is little, shape ``(h / 8, w / 8)``."""
+        """The visible part of each cell, 0 if it is small, shape ``(h / 8, w / 8)``."""
         down, across = (length // CELL for length in self.grey.shape)
         shown = self.usable.reshape(down, CELL, across, CELL).mean((1, 3), dtype=np.float32)
         return np.where(shown >= MIN_UNCOVERED, shown, np.float32(0.0))
 
     def uncovered(self) -> "NetworkInput | None":
-        """The same with what is flat, such as text boxes and stripes, filled in; None if nothing or all is flat.
+        """The same with flat regions, such as text boxes and stripes, filled in; None if nothing or all is flat.
 
-        Its edges would hide the mark around it.
+        Otherwise their edges would mask the mark around them.
         """
         missing = np.zeros(self.grey.shape, np.bool_)
         for rows, columns in COVERED_SHAPES:
@@ -112,10 +112,10 @@ class NetworkInput:
 
 @dataclass(frozen=True, eq=False)
 class PreparedImage:
-    """A stored image and what marking, reading and certifying need to know of it, each computed when first needed.
+    """A stored image and its quantities for marking, reading and certifying, each computed when first needed.
 
-    Reading starts from the marked image alone, so it uses only what marking hardly changes: the size, the display
-    window and, with more than 8 bits and no window, percentiles.
+    Reading has only the marked image, so it uses what marking hardly changes: the size, the display window and, with
+    more than 8 bits and no window, percentiles.
     """
 
     image: StoredImage
@@ -123,13 +123,13 @@ class PreparedImage:
 
     @classmethod
     def of(cls, image: Any) -> Self:
-        """Of an array, a Pillow image, or an image that was read from a file."""
+        """Prepare an array, a Pillow image, or an image that was read from a file."""
         if isinstance(image, cls):
             return image
         return cls(image if isinstance(image, StoredImage) else _stored(image))
 
     def with_pixels(self, pixels: NDArray[Any]) -> Self:
-        """The same image with other pixels, of which nothing is known yet."""
+        """The same image with other pixels, with nothing computed yet."""
         return type(self)(self.image.with_pixels(pixels))
 
     @property
@@ -149,25 +149,25 @@ class PreparedImage:
 
     @cached_property
     def unseen_floors(self) -> NDArray[np.float64]:
-        """The PSNR in dB from which on a mark in each patch is not seen, ``(rows, columns)``."""
+        """The least PSNR in dB at which a mark is invisible in each patch, ``(rows, columns)``."""
         rows, columns = patch_sizes(self.pixels.shape).shape
         height, width = (max(1, round(length / self.scale)) for length in self.pixels.shape[:2])
         return unseen_floors(resized(self.picture, (height, width)), (rows, columns))
 
     @property
     def scale(self) -> float:
-        """Pixels of the image for one of the network's, without a key, where nobody moved it."""
+        """Pixels of the image per pixel of the network, without a key, if it was not moved."""
         return max(1.0, float(min(self.pixels.shape[:2])) / NETWORK_SIDE)
 
     @property
     def factor(self) -> int:
-        """Pixels of the image for one of :attr:`picture`."""
+        """Pixels of the image per pixel of :attr:`picture`."""
         factor: int = max(1, min(self.pixels.shape[:2]) // PICTURE_SIDE)
         return factor
 
     @cached_property
     def picture(self) -> Picture:
-        """What is shown, in grey levels from 0 to 255, large images at a fraction of their size.
+        """The shown range in grey levels from 0 to 255; large images are reduced.
 
         Raises:
             DataError: the image is too oblong.
@@ -182,13 +182,13 @@ class PreparedImage:
         return np.concatenate(parts) * LEVELS
 
     def network_input(self, layout: TileLayout) -> NetworkInput:
-        """What the network is given if nobody moved the image."""
+        """The network's input if the image was not moved."""
         if layout not in self._inputs:
             self._inputs[layout] = self.resample(layout.alignment(self.scale / self.factor), CELL)
         return self._inputs[layout]
 
     def resample(self, alignment: Alignment, unit: int, window: Window | None = None) -> NetworkInput:
-        """What the network is given at an alignment, in whole units of pixels; of a window of the picture, if given."""
+        """The network's input at an alignment, in whole units of pixels; from a window of the picture, if given."""
         picture = self.picture if window is None else window.of(self.picture)
         seen = alignment if window is None else alignment.seen_from(window.top, window.left)
         origin, shape = seen.covering(picture.shape, unit)
@@ -197,7 +197,7 @@ class PreparedImage:
         return NetworkInput(grey, inside, alignment, origin)
 
     def too_large(self, alignment: Alignment, window: Window) -> bool:
-        """Whether a window of the picture has too many of the network's pixels, as a very oblong one at an angle."""
+        """Whether a window has too many of the network's pixels, such as a very oblong one at an angle."""
         return math.prod(alignment.covering(window.of(self.picture).shape, CELL)[1]) > MAX_NETWORK_PIXELS
 
 

@@ -1,9 +1,9 @@
-"""Where the tiles of a mark lie in a picture whose periods are known, and what the network is given of it there.
+"""Registration: where the tiles of a mark lie in a picture whose periods are known, and resampling it there.
 
-The tiles are laid on top of each other, and the pilot tells where they begin and how they are oriented. Then each tile
-is compared with all others, which gives the exact affine map and, where the picture was bent, the shift of each block.
-Coordinates are rows and columns in pixels; a pixel's centre lies half a pixel inside of it. SciPy is imported where it
-is needed: reading an image that was not moved does without it.
+The tiles are summed, and the pilot tells where they begin and their orientation. Then each tile is compared with all
+others, which gives the exact affine map and, if the picture was bent, the shift of each block. Coordinates are rows and
+columns in pixels; the centre of a pixel is half a pixel from its corner. SciPy is imported where it is needed: an image
+that was not moved is read without it.
 """
 
 import math
@@ -22,23 +22,23 @@ from floormark.periods import Matrix, climbed, whitened
 Tiles = NDArray[np.float32]  # of 64 x 64 pixels, most often each as one row of 4,096
 
 SHARP_SCALE = 1.15
-"""Pixels of the image for one of the network's, up to which no smoothing is needed before resampling."""
-TILE_SIGMA = 1.2  # the network's pixels: what is smoother than that belongs to the picture and not to the mark
+"""Pixels of the image per pixel of the network, up to which resampling needs no smoothing."""
+TILE_SIGMA = 1.2  # the network's pixels: smoother structure belongs to the picture and not to the mark
 ORIENTATIONS = tuple((turns, mirrored) for mirrored in (False, True) for turns in range(4))
 """The eight orientations: rotations by 90 degrees, after mirroring or not."""
-ORIENTATION_TRIALS = 8  # orientations and beginnings of a cell for which a pilot is searched for
+ORIENTATION_TRIALS = 8  # orientations and offsets within a cell for which a pilot is searched for
 NOTHING_EXPLAINED, MESSAGE_EXPLAINED = 0.14, 0.18
-"""Part of the energy of tiles laid on each other that messages explain: up to the first no pilot is searched for, from
-the second on there is a message. At most 0.17 in 14 X-rays that were not marked; at least 0.18 in crops to 12 % of the
+"""Part of the energy of summed tiles that messages explain: up to the first no pilot is searched for, from the second
+on there is a message. At most 0.17 in 14 X-rays that were not marked; at least 0.18 in crops to 12 % of the
 area, marked at 45 dB, and 0.25 in those that were rotated, cut or shown on a page, marked at 50 dB."""
-SURE_SCORE = 6.0  # standard deviations of a pilot that chance does not reach
-UNSURE_ALIGNMENTS = 2  # that are tried where no pilot is sure
-MAX_SHIFT = 4  # the network's pixels by which single tiles may be off at first
-STEPS_PER_PIXEL = 8  # in which shifts are told apart: by linear interpolation between pixels, all would be whole ones
+SURE_SCORE = 6.0  # standard deviations: the score of a pilot that chance does not reach
+UNSURE_ALIGNMENTS = 2  # tried if no pilot is sure
+MAX_SHIFT = 4  # largest initial error of a single tile, in the network's pixels
+STEPS_PER_PIXEL = 8  # resolution of shifts: with linear interpolation all would be whole pixels
 REFINEMENTS = 2
-BLOCK = TILE // 2  # side of the blocks whose shifts are told apart where a picture was bent
-BENDINGS = 3  # how often the shifts of blocks are corrected
-MAX_BEND = 5  # the network's pixels by which a block is shifted at most in one correction
+BLOCK = TILE // 2  # side of the blocks that are shifted one by one in a bent picture
+BENDINGS = 3  # number of corrections of the shifts of blocks
+MAX_BEND = 5  # largest shift of a block in one correction, in the network's pixels
 STIFFNESS = 0.8  # blocks over which what is known of shifts is smoothed
 REGISTERED_TILES = 64  # tiles that are used for registration
 
@@ -67,23 +67,23 @@ class Alignment:
 
     matrix: NDArray[np.float64]  # shape (2, 2)
     start: NDArray[np.float64]  # shape (2,)
-    inverted: bool = False  # whether black has become white
-    pilot: int = 0  # which of the pilots was found there
-    score: float = 0.0  # by how many standard deviations
+    inverted: bool = False  # whether grey levels are inverted
+    pilot: int = 0  # index of the pilot found there
+    score: float = 0.0  # of that pilot, in standard deviations
     explained: float = 0.0  # part of the energy of the tiles that a message of the network explains, whatever its key
     bend: Bend | None = None  # where the picture was bent as well
 
     def seen_from(self, top: int, left: int) -> "Alignment":
-        """The same in a part of the picture that begins there."""
+        """The same alignment in the coordinates of a part of the picture that begins there."""
         return replace(self, start=self.start - np.array([top, left]))
 
     @property
     def scale(self) -> float:
-        """Pixels of the image for one of the network's."""
+        """Pixels of the image per pixel of the network."""
         return float(np.sqrt(abs(np.linalg.det(self.matrix))))
 
     def covering(self, shape: tuple[int, ...], unit: int) -> tuple[NDArray[np.int64], tuple[int, int]]:
-        """The first of the network's pixels and how many there are, in whole units, such that an image is covered."""
+        """The first of the network's pixels and their number, in whole units, that cover an image."""
         corners = np.array([(row, column) for row in (0, shape[0]) for column in (0, shape[1])], np.float64)
         at = np.linalg.solve(self.matrix, (corners - self.start).T)
         first = np.floor(at.min(1) / unit + 1e-6).astype(np.int64)
@@ -98,7 +98,7 @@ def resample(
     """The picture at the network's pixels, from its pixel ``origin`` on, and which of these lie inside."""
     factor = max(1, int(alignment.scale + 0.05))
     small = shrunk(picture, factor) if factor > 1 else picture
-    if (rest := alignment.scale / factor) > SHARP_SCALE:  # what is finer than the network's pixels would alias
+    if (rest := alignment.scale / factor) > SHARP_SCALE:  # finer detail than the network's pixels would alias
         small = gaussian(small, 0.4 * np.sqrt(rest * rest - 1.0))
     at = np.indices(shape) + 0.5 + origin[:, None, None]
     if alignment.bend is not None:
@@ -110,13 +110,13 @@ def resample(
         from scipy import ndimage
 
         return ndimage.map_coordinates(small, at - 0.5, order=3, mode="nearest"), inside
-    # Beyond its edges the picture goes on as it ends: Pillow would see black there.
+    # Edge values are repeated beyond the edges: Pillow would take black.
     beyond = [
         (max(0, math.ceil(-axis.min())) + 2, max(0, math.ceil(axis.max() - length)) + 2)
         for axis, length in zip(at, small.shape, strict=True)
     ]
     padded = Image.fromarray(np.pad(small, beyond, mode="edge"))
-    # Pillow wants the column and the row that each one of the result, from its middle, comes from.
+    # Pillow wants the source column and row of each output pixel's centre.
     matrix = alignment.matrix / factor
     start = matrix @ origin + alignment.start / factor + [beyond[0][0], beyond[1][0]]
     map_back = (matrix[1, 1], matrix[1, 0], start[1], matrix[0, 1], matrix[0, 0], start[0])
@@ -125,7 +125,7 @@ def resample(
 
 
 class Pilots:
-    """The pilots of a key, of which an image has one, and the basis patterns of the network that lie over it."""
+    """The pilots of a key, one of which an image has, and the network's basis patterns that overlap it."""
 
     def __init__(self, network: Lattice, seeds: list[bytes]) -> None:
         self.network, self.seeds = network, seeds
@@ -138,7 +138,7 @@ class Pilots:
     @cached_property
     def _basis(self) -> Tiles:
         """The space of all messages, an orthonormal basis, ``(256, 4096)``."""
-        # Whitened in the first cell: what is the same a cell further stays so.
+        # Whitened in the first cell: whitening commutes with shifts by a cell.
         tiles = np.concatenate([_rolled(tile, -CELL, CELLS_ACROSS) for tile in self._first_cell])
         return np.ascontiguousarray(np.linalg.qr(tiles.T)[0].T)
 
@@ -179,9 +179,9 @@ class Pilots:
         return found
 
     def oriented(self, picture: Picture, alignment: Alignment) -> list[Alignment]:
-        """Orientations, beginnings and pilots for tiles whose size and angle an alignment gives, the likeliest first.
+        """Orientations, offsets and pilots for tiles whose size and angle an alignment gives, the likeliest first.
 
-        One if its pilot is sure; the alignment as it was, without a score, if nothing speaks for a message.
+        Only one if its pilot is sure; the unchanged alignment, without a score, if there is no sign of a message.
         """
         from scipy import fft
 
@@ -209,21 +209,21 @@ class Pilots:
     def _best_pilot(self, tile: Picture, cells: int) -> tuple[int, int, float]:
         """The cell, of the first ``cells`` x ``cells``, at which a tile begins, its pilot and the score of the two.
 
-        The score is negative where black has become white.
+        The score is negative if grey levels are inverted.
         """
         likeness = self._likeness(tile, cells)
         cell, pilot = divmod(int(np.abs(likeness).argmax()), len(self._pilots))
         return cell, pilot, float(likeness[cell, pilot])
 
     def _likeness(self, tile: Picture, cells: int) -> Tiles:
-        """How well each pilot fits a tile begun at each cell, in standard deviations, ``(cells * cells, pilots)``."""
-        rest = self._orthogonal(tile.reshape(1, -1)).reshape(TILE, TILE)  # a message stays one, a cell further
+        """The score in standard deviations of each pilot for a tile begun at each cell, ``(cells * cells, pilots)``."""
+        rest = self._orthogonal(tile.reshape(1, -1)).reshape(TILE, TILE)  # a message shifted by a cell is a message
         likeness = _rolled(rest, CELL, cells) @ self._pilots.T
         found: Tiles = likeness / (likeness.std() + 1e-12)
         return found
 
     def refined(self, picture: Picture, alignment: Alignment) -> Alignment:
-        """The alignment nearby at which the tiles agree best with each other in message and pilot."""
+        """The nearby alignment at which the tiles agree best with each other in message and pilot."""
         from scipy import fft
 
         for _ in range(REFINEMENTS):
@@ -305,7 +305,7 @@ def _middle(origin: NDArray[np.int64], shape: tuple[int, int]) -> tuple[NDArray[
 
 
 def _whitened_tiles(tiles: Tiles) -> Tiles:
-    """Tiles ``(n, 64, 64)`` as whitening leaves them where they repeat, ``(n, 4096)``."""
+    """Tiles ``(n, 64, 64)`` whitened as if they repeat, ``(n, 4096)``."""
     return (tiles - gaussian(tiles, TILE_SIGMA, truncate=3.0, mode="wrap")).reshape(len(tiles), -1)
 
 
@@ -317,7 +317,7 @@ def _tiles(picture: Picture) -> Tiles:
 
 
 def _rolled(tile: Picture, step: int, count: int) -> Tiles:
-    """A tile begun ``count`` x ``count`` multiples of ``step`` pixels further, ``(count * count, 4096)``."""
+    """A tile rolled by ``count`` x ``count`` multiples of ``step`` pixels, ``(count * count, 4096)``."""
     at = (step * np.arange(count)[:, None] + np.arange(TILE)) % TILE
     found: Tiles = tile[at[:, None, :, None], at[None, :, None, :]].reshape(count * count, -1)
     return found

@@ -18,22 +18,22 @@ from floormark.patches import PATCH_SIDE
 from floormark.prepared import PreparedImage
 
 FLOOR_STEP = 0.5  # dB between the floors that are tried where one is too high
-FLOOR_STRIDE = 4  # steps that are taken at once where none works yet
-MAX_STRENGTH = 24.0  # how many times its residual a network is given where the floor leaves room
+FLOOR_STRIDE = 4  # steps taken at once until a floor works
+MAX_STRENGTH = 24.0  # largest factor on the network's residual
 CLOSE_ENOUGH = 0.995  # part of the squared error that a floor allows; more is not worth another trial
-STRENGTH_TRIALS = 8  # of different strengths, or twice as many if none has kept all floors until then
+STRENGTH_TRIALS = 8  # with different strengths; twice as many if none has kept all floors by then
 STEP_BACK, FAR_STEP_BACK = 0.97, 0.6
-"""Factors, beside the one that its excess gives, on the strength of a patch that rounding took below its floor; the
-second where the first was not enough: in a patch of one value, all pixels round to the next value at once."""
-TRIAL_BAND_VALUES = 1 << 18  # values that are worked on at once: few, so that they stay in the processor's cache
+"""Extra factors on the strength of a patch that rounding took below its floor, after correcting for its excess error.
+The second is for when the first was not enough: in a patch of one value, all pixels round to the next value at once."""
+TRIAL_BAND_VALUES = 1 << 18  # values processed at once: few, to stay in the processor's cache
 KEPT_VALUES = 1 << 22
-"""Values of an image whose residual is kept at full size; that of a larger one is computed anew for each trial."""
+"""Values of the largest image whose full-size residual is kept; for a larger one each trial computes it anew."""
 
 
 def highest_floor(works: Callable[[float], bool], below: float, *, step: float = FLOOR_STEP) -> float | None:
     """The highest floor from ``ADVISED_FLOOR`` to ``below`` that works, to the step; None if none does.
 
-    From above, as the lowest floors may not work: so strong a mark can be clipped, or move the range of the values.
+    Searched from above, as the lowest floors may fail: so strong a mark can be clipped, or move the range of values.
     """
     fails = math.ceil((below - ADVISED_FLOOR) / step)  # in steps above the lowest
     if fails <= 0:
@@ -53,8 +53,8 @@ def highest_floor(works: Callable[[float], bool], below: float, *, step: float =
 class Residual:
     """What a network adds to an image to hide bits in it."""
 
-    values: Picture  # to be added, to all colours alike, in stored values, at the network's pixels (h, w)
-    scale: tuple[float, float]  # pixels of the image for one of the network's, down and across
+    values: Picture  # in stored values, the same for all colours, at the network's pixels (h, w)
+    scale: tuple[float, float]  # pixels of the image per pixel of the network, down and across
     start: tuple[float, float]  # where the image begins, in the network's pixels from the first of the values
 
     def rows(self, rows: slice, width: int) -> Picture:
@@ -82,11 +82,11 @@ def fit_to_floor(
     max_difference: float | None = None,
     limit: float = MAX_STRENGTH,
 ) -> NDArray[Any]:
-    """The pixels with as much of a residual as keeps the image and every patch of it at its floor or above.
+    """The pixels with the strongest residual that keeps the image and every patch at its floor or above.
 
-    Rounding makes the PSNR a ragged function of the strength, so what is returned was itself measured. The strength
-    is chosen for each patch, no more than the patch can take, and interpolated between patches. ``protect (H, W)`` is
-    True where no pixel may change; the residual is taken at most ``limit`` times.
+    Rounding makes the PSNR a discontinuous function of the strength, so the returned pixels themselves were measured.
+    Each patch has its own strength, at most what it can take, interpolated between patches. ``protect (H, W)`` is True
+    where no pixel may change; ``limit`` is the largest factor on the residual.
     """
     image, span = prepared.image, prepared.shown[1]
     sizes = patch_sizes(image.pixels.shape)
@@ -118,7 +118,7 @@ def fit_to_floor(
                 break
         with np.errstate(divide="ignore"):
             room = strengths / np.sqrt(np.maximum(excess, 1e-12))
-        # The first trial tells what each patch can take; afterwards only those below their floor are corrected.
+        # The first trial measures what each patch can take; later ones correct only patches below their floor.
         back = STEP_BACK if trial < STRENGTH_TRIALS else FAR_STEP_BACK
         caps = np.minimum(np.maximum(room, 1e-3), limit) if trial == 0 else np.where(excess > 1, back * room, caps)
         strength = _next_strength(unit, caps, limit, total_allowed, last=(strengths, squares))
@@ -167,7 +167,7 @@ class _Addition:
 
 
 def _patch_strengths(caps: NDArray[np.float64], strength: float) -> NDArray[np.float64]:
-    """The strength of each patch: no more than it and its neighbours can take, since it is interpolated to theirs."""
+    """The strength of each patch: at most what it and its neighbours can take, as it is interpolated to theirs."""
     return minimum_3x3(np.minimum(caps, strength))
 
 
@@ -181,8 +181,8 @@ def _next_strength(
 ) -> float:
     """The strength at which the squared error of the image should become what its floor allows.
 
-    Without interpolation between patches the squared error would be ``unit`` times the strength squared; how much more
-    it is in all is known from the ``last`` strengths and squared errors.
+    Without interpolation between patches the squared error would be ``unit`` times the strength squared; the ratio to
+    the actual one is estimated from the ``last`` strengths and squared errors.
     """
     strengths, squares = last
     more = float(squares.sum()) / max(float((unit * strengths**2).sum()), 1e-9)

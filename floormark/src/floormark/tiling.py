@@ -1,4 +1,4 @@
-"""The scheme by which a message lies in an image: tiles all over it, each with the whole message and a pilot."""
+"""The tiled scheme: an image is covered with tiles, each with the whole message and a pilot."""
 
 import hashlib
 import itertools
@@ -20,38 +20,38 @@ from floormark.prepared import NETWORK_SIDE, NetworkInput, PreparedImage, TileLa
 from floormark.registration import MESSAGE_EXPLAINED, UNSURE_ALIGNMENTS, Alignment, Pilots, resample
 from floormark.strength import Residual
 
-PILOTS = 256  # of a key, of which an image has one; order and mask of the bits differ with it
+PILOTS = 256  # of a key; an image has one, which also selects order and mask of the bits
 MIN_REGISTERED_SCORE, PLAIN_SCORE = 4.5, 5.2
-"""Standard deviations of a pilot: with a message that shows, and without. Chance reaches 4.9 at times: the checksum
-decides, this saves trials."""
-ALIGNED_PILOTS = 3  # how many pilots are tried in an image that nobody moved, the likeliest first
-MIN_ALIGNED_SCORE = 2.6  # standard deviations that each of them has at least; of all pilots one has that by chance
+"""Least scores of a pilot in standard deviations: with evidence of a message, and without. Chance reaches 4.9 at times:
+the checksum decides, these scores only save trials."""
+ALIGNED_PILOTS = 3  # pilots tried in an image that was not moved, the likeliest first
+MIN_ALIGNED_SCORE = 2.6  # least score of each; by chance, one of all pilots reaches it
 OTHER_KEY_EXPLAINED = 0.3
-"""Part of the energy of tiles laid on each other that messages explain where there is a mark, of whatever key: at least
-0.35 in 60 readings of 20 marked X-rays at 45 dB, a third of them rotated; at most 0.17 where they were unmarked."""
+"""Part of the energy of summed tiles that messages explain, from which on there is a mark of some key: at least 0.35 in
+60 readings of 20 marked X-rays at 45 dB, a third of them rotated; at most 0.17 in unmarked ones."""
 MATCHED_WEIGHT = 0.5
-"""Standard deviation of what the matched filter adds to what the decoder says, relative to the latter's. In crops to 12
-or 15 % of X-rays marked at 45 dB, 11 bits of 255 are wrong by both together, 16 by the decoder alone; after JPEG 10, 7
-either way. By the filter alone 12 and 15: of registered images it is tried too."""
+"""Weight of the matched filter: its standard deviation relative to the decoder's. In crops to 12 or 15 % of X-rays
+marked at 45 dB, 11 bits of 255 are wrong with both, 16 with the decoder alone; after JPEG 10, 7 either way. With the filter
+alone 12 and 15: registered images are decoded with it alone too."""
 PART_SIDE = PART * CELL  # of the network's pixels
 BENT_PERCENTILE, MAX_STRAIGHT = 90, 1.0
-"""Of the shifts of parts that carry the message: above so many of the network's pixels the picture was bent."""
-CANDIDATES = 4  # periods that are tried, of the whole picture, and of windows of each size
-MOST_OF_IT = 0.6  # part of a picture that a marked image covers, from which on nothing else is searched for
-EMPHASIS_ROUNDS = 4  # how often the emphasis of the bits is corrected, so that none is much harder to read than others
+"""Percentile of the shifts of parts that carry the message; above so many of the network's pixels, it was bent."""
+CANDIDATES = 4  # periods tried, for the whole picture and for each size of window
+MOST_OF_IT = 0.6  # part of a picture; once found images cover as much, the search ends
+EMPHASIS_ROUNDS = 4  # corrections of the emphasis of bits, so that none is much harder to read than others
 MAX_EMPHASISED_PIXELS = 1 << 20
-"""Of the network; in a larger image, which has more than 256 tiles, no bit is hard to read."""
-EVEN_MARGIN = 0.6  # part of the median margin; where every bit has more, the emphasis is left as it is
+"""The network's pixels; a larger image has more than 256 tiles, and no bit is hard to read."""
+EVEN_MARGIN = 0.6  # part of the median margin; if every bit has more, the emphasis is not changed
 EMPHASIS_RANGE = 0.75, 1.6  # the least and the largest factor by which one round changes the emphasis of a bit
 
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What was read of an image at one alignment."""
+    """The result of decoding an image at one alignment."""
 
     logits: NDArray[np.float32] | None = None  # of each bit; None if nothing could be read
     found: Extracted | None = None
-    salt: str = ""  # that the message was encoded with: the number of its pilot
+    salt: str = ""  # with which the message was encoded: the number of its pilot
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,17 +60,17 @@ class EncodedMessage:
 
     bits: NDArray[np.uint8]
     encoding: Encoding
-    replaced: Encoding | None  # that of the message in whose place it is written, if there is one
+    replaced: Encoding | None  # the encoding of the message that it replaces, if any
 
 
 class TiledScheme:
     """Tiles that registration finds again, with a message that is bound to the content of the image."""
 
     trials = 2 * (ALIGNED_PILOTS + 2 * (UNSURE_ALIGNMENTS + 1) * (2 + len(SEARCHES) * CANDIDATES))
-    """How often reading one image tries to decode bits, at most.
+    """Most decoding trials in reading one image.
 
-    By each likely pilot if the image was not moved, then at the sizes of a whole image and at the periods that are
-    found, straight and bent, by the matched filter too; each with and without what lies over it.
+    First with each likely pilot as if the image was not moved; then at the sizes of a whole image and at the periods
+    found, straight and bent, also with the matched filter alone; each with and without what covers the image.
     """
 
     def __init__(self, network: Lattice, key: Key | None) -> None:
@@ -103,7 +103,7 @@ class TiledScheme:
             partial: whether parts of the image will be left unmarked.
         """
         given = image.network_input(self.layout)
-        # Which pilot an image has is a matter of its content and the key; a message that replaces another keeps its.
+        # The content and the key select the pilot; a message that replaces another keeps that one's.
         shown = np.rint(given.grey).astype(np.uint8).tobytes()
         digest = hashlib.blake2b(shown, key=derived(self.key, "salt", 32)).digest()
         salt = str(digest[0]) if replaced is None else replaced.salt
@@ -118,7 +118,7 @@ class TiledScheme:
         return EncodedMessage(bits, encoding, before)
 
     def residual(self, image: PreparedImage, message: EncodedMessage, floor: float) -> Residual:
-        """What to add to an image so that it carries a message at a floor."""
+        """The residual by which an image carries a message at a floor."""
         given = image.network_input(self.layout)
         if message.replaced is None:
             drawn = self._emphasised(given.picture, message, 10.0 ** (-floor / 20.0))
@@ -127,14 +127,14 @@ class TiledScheme:
         return self.placed(image, drawn)
 
     def placed(self, image: PreparedImage, drawn: Picture) -> Residual:
-        """What the network has drawn, relative to the range that is shown, where it lies in an image."""
+        """The network's residual, scaled to the shown range and placed in an image."""
         given = image.network_input(self.layout)
         down, across = (image.scale * np.array(self.layout.stretch)).tolist()
         top, left = (np.array(self.layout.shift) - given.origin).tolist()
         return Residual(drawn * np.float32(image.shown[1]), (down, across), (top, left))
 
     def _emphasised(self, picture: Picture, message: EncodedMessage, size: float) -> Picture:
-        """A residual of that root mean square; bits that are hard to read in this image are drawn more strongly."""
+        """A residual of root mean square ``size``; bits that are hard to read in this image are emphasised."""
         emphasis = np.ones(len(message.bits), np.float32)
         for _ in range(EMPHASIS_ROUNDS if picture.size <= MAX_EMPHASISED_PIXELS else 0):
             drawn = self.network.draw(message.encoding, emphasis)
@@ -148,7 +148,7 @@ class TiledScheme:
         return self.network.draw(message.encoding, emphasis)
 
     def decode_aligned(self, image: PreparedImage) -> Decoded:
-        """Decode an image as it lies, not moved since it was marked."""
+        """Decode an image without registration, as if it was not moved since it was marked."""
         first = Decoded()
         for given in _with_and_without_cover(image.network_input(self.layout)):
             pilots = self.pilots.likely(given.grey, given.usable, given.origin, MIN_ALIGNED_SCORE)[:ALIGNED_PILOTS]
@@ -161,10 +161,10 @@ class TiledScheme:
     def decode_registered(self, image: PreparedImage) -> Iterator[Extracted]:
         """Decode marked images that were moved or are parts of another, at each place that registration finds.
 
-        If none can be read, but there is a mark of another key, that is all that is told.
+        If none can be read, but there is a mark of another key, the only result says so.
         """
         picture, explained = image.picture, 0.0
-        taken: list[tuple[Window, Payload | None]] = []  # where something was found, and what
+        taken: list[tuple[Window, Payload | None]] = []  # windows with a mark, and its payload
         for matrix, window in self._places(image):
             if any(window.common(each).area > 0.5 * window.area for each, _ in taken):
                 continue
@@ -177,7 +177,7 @@ class TiledScheme:
                 if found is not None and found.box is not None:
                     left, top, width, height = (round(edge / image.factor) for edge in found.box)
                     place = Window(top, left, top + height, left + width)
-                    # Of one image two windows may show different parts, so what is said again there is the same.
+                    # Two windows may show different parts of one image: the same payload again is the same image.
                     if not any(
                         place.common(each).area > (0.0 if said == found.payload else 0.5 * min(place.area, each.area))
                         for each, said in taken
@@ -191,7 +191,7 @@ class TiledScheme:
             yield Extracted(other_key=True)
 
     def _places(self, image: PreparedImage) -> Iterator[tuple[NDArray[np.float64], Window]]:
-        """Sizes and angles that the network's pixels may have, and where: those of a whole image, then by periods."""
+        """Candidate sizes and angles of the network's pixels, and windows: of a whole image, then from periods."""
         picture = image.picture
         whole, stretch = Window(0, 0, *picture.shape), np.diag(self.layout.stretch)
         scales = {image.scale / image.factor, min(picture.shape) / NETWORK_SIDE}  # a small one may have been large
@@ -200,7 +200,7 @@ class TiledScheme:
             yield from ((each.matrix / TILE, each.window) for each in found[:CANDIDATES])
 
     def _alignments(self, image: PreparedImage, matrix: NDArray[np.float64], window: Window) -> Iterator[Alignment]:
-        """Where tiles of that size and angle begin in a window; if a pilot tells, exactly, and then bent as well."""
+        """Where tiles of that size and angle begin in a window; if a pilot fits, refined, and then bent as well."""
         alignment = Alignment(matrix, np.zeros(2))
         if image.too_large(alignment, window):
             return
@@ -215,7 +215,7 @@ class TiledScheme:
         yield self.pilots.bent(picture, refined[0]).seen_from(-window.top, -window.left)
 
     def _decode_at(self, image: PreparedImage, alignment: Alignment, window: Window) -> Extracted | None:
-        """Decode what a window shows at an alignment."""
+        """Decode a window at an alignment."""
         for given in _with_and_without_cover(image.resample(alignment, TILE, window)):
             decoded = self._decode(image, given, [alignment.pilot], registered=True)
             if decoded.found is not None:
@@ -223,7 +223,7 @@ class TiledScheme:
         return None
 
     def _decode(self, image: PreparedImage, given: NetworkInput, pilots: list[int], *, registered: bool) -> Decoded:
-        """Decode what the network is given, by the first pilot that fits."""
+        """Decode the network's input with the first pilot that fits."""
         evidence, matched = self._evidence(given)
         logits, filtered = self.network.read(evidence), self.network.read(matched)
         for pilot, read in itertools.product(pilots, (logits, filtered) if registered else (logits,)):
@@ -241,15 +241,15 @@ class TiledScheme:
         return Decoded(logits)
 
     def _evidence(self, given: NetworkInput) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What cells say of their bits, ``(4, h, w)``: by the decoder and the matched filter, and by that alone."""
+        """Evidence of cells, ``(4, h, w)``: of the decoder with the matched filter, and of the filter alone."""
         learned = self.network.evidence(given.picture, given.weights)
         matched = self.network.matched(given.grey, given.usable)
         return learned + np.float32(MATCHED_WEIGHT * learned.std() / (matched.std() + 1e-12)) * matched, matched
 
     def _foreign_if_bent(self, given: NetworkInput, bits: NDArray[np.uint8], pilot: int) -> NDArray[np.bool_]:
-        """Which parts are foreign too if each is first moved to where it agrees best; none of a picture that was bent.
+        """Which parts are foreign even after each is shifted to where it agrees best; none if the picture was bent.
 
-        Where a picture was bent, the mark seems to be missing. What lies over it hides how it was bent.
+        In a bent picture the mark seems to be missing, and what covers the picture hides how it was bent.
         """
         down, across = (-(-length // PART_SIDE) for length in given.grey.shape)
         if given.alignment.bend is not None:
@@ -272,14 +272,14 @@ class TiledScheme:
         return parts.foreign[:down, :across]
 
     def _bits(self, found: Extracted, salt: str) -> NDArray[np.uint8]:
-        """The bits that were hidden where that was read."""
+        """The embedded bits of a message that was read."""
         assert found.payload is not None
         return self.codec.encode(found.payload, found.content_code, salt, partial=found.partial)
 
     def _belongs(
         self, found: Extracted, given: NetworkInput, foreign: NDArray[np.bool_], *, registered: bool
     ) -> bool | None:
-        """Whether a message is the image's own; if it does not look so, by what nothing flat lies over."""
+        """Whether a message belongs to the image; if it seems not to, checked again without what covers the image."""
         if foreign.any() and not found.partial:
             return False
         belongs = self.content.belongs(found.content_code, given, registered=registered)
@@ -289,17 +289,17 @@ class TiledScheme:
 
 
 def _with_and_without_cover(given: NetworkInput) -> Iterator[NetworkInput]:
-    """What the network is given, then the same with what lies over it filled in, if something does."""
+    """The network's input, then the same with covering regions filled in, if there are any."""
     yield given
     if (uncovered := given.uncovered()) is not None:
         yield uncovered
 
 
 def _promising(alignment: Alignment, whole: bool) -> bool:
-    """Whether there may be a mark: a pilot fits for sure, or a message shows and a pilot may fit.
+    """Whether there may be a mark: a pilot surely fits, or there is evidence of a message and a pilot may fit.
 
-    A weak one will do in a whole picture, as tight crops have no better. The parts of a picture that are searched are
-    many, and text or stripes in some look like a message.
+    In a whole picture weak evidence is enough, as tight crops have no better. The windows of a picture are many, and
+    text or stripes in some resemble a message.
     """
     if alignment.score > PLAIN_SCORE:
         return True
