@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 from floormark.errors import ConfigurationError, DataError, OutputError
 
-PARTIAL = ".partial-"  # how the names of what is not yet whole begin
+PARTIAL = ".partial-"  # prefix of the names of incomplete files
 FILE_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-SHELL_PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what a shell opened for us, such as <(pass show key)
+SHELL_PIPES = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # opened by the shell for us, such as <(pass show key)
 DECODE_ERRORS = (
     ArithmeticError,
     AttributeError,
@@ -38,13 +38,13 @@ WRITE_ADVICE = {
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
-    """The error for what the system did not let us write, with what to do about it."""
+    """The error for a failed write, with advice."""
     advice = WRITE_ADVICE.get(error.errno or 0, f"{error.strerror or error}. Choose another folder")
     return OutputError(f"cannot write {path}: {advice}")
 
 
 def check_regular(path: Path | str) -> None:
-    """Raise an ``OSError`` for what is no regular file: a pipe may keep its reader waiting, a device may never end."""
+    """Raise an ``OSError`` unless it is a regular file: a pipe may block its reader, a device may never end."""
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
         kind = FILE_KINDS.get(stat.S_IFMT(mode), "a device")
@@ -52,7 +52,7 @@ def check_regular(path: Path | str) -> None:
 
 
 def disk_error(error: BaseException | None) -> OSError | None:
-    """The error of the disk behind another one, such as pydicom makes of it; None if there is none."""
+    """The disk error that caused another error, such as one of pydicom; None if there is none."""
     while error is not None and not (isinstance(error, OSError) and error.errno):
         error = error.__cause__
     return error
@@ -61,7 +61,7 @@ def disk_error(error: BaseException | None) -> OSError | None:
 def open_regular(path: Path | str) -> io.BufferedReader:
     """Open a regular file for reading."""
     check_regular(path)
-    # Should a pipe have taken its place meanwhile, nobody waits for it either.
+    # If a pipe has taken its place meanwhile, opening it does not block either.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
 
 
@@ -76,7 +76,7 @@ def read_bytes(path: Path, *, largest: int) -> bytes:
 def read_secret(what: str, file: Path | str | None = None, *, variable: str | None = None, most: int) -> bytes:
     """Up to ``most`` bytes from a file, from a pipe that the shell opened, or from an environment variable.
 
-    Line ends behind them are no part of the secret.
+    Trailing line ends are not part of the secret.
     """
     if (file is None) == (variable is None):
         raise ConfigurationError(f"expected the {what} in a file or in an environment variable: give one of the two")
@@ -98,10 +98,10 @@ def read_secret(what: str, file: Path | str | None = None, *, variable: str | No
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Give a temporary place beside ``path``; the file written there takes its name at the end, whole.
+    """Yield a temporary path beside ``path``; the file written there is renamed to ``path`` at the end, whole.
 
-    It lies in a folder of its own, since libraries put further files beside the one they write: what a kill leaves
-    behind has one name, which :func:`clear_partial` knows.
+    It is in a folder of its own, since libraries put further files beside the one they write: whatever a killed process
+    leaves behind has one name, which :func:`clear_partial` knows.
     """
     make_folder(path.parent)
     try:
@@ -109,7 +109,7 @@ def atomic(path: Path) -> Iterator[Path]:
             temporary = Path(folder) / path.name
             yield temporary
             _sync(temporary)
-            os.umask(umask := os.umask(0))  # it can be read only by setting it
+            os.umask(umask := os.umask(0))  # the umask can be read only by setting it
             temporary.chmod(0o666 & ~umask)  # some libraries write for the owner alone
             _replace(temporary, path)
     except OutputError:
@@ -139,22 +139,22 @@ def _sync(path: Path) -> None:
 
 
 def clear_partial(folder: Path) -> None:
-    """Remove what kills in the middle of a write left in ``folder``; links are not followed."""
+    """Remove what killed processes left half written in ``folder``; links are not followed."""
     for left in folder.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep a second process out of ``folder``, made if need be, until the block or this process ends."""
+    """Keep a second process out of ``folder`` (created if missing) until the block or this process ends."""
     make_folder(folder)
     path = folder / ".lock"
     try:
-        # A link is not followed, and nothing is cut off: the file may be someone's.
+        # A link is not followed, and the file is not truncated: it may be someone's.
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
         raise cannot_write(path, error) from error
-    with os.fdopen(handle):  # closing it unlocks it: processes that are started do not inherit it
+    with os.fdopen(handle):  # closing it unlocks it: child processes do not inherit it
         try:
             import fcntl
 
@@ -193,7 +193,7 @@ def decoding(path: Path, what: str) -> Iterator[None]:
         raise
     except DECODE_ERRORS as error:
         why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-        if isinstance(error, AttributeError | LookupError | TypeError):  # whose words alone say little
+        if isinstance(error, AttributeError | LookupError | TypeError):  # their messages alone say little
             why = f"{type(error).__name__}: {error}"
         raise DataError(f"{path}: cannot be read as {what}: {why or error}") from error
 
@@ -205,7 +205,7 @@ def read_json(path: Path, what: str, *, largest: int) -> dict[str, Any]:
         raise ValueError(f"{name} is not strict JSON")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # Of two entries of one name a reader may see the first, where programs take the last.
+        # Of two entries of one name a person may see the first, while programs take the last.
         found = dict(pairs)
         if len(found) < len(pairs):
             raise ValueError("an entry is there twice")

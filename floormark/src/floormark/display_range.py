@@ -1,4 +1,4 @@
-"""The range of values that is shown of a stored image, and the floors and squared differences of its patches."""
+"""The shown range of values of a stored image, and the floors and squared differences of its patches."""
 
 from typing import Any
 
@@ -10,22 +10,22 @@ from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH_SIDE, above_image, calmness
 
 TAIL_PERCENT = 0.5
-"""Percentile at either end at which the range in use is cut: marking moves the extremes, hardly these."""
+"""Percentile at either end at which the range in use is cut: marking moves the extremes, but hardly these."""
 MIN_SPAN = 32
-"""Levels of the narrowest range: in a narrower one, the network would be given mostly rounding."""
+"""Levels of the narrowest range: in a narrower one, the network's input would be mostly rounding."""
 
 
 def used_range(image: StoredImage) -> tuple[float, float]:
     """The lowest value and the width of the range in use; with up to 8 bits, of the whole range.
 
-    Scanners store 12 bits in 16, or less: in the range of all 16, such an image would be flat and black.
+    Scanners store 12 bits or fewer in 16: in the range of all 16, such an image would be flat and black.
     """
     if image.bits <= 8:
         return image.lowest, image.peak
     counts = _counts(image, padding=False)
     if not counts.any():
         counts = _counts(image, padding=True)
-    # The percentiles as NumPy has them, between two values along a straight line, without a copy of a large image.
+    # NumPy's percentiles, linearly interpolated, without a copy of a large image.
     below = counts.cumsum()
     places = (below[-1] - 1) * np.array([TAIL_PERCENT, 100.0 - TAIL_PERCENT]) / 100.0
     before = np.floor(places)
@@ -37,7 +37,7 @@ def used_range(image: StoredImage) -> tuple[float, float]:
 
 
 def _counts(image: StoredImage, *, padding: bool) -> NDArray[np.int64]:
-    """How many pixels have each value, from the lowest, with padding or without."""
+    """The histogram of pixels, from the lowest value on, with padding or without."""
     counts = np.zeros(image.peak + 1, np.int64)
     for rows in bands(image.pixels):
         pixels = image.pixels[rows]
@@ -73,7 +73,7 @@ def relative_floors(image: StoredImage, shown: tuple[float, float]) -> NDArray[n
     channels = image.pixels[0, 0].size
     calm = []
     for rows in bands(image.pixels, unit=PATCH_SIDE):
-        # The sum of the colours, not their mean: stored values and their squares are whole numbers, and so exact.
+        # The sum of the colours, not their mean: sums of stored values and their squares are whole numbers, so exact.
         pixels = image.pixels[rows]
         grey = pixels.astype(np.float64) if pixels.ndim == 2 else pixels.sum(2, dtype=np.float64)
         np.clip(grey, channels * lowest, channels * (lowest + span), out=grey)
@@ -83,7 +83,7 @@ def relative_floors(image: StoredImage, shown: tuple[float, float]) -> NDArray[n
 
 def patch_squares(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.int64]:
     """The sum of the squared differences in each patch of pixels ``(H, W)`` or ``(H, W, C)``, ``(rows, columns)``."""
-    narrow = before.itemsize == 1  # then the sums of a patch fit into 32 bits, which are added quicker
+    narrow = before.itemsize == 1  # then the sums of a patch fit into 32 bits, which is quicker
     kind = np.int32 if narrow else np.int64
     squares = np.subtract(after, before, dtype=kind)
     squares *= squares
@@ -93,5 +93,5 @@ def patch_squares(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.int64
 
 
 def patch_sizes(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """How many values each patch of an image has, ``(rows, columns)``: fewer at the edges."""
+    """Number of values in each patch of an image, ``(rows, columns)``: fewer at the edges."""
     return block_sizes(shape, PATCH_SIDE) * (shape[2] if len(shape) == 3 else 1)

@@ -1,4 +1,4 @@
-"""One root exception; every subclass also is the builtin that fits, so plain handlers keep working."""
+"""One root exception; every subclass also inherits the fitting builtin, so plain handlers keep working."""
 
 import difflib
 import math
@@ -31,18 +31,18 @@ class OutputError(FloormarkError, OSError):
 
 
 class ProcessLostError(FloormarkError, ChildProcessError):
-    """A process that worked for this one was ended from outside."""
+    """A worker process was ended from outside."""
 
 
 def unexpected(error: Exception) -> str:
-    """A line about an error that is a fault of ours: its kind and place, not its text, which may say anything."""
+    """One line about an error that is a bug of ours: its kind and place, not its text, which may say anything."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"unexpected {type(error).__name__} at {Path(place.filename).name}:{place.lineno}: please report it"
 
 
 @contextmanager
 def prefix_path(path: Path | str) -> Iterator[None]:
-    """Put the name of the file that an error is about before its message."""
+    """Put the name of the file before the message of an error about it."""
     try:
         yield
     except (RefusedError, DataError, ConfigurationError) as error:
@@ -67,7 +67,7 @@ def finite_number(value: Any, what: str) -> float:
 
 
 def printable(text: str) -> str:
-    r"""Text on one line of a terminal: control characters are escaped, so that a file's name or message obeys nobody.
+    r"""Text on one line of a terminal: control characters are escaped, so that a name or message cannot control it.
 
     Example:
         >>> printable("x\x1b[31m\u202egnp.exe")

@@ -13,14 +13,14 @@ from floormark.imageio import StoredImage, bands
 from floormark.patches import PATCH_SIDE
 from floormark.prepared import PreparedImage
 
-SSIM_BAND_VALUES = 1 << 16  # that are compared at once: what is computed of them stays in the processor's cache
+SSIM_BAND_VALUES = 1 << 16  # compared at once: intermediate results stay in the processor's cache
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # pixels: side and standard deviation of its Gaussian window
 
 
 def fidelity(
     original: StoredImage | PreparedImage, marked: NDArray[Any], *, protected: NDArray[np.bool_] | None = None
 ) -> Fidelity:
-    """Compare an image with the integers it has become; ``protected`` is True where nothing may change."""
+    """Compare an image with its marked integers; ``protected`` is True where nothing may change."""
     prepared = PreparedImage.of(original)
     image = prepared.image
     pixels, peak = image.pixels, image.peak
@@ -76,14 +76,14 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
     """The structural similarity (Wang et al., 2004): filtered along rows, then columns, a band of rows at a time.
 
     In float64, since the variance of a bright, flat area is a difference of two nearly equal numbers. Computed from the
-    images' sum and difference, which takes four moments where the images themselves take five.
+    images' sum and difference, which takes four moments instead of five.
     """
     size, peak = SSIM_WINDOW, original.peak
     if min(marked.shape[:2]) < size:
         return None
     window = np.exp(-(((np.arange(size) - size // 2) / SSIM_SIGMA) ** 2) / 2)
     window /= window.sum()
-    # The borders are mirrored, in bands: of a large image a second copy of each would be much.
+    # The borders are mirrored band by band: second copies of two large images would take much memory.
     reach = size // 2
     down = np.pad(np.arange(len(marked)), reach, mode="reflect")
     images = [np.atleast_3d(image) for image in (original.pixels, marked)]
@@ -96,7 +96,7 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
         moments = _filtered(np.stack([both, difference, both * both, difference * difference]), window, 1)
         left, right = moments[:, :, reach:0:-1], moments[:, :, -2 : -reach - 2 : -1]
         mean, error, square, error_square = _filtered(np.concatenate([left, moments, right], 2), window, 2)
-        # The constants as everybody takes them, for values up to the peak; twice, as all is of a sum.
+        # The usual constants for values up to the peak; doubled, as the moments are of sum and difference.
         low, high = 2 * (0.01 * peak) ** 2, 2 * (0.03 * peak) ** 2
         mean *= mean
         error *= error
@@ -109,7 +109,7 @@ def ssim(original: StoredImage, marked: NDArray[Any]) -> float | None:
 
 
 def _filtered(values: NDArray[np.float64], window: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Values weighted by a symmetric window along one axis, where it lies inside."""
+    """Values filtered by a symmetric window along one axis, where the window lies inside."""
     length = values.shape[axis] - len(window) + 1
 
     def shifted(place: int) -> NDArray[np.float64]:

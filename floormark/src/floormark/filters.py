@@ -1,6 +1,6 @@
-"""Filters over grey pictures: smoothing, as ``scipy.ndimage`` has it to the last bit, resizing, means of blocks.
+"""Filters over grey pictures: smoothing (bit-identical to ``scipy.ndimage``), resizing, means of blocks.
 
-Importing SciPy would take longer than reading a message does; it is left to the search for images that were moved.
+Importing SciPy would take longer than reading a message; only the search for images that were moved imports it.
 """
 
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 Picture = NDArray[np.float32]  # grey, ``(H, W)``
-Edges = Literal["symmetric", "wrap"]  # what lies beyond the edges of a picture: its mirror image, or the picture again
+Edges = Literal["symmetric", "wrap"]  # padding beyond the edges: the mirror image, or the picture repeated
 
 
 def gaussian(picture: Picture, sigma: float, *, truncate: float = 4.0, mode: Edges = "symmetric") -> Picture:
@@ -26,7 +26,7 @@ def gaussian(picture: Picture, sigma: float, *, truncate: float = 4.0, mode: Edg
         length = padded.shape[-1] - 2 * reach
         total = padded[..., reach : reach + length] * weights[reach]
         term = np.empty_like(total)
-        for before in range(reach):  # in this order, which decides how sums are rounded
+        for before in range(reach):  # in this order, which determines rounding
             after = 2 * reach - before
             np.add(padded[..., before : before + length], padded[..., after : after + length], out=term)
             term *= weights[before]
@@ -55,7 +55,7 @@ def minimum_3x3(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def median(values: NDArray[np.floating[Any]]) -> float:
-    """The median; NumPy's own imports masked arrays, which takes longer than all else here."""
+    """The median; NumPy's own imports masked arrays, which takes longer than everything else here."""
     ordered = np.sort(values)
     return 0.5 * float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
 
@@ -67,16 +67,16 @@ def resized(
     box: tuple[float, float, float, float] | None = None,
     how: Image.Resampling = Image.Resampling.BILINEAR,
 ) -> Picture:
-    """A picture at another size; what gets smaller is averaged.
+    """A picture, or its ``box`` (left, top, right, bottom in pixels), at another size.
 
-    Of all of it, or of a ``box`` of left, top, right and bottom in pixels.
+    Averaged where it gets smaller.
     """
     return np.asarray(Image.fromarray(picture).resize(shape[::-1], how, box=box))
 
 
 def block_sums(values: NDArray[Any], side: int) -> NDArray[Any]:
-    """Sums of squares of ``side`` pixels, ``(H, W)`` to ``(rows, columns)``; at the edges squares may be smaller."""
-    # Whole rows of squares at once: sums along an axis are several times quicker than np.add.reduceat.
+    """Sums over blocks of ``side`` x ``side`` pixels, ``(H, W)`` to ``(rows, columns)``; smaller at edges."""
+    # Whole rows of blocks at once: sums along an axis are several times quicker than np.add.reduceat.
     whole = len(values) // side * side
     down = values[:whole].reshape(-1, side, values.shape[1]).sum(1, dtype=values.dtype)
     if whole < len(values):
@@ -86,19 +86,19 @@ def block_sums(values: NDArray[Any], side: int) -> NDArray[Any]:
 
 
 def block_sizes(shape: tuple[int, ...], side: int) -> NDArray[np.int64]:
-    """How many pixels each square of :func:`block_sums` has."""
+    """Number of pixels in each block of :func:`block_sums`."""
     height, width = (np.minimum(side, length - np.arange(0, length, side)) for length in shape[:2])
     return np.outer(height, width)
 
 
 def block_means(values: NDArray[np.float64], side: int) -> NDArray[np.float64]:
-    """The mean of each square of :func:`block_sums`."""
+    """The mean of each block of :func:`block_sums`."""
     found: NDArray[np.float64] = block_sums(values, side) / block_sizes(values.shape, side)
     return found
 
 
 def shrunk(picture: Picture, factor: int) -> Picture:
-    """The mean of each whole square of ``factor`` pixels, which what is left over at the right and below is not."""
+    """The mean of each whole block of ``factor`` x ``factor`` pixels; the rest at the right and bottom is dropped."""
     down, across = (length // factor for length in picture.shape)
     whole = picture[: down * factor, : across * factor]
     means: Picture = whole.reshape(down, factor, across, factor).mean((1, 3), dtype=np.float32)
@@ -106,7 +106,7 @@ def shrunk(picture: Picture, factor: int) -> Picture:
 
 
 def local_maximum(picture: Picture, shape: tuple[int, int]) -> Picture:
-    """The highest value in so many rows and columns around each, odd numbers; the edge goes on beyond the edge."""
+    """A maximum filter with a window of ``shape`` (odd rows and columns); beyond the edges, edge values repeat."""
     for side in shape:
         padded = np.pad(picture, [(side // 2, side // 2), (0, 0)], mode="edge")
         highest = padded[: len(picture)].copy()
@@ -117,7 +117,7 @@ def local_maximum(picture: Picture, shape: tuple[int, int]) -> Picture:
 
 
 def filled(picture: Picture, missing: NDArray[np.bool_]) -> Picture:
-    """A picture with smooth values where some are missing: from coarser and coarser means of those that are there."""
+    """A picture with missing values filled in smoothly: from coarser and coarser means of the known ones."""
     if not missing.any():
         return picture
     if missing.all() or min(picture.shape) < 2:
@@ -130,5 +130,5 @@ def filled(picture: Picture, missing: NDArray[np.bool_]) -> Picture:
 
 
 def _padded(picture: Picture, width: tuple[int, int], mode: Edges) -> NDArray[np.float64]:
-    """In double precision, with more values at both ends of the last axis."""
+    """The picture in double precision, padded at both ends of the last axis."""
     return np.pad(picture.astype(np.float64), [*[(0, 0)] * (picture.ndim - 1), width], mode=mode)

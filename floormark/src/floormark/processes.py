@@ -1,4 +1,4 @@
-"""Work in parallel, in processes that end with the one that started them."""
+"""Parallel work in processes that end with their parent."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ from floormark.errors import ProcessLostError
 from floormark.threads import limit_threads
 
 LOST = "a process was ended from outside, perhaps for want of memory"
-QUEUED = 4  # items in the hands of each process, so that none waits and none piles up
+QUEUED = 4  # items submitted for each process: enough that none idles, few enough for memory
 
 Kept = TypeVar("Kept")
 Item = TypeVar("Item")
@@ -31,7 +31,7 @@ def cores() -> int:
 
 
 class Workers(Generic[Kept]):
-    """A pool of processes, each of which keeps something that all its work needs, such as a network."""
+    """A pool of processes, each of which keeps an object that all its work needs, such as a network."""
 
     def __init__(self, pool: ProcessPoolExecutor, count: int) -> None:
         self.pool, self.count = pool, count
@@ -42,7 +42,7 @@ class Workers(Generic[Kept]):
             return self.pool.submit(_call, function, *arguments)
 
     def map(self, function: Callable[[Kept, Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """``function(kept, item)`` of each item, in order; only a few items are under way at any moment.
+        """``function(kept, item)`` of each item, in order; only a few items are in flight at any moment.
 
         Raises:
             ProcessLostError: a process was killed; it says how many items were done.
@@ -52,7 +52,7 @@ class Workers(Generic[Kept]):
         done = 0
 
         def hand_out(count: int) -> None:
-            with suppress(BrokenProcessPool):  # what was done before is still given
+            with suppress(BrokenProcessPool):  # results from before are still yielded
                 waiting.extend(self.submit(function, item) for item in islice(left, count))
 
         hand_out(QUEUED * self.count)
@@ -77,8 +77,8 @@ def side_by_side(
     Args:
         count: how many.
         keep: gives what each process keeps; called once in each, so it must be picklable.
-        threads: that libraries of linear algebra use in each process; as they like if not given.
-        end_at_once: whether an error ends work in the middle, or only what has not begun.
+        threads: threads of linear algebra libraries in each process; their default if not given.
+        end_at_once: whether an error also ends running work, or only cancels what has not begun.
     """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_begin, initargs=(keep, threads))
@@ -107,7 +107,7 @@ def each_of(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment, and for good in processes that start meanwhile: it ends none halfway through."""
+    """Block Ctrl-C in this block, and for good in processes started in it, so that none ends halfway."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -123,7 +123,7 @@ _kept: Any = None  # of this process
 
 def _begin(keep: Callable[[], object], threads: int | None) -> None:
     global _kept
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process is interrupted too, and decides what that means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and decides what to do
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _kept = keep()
     if threads is not None:
@@ -131,7 +131,7 @@ def _begin(keep: Callable[[], object], threads: int | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Leave no process behind when the first one is killed: nobody would collect what it goes on to write."""
+    """Exit when the parent is killed: nobody would collect further results."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -15,19 +15,19 @@ Result = TypeVar("Result")
 
 @lru_cache(maxsize=1)
 def _libraries() -> ThreadpoolController:
-    """The libraries of linear algebra of this process: looking for them takes a while."""
-    import numpy  # noqa: F401 - whose library must be loaded to be found
+    """The linear algebra libraries of this process, cached: finding them takes a while."""
+    import numpy  # noqa: F401 - its library must be loaded to be found
 
     return ThreadpoolController()
 
 
 def limit_threads(threads: int) -> None:
-    """Have libraries of linear algebra use so many threads in this process, those that are loaded by now."""
+    """Limit the threads of the linear algebra libraries that this process has loaded so far."""
     ThreadpoolController().limit(limits=threads)
 
 
 def one_thread(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """A function during which linear algebra uses one thread."""
+    """Wrap a function so that linear algebra uses one thread during it."""
 
     @wraps(function)
     def wrapped(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
