@@ -31,8 +31,8 @@ OTHER_KEY_EXPLAINED = 0.3
 60 readings of 20 marked X-rays at 45 dB, a third of them rotated; at most 0.17 in unmarked ones."""
 MATCHED_WEIGHT = 0.5
 """Weight of the matched filter: its standard deviation relative to the decoder's. In crops to 12 or 15 % of X-rays
-marked at 45 dB, 11 bits of 255 are wrong with both, 16 with the decoder alone; after JPEG 10, 7 either way. With the filter
-alone 12 and 15: registered images are decoded with it alone too."""
+marked at 45 dB, 11 bits of 255 are wrong with both, 16 with the decoder alone; after JPEG 10, 7 either way. With
+the filter alone 12 and 15: registered images are decoded with it alone too."""
 PART_SIDE = PART * CELL  # of the network's pixels
 BENT_PERCENTILE, MAX_STRAIGHT = 90, 1.0
 """Percentile of the shifts of parts that carry the message; above so many of the network's pixels, it was bent."""
