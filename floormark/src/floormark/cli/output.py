@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, lines for people and progress on standard error."""
+"""Output of commands: results on standard output, notes for people and progress on standard error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def emit_json(value: Any) -> None:
     """Strict JSON on standard output."""
     plain = (sys.stdout.encoding or "utf-8").lower() != "utf-8"
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=plain)
-    # What a terminal would obey is escaped as JSON does it: a program reads the same text.
+    # Control characters are escaped as in JSON: a program reads the same text.
     print("".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text), flush=True)
 
 
@@ -43,7 +43,7 @@ def emit(result: Any, text: str, closing: str = "", *, as_json: bool) -> None:
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function to call with how many images are done: a bar on a terminal, a line for each tenth in a log.
+    """Yield a function to call with the number of images done: a bar on a terminal, a line for each tenth in a log.
 
     Nothing is shown before the first call: work that cannot begin ends in one line.
     """

@@ -1,4 +1,4 @@
-"""``floormark extract`` and ``floormark verify``: what marked images say, and whether that is true."""
+"""``floormark extract`` and ``floormark verify``: read marked images, and check them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from floormark.payload import Extracted
     from floormark.verify import Verification
 
-MAX_SHOWN_CONFIDENCE = 0.9999999999  # what a confidence is printed as at most
+MAX_SHOWN_CONFIDENCE = 0.9999999999  # largest confidence that is printed
 BELONGS = {
     True: "it belongs to this image",
     False: "it belongs to another image and was copied",
@@ -75,7 +75,7 @@ def extract(given: Namespace) -> int:
 
 
 def _result(found: list[Extracted]) -> dict[str, Any]:
-    """Of an image, for JSON: the first message, and those of other marked images that it shows."""
+    """The result for JSON: the first message of an image, and those of other marked images in it."""
     first, *others = (one.to_dict() for one in found)
     return {**first, "others": others}
 
@@ -87,7 +87,7 @@ def _failed(result: dict[str, Any]) -> bool:
 
 
 def _about(found: Extracted, *, alone: bool, keys: int) -> str:
-    """How sure a message is, whether it is the image's own; of several images where, of several keys by which."""
+    """The confidence of a message and whether it belongs; with several images the place, with several keys the key."""
     if not found:
         return ""
     said = f"{_confidence(found)}, {found.corrected_errors} bits corrected; {BELONGS[found.belongs]}"
@@ -141,7 +141,7 @@ def verify(given: Namespace) -> int:
 
 
 def _facts(found: Verification, asked: float | None) -> dict[str, str]:
-    """What was found, line by line."""
+    """The facts that were found, line by line."""
     measured, floor = found.fidelity, found.floor
     whose = "asked for" if floor == asked else "of the certificate"
     facts = {

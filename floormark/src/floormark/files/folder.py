@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 FOLDER_FILE, FOLDER_FORMAT = ".floormark.json", "floormark-folder-1"
-"""The file of settings, by which ``--resume`` knows a folder again."""
+"""The file of settings, by which ``--resume`` recognises a folder."""
 MAX_SETTINGS_BYTES = 1 << 16  # bytes
 
 
@@ -58,9 +58,9 @@ class FileResult:
 
 
 def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The image files in a folder and below, in order, and what is left alone: links, hidden and other files.
+    """The image files in a folder and below, in order, and the skipped ones: links, hidden and other files.
 
-    Links are not followed: they may lead out of the folder, or round in circles.
+    Links are not followed: they may lead out of the folder, or form cycles.
     """
     found: list[Path] = []
     left: list[Path] = []
@@ -80,7 +80,7 @@ def image_files(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def marked_name(name: Path, *, lossy: bool) -> Path:
-    """What a marked image is called in another folder: the same, but JPEG becomes PNG unless ``lossy``."""
+    """The name of a marked image in another folder: the same, but JPEG becomes PNG unless ``lossy``."""
     written = suffix_format(name)
     return name if lossy or written is None or written.exact else name.with_suffix(".png")
 
@@ -105,8 +105,8 @@ def mark_folder(
 ) -> Iterator[FileResult]:
     """Mark files one by one and say what became of each, in order; with one worker in this process.
 
-    The folder ``out`` is new or empty, or with ``resume`` one that the same call was at work on: files that are there,
-    with the certificate that they were made of these images, are done.
+    The folder ``out`` is new or empty, or with ``resume`` left by an earlier run of the same call: files in it are done
+    if their certificates say that they were made from these images.
     """
     if isinstance(marker.message, MessageTable):
         marker.message.check_files([task.name for task in found])
@@ -120,7 +120,7 @@ def mark_folder(
 
 
 def _settings(marker: FileMarker) -> dict[str, Any]:
-    """The settings of a folder of marked images, as they are written into it."""
+    """The settings that are written into a folder of marked images."""
     return {
         "model": marker.marker.model,
         "message_and_key": marker.message_and_key,
@@ -135,7 +135,7 @@ def _settings(marker: FileMarker) -> dict[str, Any]:
 
 
 def _open_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> None:
-    """Begin to fill ``folder``, new or empty, or with ``resume`` go on with one of the same settings."""
+    """Begin to fill ``folder``, new or empty; with ``resume``, continue one with the same settings."""
     path = folder / FOLDER_FILE
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -153,14 +153,14 @@ def _open_folder(folder: Path, settings: dict[str, Any], *, resume: bool) -> Non
 
 
 def _check_links(out: Path, folders: set[Path]) -> None:
-    """Refuse folders behind links: what is written there would lie elsewhere."""
+    """Refuse folders behind links: files would be written elsewhere."""
     below = {part for folder in folders for part in (folder, *folder.parents) if out in part.parents}
     if links := sorted(part for part in below if part.is_symlink()):
         raise ConfigurationError(f"{links[0]}: is a link, which may lead out of {out}: remove it")
 
 
 def extract_file(marker: Watermarker, path: Path) -> list[Extracted]:
-    """What each of the marked images in a file says, of several frames in the first that says something.
+    """The results for all marked images in a file; of several frames, from the first with a result.
 
     One entry without a message if there are none.
     """
@@ -174,7 +174,7 @@ def extract_file(marker: Watermarker, path: Path) -> list[Extracted]:
 
 
 def extract_files(marker: Watermarker, paths: list[Path], *, workers: int) -> Iterator[list[Extracted] | DataError]:
-    """What each file says, or why it cannot be read, in order; with one worker in this process."""
+    """The results for each file, or why it cannot be read, in order; with one worker in this process."""
     return each_of(paths, _extract, marker, workers=workers)
 
 
@@ -186,7 +186,7 @@ def _extract(marker: Watermarker, path: Path) -> list[Extracted] | DataError:
 
 
 def _mark(marker: FileMarker, task: Task) -> FileResult:
-    """Mark one file; what is wrong with it is told, what is wrong with the disk ends the run."""
+    """Mark one file; an error of the file is a result, an error of the disk ends the run."""
     try:
         if os.path.lexists(task.target):
             _check_done(task, marker.signer)
@@ -202,7 +202,7 @@ def _mark(marker: FileMarker, task: Task) -> FileResult:
 
 
 def _check_done(task: Task, signer: Signer | None) -> None:
-    """Refuse a file that is there but damaged, or made of another image."""
+    """Refuse an existing file that is damaged or was made from another image."""
     told, entries = read_entries(certificate_path(task.target))
     wrong = ""
     if signer is not None and not signer.signed(entries, told.signature):

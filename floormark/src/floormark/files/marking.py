@@ -1,4 +1,4 @@
-"""One image file marked: what is certified is what lies on the disk."""
+"""Mark one image file; the certificate is about the file on the disk."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from floormark.prepared import PreparedImage
 
 if TYPE_CHECKING:
     from floormark.content_credentials import Credentials
-    from floormark.register import Entry, Register  # and who does not record, no SQLite
-    from floormark.signing import Signer  # who does not sign needs no cryptography
+    from floormark.register import Entry, Register  # SQLite is needed for recording only
+    from floormark.signing import Signer  # cryptography is needed for signing only
 
 LOSSY_TRIALS = 4
-"""Strengths that are tried for a file that is compressed with loss, as its PSNR is known only afterwards."""
-MIN_MARK_SQUARE = 1e-8  # mean square, of values in [0, 1]: less is no mark
-MAX_NAME_BYTES = 230  # of a file; the name of the certificate is longer, and file systems take 255
+"""Trials of the strength for a file that is compressed with loss, as its PSNR is known only afterwards."""
+MIN_MARK_SQUARE = 1e-8  # least mean square of a mark, of values in [0, 1]
+MAX_NAME_BYTES = 230  # of a file; the certificate's name is longer, and file systems allow 255
 
 
 Notes = tuple[str, ...]
@@ -54,15 +54,15 @@ class FileMarker:
     message: Payload | Messages | None = None
     """The same for all files, or one for each; with a register, there may be none."""
     options: EmbedOptions = dataclasses.field(default_factory=EmbedOptions)
-    """The floor that every written file keeps, and what else is asked of the embedding."""
+    """The floor that every written file keeps, and the other options of the embedding."""
     force: bool = False
     """Replace files that are there."""
     lossy: bool = False
     """Allow files that change the pixels (JPEG)."""
     to_rgb: bool = False
-    """Turn DICOM images with a palette, which no marked image can keep, into RGB of 8 bits; else they are refused."""
+    """Convert DICOM images with a palette, which no marked image can keep, to RGB of 8 bits; else they are refused."""
     keep_series: bool = False
-    """Leave DICOM images in the series of their originals, instead of one series for each of theirs."""
+    """Keep DICOM images in the series of their originals, instead of a new series for each of these."""
     signer: Signer | None = None
     """Signs the certificates."""
     register: Register | None = None
@@ -81,11 +81,11 @@ class FileMarker:
         if self.message is None and self.register is None:
             raise ConfigurationError("expected a message, or a register that gives each image an identifier")
         if isinstance(self.message, Payload) and self.register is None:
-            self.marker.codec.encode(self.message)  # what no image can hold is said before one is read
+            self.marker.codec.encode(self.message)  # a message too long for any image is an error before one is read
 
     @property
     def message_and_key(self) -> str:
-        """A fingerprint of the messages and the key, which does not tell what they are."""
+        """A fingerprint of the messages and the key that does not reveal them."""
         if isinstance(self.message, Payload) and self.register is None:
             hidden = self.marker.codec.encode(self.message).tobytes()
         else:
@@ -96,9 +96,9 @@ class FileMarker:
     def mark_file(self, source: Path, target: Path, *, name: str | None = None) -> tuple[ImageCertificate, Notes]:
         """Write ``target``, the marked ``source``, with its certificate beside it; whole, or not at all.
 
-        The certificate takes its name first: where there is an image, there is one. A file that is compressed with loss
-        is marked weaker, so that it still keeps the floor. Messages for each file know the image by ``name``; by the
-        file's own if not given.
+        The certificate gets its name first, so every marked image has one. A file that is compressed with loss is
+        marked more weakly, so that it still keeps the floor. ``name`` selects the message of a file, if each has its
+        own; the file's name if not given.
 
         Returns:
             The certificate, and notes: what was converted, and what could not be kept.
@@ -132,9 +132,9 @@ class FileMarker:
             except RefusedError:
                 if below is None:
                     raise
-                break  # too weak to be read: what it had before tells more
+                break  # too weak to be read: the error of the trial before says more
             wanted, marked, written = (10.0 ** (-psnr / 10.0) for psnr in (asked, floor, below.reached))
-            left = wanted - (written - marked)  # squared errors add up: what compression leaves for the mark
+            left = wanted - (written - marked)  # squared errors add up: the rest is left for the mark
             if left < MIN_MARK_SQUARE:
                 break
             floor = 0.05 - 10.0 * math.log10(left)
@@ -142,7 +142,7 @@ class FileMarker:
         raise below
 
     def _payload(self, image: ImageFile, name: str) -> Payload:
-        """What one file is to say; a message that cannot be hidden is bad input, and is not shown."""
+        """The payload of one file; a message that cannot be embedded is bad input and is not shown."""
         if self.register is not None:
             return Payload(Kind.HEX, self.register.new_identifier())
         assert self.message is not None
@@ -154,7 +154,7 @@ class FileMarker:
         return payload
 
     def _entry(self, image: ImageFile, name: str, payload: Payload, target: Path) -> partial[Entry]:
-        """What the register will hold of one file, as far as it is known before marking."""
+        """The register's entry for one file, as far as it is known before marking."""
         from floormark.register import Entry
 
         owner, key = "", self.marker.scheme.key
@@ -203,9 +203,9 @@ class FileMarker:
         """Write the image marked at ``floor`` and certify what can be read from the disk, or keep nothing."""
         frames: list[ImageCertificate] = []
         marked = self._frames(image, prepared, payload, floor, frames)
-        first = next(marked)  # where it is refused, not even a folder is made
+        first = next(marked)  # if it is refused, not even a folder is made
         with image.writing(target, chain([first], marked), force=self.force, lossy=self.lossy) as written:
-            # A file that holds every pixel as it is, which writing has checked, is read as the pixels were.
+            # An exact file, which writing has checked, decodes as the pixels did.
             if not exact:
                 frames = [self._read_back(image, prepared, payload, written)]
             if self.credentials is not None:
@@ -236,7 +236,7 @@ class FileMarker:
     def _frames(
         self, image: ImageFile, first: PreparedImage, payload: Payload, floor: float, into: list[ImageCertificate]
     ) -> Iterator[Pixels]:
-        """The pixels of each frame, marked at ``floor``, one at a time; what holds for each is put ``into`` a list."""
+        """The pixels of each frame, marked at ``floor``, one at a time; certificates are appended to ``into``."""
         for number, frame in enumerate(image.frames(), 1):
             with prefix_path(image.path if image.frame_count == 1 else f"{image.path}: frame {number}"):
                 prepared = first if number == 1 else PreparedImage(frame)
@@ -249,7 +249,7 @@ class FileMarker:
     def _read_back(
         self, image: ImageFile, prepared: PreparedImage, payload: Payload, written: ImageFile
     ) -> ImageCertificate:
-        """What holds for a file that was compressed with loss."""
+        """The certificate of a file that was compressed with loss."""
         found = self.marker.extract(written)
         if found.payload != payload:
             told = "the message cannot be read from the written file: lower the floor, or write .png"

@@ -1,4 +1,4 @@
-"""A message of its own for each file: from a table, or from what a DICOM file says of itself."""
+"""A separate message for each file: from a table, or from attributes of a DICOM file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MessageTable:
     def read(cls, path: Path) -> Self:
         """Read a CSV file with the columns ``file`` and ``text``, and a header that says so."""
         with decoding(path, "a table of messages"):
-            # File names are bytes: what is not UTF-8 is kept as Python keeps it in names.
+            # File names are bytes: those that are not UTF-8 are kept as surrogate escapes, as in Python's paths.
             content = read_bytes(path, largest=MAX_TABLE).decode("utf-8-sig", "surrogateescape")
             rows = csv.reader(io.StringIO(content, newline=""), strict=True)
             if (header := next(rows, [])) != COLUMNS:
@@ -56,7 +56,7 @@ class MessageTable:
         return hashlib.sha256(json.dumps(sorted(self.texts.items())).encode()).hexdigest()
 
     def text(self, image: ImageFile, name: str) -> str:
-        """That of an image, under its name relative to the folder."""
+        """The text for an image, by its name relative to the folder."""
         if name not in self.texts:
             raise DataError(f"expected a row for {name} in the table of messages, got none")
         return self.texts[name]
@@ -72,7 +72,7 @@ class MessageTable:
 
 @dataclass(frozen=True)
 class MessageTemplate:
-    """A text with DICOM keywords in braces, such as ``{PatientID}``, for which the file's own values are put."""
+    """A text with DICOM keywords in braces, such as ``{PatientID}``, which the file's values replace."""
 
     template: str
 
@@ -98,13 +98,13 @@ class MessageTemplate:
         return self.template
 
     def text(self, image: ImageFile, name: str) -> str:
-        """That of an image, whatever its name; an error does not repeat what the file says."""
+        """The text for an image, whatever its name; an error does not repeat values of the file."""
         if image.format.name != "dicom":
             raise DataError("expected a DICOM file, as the message comes from its attributes")
         from pydicom import dcmread
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # which may name the patient
+            warnings.simplefilter("ignore")  # warnings may name the patient
             said = dcmread(io.BytesIO(image.kept), stop_before_pixels=True)
             parts = string.Formatter().parse(self.template)
             texts = (text + (_shown(said, keyword) if keyword else "") for text, keyword, *_ in parts)
@@ -115,7 +115,7 @@ Messages = MessageTable | MessageTemplate  # they differ from file to file
 
 
 def _shown(said: Dataset, keyword: str) -> str:
-    """A value as text, or an error that does not tell what it is."""
+    """A value as text, or an error that does not show it."""
     from pydicom.multival import MultiValue
     from pydicom.sequence import Sequence
 
@@ -123,7 +123,7 @@ def _shown(said: Dataset, keyword: str) -> str:
         value = said.get(keyword)
         several = value if isinstance(value, MultiValue) else [value]
         text = "\\".join(str(each).strip() for each in several if each is not None)
-    except Exception as error:  # pydicom raises whatever a value makes it stumble over, and repeats the value
+    except Exception as error:  # pydicom raises errors of any kind, and repeats the value
         raise DataError(f"expected a valid {keyword} for the message, got a bad one ({type(error).__name__})") from None
     if isinstance(value, bytes | Sequence):
         raise DataError(f"expected a text or a number as {keyword} for the message, got something else")

@@ -1,6 +1,6 @@
-"""Image files with their native bit depth: read, and written back whole with all that the format can keep.
+"""Image files with their native bit depth: read, and written back with everything that the format can keep.
 
-Which format a file has is told by its first bytes and not by its name.
+The format of a file is detected by its first bytes, not by its name.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ __all__ += ["frames_sha256", "looks_like_image", "read", "shown_alike", "suffix_
 class DicomFormat(Format):
     """DICOM with its preamble; pixels are the stored values, before any rescale or window.
 
-    Names of such files are often UIDs. The module imports pydicom, which takes long: only when there is such a file.
+    Names of such files are often UIDs. pydicom takes long to import, so it is imported only for such a file.
     """
 
     def read(self, path: Path, content: bytes) -> ImageFile:
@@ -78,7 +78,7 @@ def read(path: Path | str) -> ImageFile:
 
 
 def suffix_format(path: Path) -> Format | None:
-    """The format that the name of a file tells of."""
+    """The format of a file by its suffix."""
     return next((each for each in FORMATS if path.suffix.lower() in each.suffixes), None)
 
 

@@ -29,8 +29,8 @@ from floormark.imageio.stored import Format, ImageFile, Pixels, StoredImage, Win
 
 DESCRIPTION = "Invisible watermark embedded by floormark"
 MAX_INFLATED, MAX_RATIO = 1 << 26, 20
-"""Bytes that any deflated file may inflate to, and the factor on its own size up to which a larger one may."""
-DEFERRED_BYTES = 1 << 16  # bytes of a value from which on it is read when it is needed
+"""Bytes to which any deflated file may inflate; beyond them, the largest ratio to the file's own size."""
+DEFERRED_BYTES = 1 << 16  # values from this size on are read only when needed
 INFLATED_AT_ONCE = 1 << 20  # bytes that are inflated at once
 LOSSY_SYNTAXES = (uid.JPEGBaseline8Bit, uid.JPEGExtended12Bit, uid.JPEGLSNearLossless, uid.JPEG2000, uid.HTJ2K)
 """The last two may have been lossless: the file does not say."""
@@ -61,8 +61,8 @@ def _code(value: str, meaning: str) -> list[Dataset]:
 def _derive(dataset: FileDataset, marked: str, *, lossy: bool, keep_series: bool) -> None:
     """Make the dataset a derived instance with a UID of its own that names its source and this tool.
 
-    The UID follows from the source's and from the pixels, of which ``marked`` is a hash. So who marks an image once
-    more, as after a kill, makes the same instance, and another message makes another one.
+    The UID is derived from the source's and from ``marked``, a hash of the pixels. So marking an image again, as after
+    a kill, makes the same instance, and another message makes another one.
 
     PS3.3, C.7.6.1 (general image), C.12.1 (SOP common) and C.7.3.1 (general series); in an enhanced one, C.7.6.16.2.6
     (derivation image).
@@ -176,7 +176,7 @@ def encode(image: ImageFile, frames: Iterable[Pixels], file: BinaryIO) -> None:
 
 
 def _drop_palette(dataset: FileDataset) -> None:
-    """Describe colours of 8 bits in the place of a palette's indices."""
+    """Describe colours of 8 bits instead of the indices of a palette."""
     for name in [name for name in dataset.dir("Palette") if PALETTE_ATTRIBUTES.fullmatch(name)]:
         delattr(dataset, name)
     for name in ("SmallestImagePixelValue", "LargestImagePixelValue", "WindowCenter", "WindowWidth"):
@@ -217,14 +217,14 @@ def frames(kind: Format, path: Path, content: bytes) -> Iterator[ImageFile]:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Say in one line what is wrong with a file; what pydicom says of values is not repeated: it may name a patient."""
+    """Turn errors of a file into one line, without pydicom's messages about values: they may name a patient."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield
         except DataError:
             raise
-        except Exception as error:  # pydicom raises whatever a torn file makes it stumble over
+        except Exception as error:  # pydicom raises errors of any kind for a torn file
             raise DataError(f"torn or not a valid DICOM file ({type(error).__name__})") from error
 
 
@@ -251,7 +251,7 @@ def _encoded_frames(dataset: FileDataset, content: bytes, count: int) -> Iterato
 
 
 def _check_inflated(content: bytes) -> None:
-    """Refuse a small file that grows without end when it is inflated, which pydicom would do at once."""
+    """Refuse a decompression bomb, which pydicom would inflate at once."""
     if uid.DeflatedExplicitVRLittleEndian.encode() not in content:
         return  # then pydicom inflates nothing, however it reads the header
     file = io.BytesIO(content)
@@ -322,7 +322,7 @@ def _pixels(dataset: FileDataset) -> Pixels:
 
 def _check_frame(dataset: FileDataset) -> None:
     """Refuse a stream that its decoder would refuse only after filling the memory, or after a long time."""
-    for tag in OFFSET_TABLES:  # what is looked at here must be what is decoded
+    for tag in OFFSET_TABLES:  # the stream that is checked here must be the one that is decoded
         dataset.pop(tag, None)
     if dataset.file_meta.TransferSyntaxUID == uid.JPEGBaseline8Bit:  # which Pillow decodes
         found = streams.stream_shape(next(generate_frames(dataset.PixelData, number_of_frames=1)))
@@ -394,7 +394,7 @@ def display_window(dataset: Dataset, image: StoredImage, number: int = 0) -> Win
             return None
         low, high = min(shown, key=lambda ends: ends[1] - ends[0])  # either may be used: the one that shows more
         ends = sorted(((low - intercept) / slope, (high - intercept) / slope))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # whatever a file says instead
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # invalid values in the file
         return None
     return _within(image, ends[0], ends[1], unit, abs(slope))
 

@@ -60,7 +60,7 @@ class RasterFormat(Format):
             return replace(found, notes=(*found.notes, *told))
         except DataError:
             raise
-        except Exception as error:  # Pillow's decoders raise whatever a torn file makes them stumble over
+        except Exception as error:  # Pillow's decoders raise errors of any kind for a torn file
             raise DataError(f"torn or not a valid {self.name.upper()} file: {one_line(error)}") from error
 
     def _image(self, path: Path, image: Image.Image, content: bytes) -> ImageFile:
@@ -94,7 +94,7 @@ class RasterFormat(Format):
 
 
 def _values(image: Image.Image) -> Pixels:
-    """The pixels of an image, in bands: what Pillow gives at once takes twice the memory for a moment."""
+    """The pixels of an image, in bands: converting all at once would take twice the memory."""
     depth = () if len(image.getbands()) == 1 else (len(image.getbands()),)
     values = np.empty((image.height, image.width, *depth), np.uint16 if image.mode in SIXTEEN_BITS else np.uint8)
     for rows in bands(values):
@@ -103,7 +103,7 @@ def _values(image: Image.Image) -> Pixels:
 
 
 def _refuse(image: Any, content: bytes) -> None:
-    """Refuse, before anything is decoded, what is too large or could not be written back as it is."""
+    """Refuse, before decoding, images that are too large or could not be written back unchanged."""
     each = 2 if image.mode in SIXTEEN_BITS else len(image.getbands())
     check_size(image.width, image.height, each, content)
     tags = getattr(image, "tag_v2", {})

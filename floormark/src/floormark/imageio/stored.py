@@ -1,4 +1,4 @@
-"""What every format gives: the stored integers of one image, and a way to write others in their place."""
+"""The interface of all formats: the stored integers of one image, and a way to replace them in its file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MAX_PIXELS, MAX_BYTES = 1 << 26, 72 << 20
 """More than the largest mammogram or a photograph of 24 megapixels; marking one takes less than 1 GB of memory."""
 ALLOWED_BYTES = 1 << 25  # bytes of pixels that a file may hold however small it is: 4096 x 4096 with 16 bits
 MAX_RATIO = 10  # bytes of pixels for each byte of the file of a larger image; photographs have about 8, X-rays less
-BAND_VALUES = 1 << 20  # values of a large image that are worked on at once
+BAND_VALUES = 1 << 20  # values of a large image that are processed at once
 MAX_SCANS = 64  # of a JPEG image, each as slow as decoding all of it; encoders write ten
 OBJECT_TEXT = re.compile(r" ?<\S+ object at \w+>")  # says nothing to a user, and is never the same twice
 Pixels = NDArray[Any]  # uint8, uint16 or int16
 
 
 def one_line(error: Exception) -> str:
-    """What a library says of a file, short enough for one line."""
+    """A library's error message about a file, shortened to one line."""
     text = OBJECT_TEXT.sub("", " ".join(str(error).partition("Traceback")[0].split()))
     return text[:200] or type(error).__name__
 
@@ -49,7 +49,7 @@ def check_size(width: int, height: int, each: int, content: bytes) -> None:
 
 
 def bands(image: Pixels, values: int = BAND_VALUES, *, unit: int = 1, overlap: int = 0) -> list[slice]:
-    """Cut an image into bands of rows, so that what is computed of a large one does not fill the memory.
+    """Split an image into bands of rows, so that intermediate results of a large one do not fill the memory.
 
     A band has about ``values`` values and a multiple of ``unit`` rows; each but the first begins with the last
     ``overlap`` rows of the one before.
@@ -66,7 +66,7 @@ def check_scans(jpeg: bytes) -> None:
 
 @dataclass(frozen=True)
 class Window:
-    """What a viewer shows from black to white, unless its user chooses something else."""
+    """The range that a viewer shows from black to white by default."""
 
     low: float  # the first stored value that is not black; of MONOCHROME1, not white
     high: float  # the last one that is not white, at least one more; both within what the bits can hold
@@ -149,7 +149,7 @@ class Format(ABC):
     exact: bool = field(default=True, kw_only=True)
     """Whether what is written holds every pixel as it is."""
     any_name: bool = field(default=False, kw_only=True)
-    """Whether such files go by any name, so that only their first bytes tell."""
+    """Whether such files have arbitrary names, so that only their first bytes identify them."""
 
     def matches(self, content: bytes) -> bool:
         """Whether a file that begins with ``content`` is of this kind."""
@@ -182,7 +182,7 @@ class ImageFile(StoredImage):
     notes: tuple[str, ...]
     """What a user should know: conversions, and what will not be kept."""
     kept: Any
-    """What the format needs to write everything else again."""
+    """Everything else that the format needs to write the file again."""
     alpha: Pixels | None = None
     inverted: bool = field(default=False, kw_only=True)
     """Whether low values are shown bright, as in MONOCHROME1."""
@@ -204,7 +204,7 @@ class ImageFile(StoredImage):
     ) -> Iterator[ImageFile]:
         """Write other pixels with everything else of this file; whole, checked by reading it back, or not at all.
 
-        What was read back from the disk is given before it takes its name: if the block fails, nothing is kept.
+        Yields the file as read back from the disk, before it gets its name: if the block fails, nothing is kept.
 
         Args:
             path: the file. Its suffix chooses the format, among those that can hold the image.
@@ -234,7 +234,7 @@ class ImageFile(StoredImage):
             try:
                 with temporary.open("wb") as file:
                     target.encode(self, hashed(), file)
-            except Exception as error:  # what was kept of a strange file may be more than the libraries can write
+            except Exception as error:  # libraries may fail to write what was kept of a strange file
                 if isinstance(error, FloormarkError):
                     raise  # of a frame
                 if (failed := disk_error(error)) is not None:
@@ -257,7 +257,7 @@ class ImageFile(StoredImage):
 
 
 def shown_alike(one: ImageFile, other: ImageFile) -> bool:
-    """Whether the same pixels would be seen alike in two files: window, polarity, padding and transparency."""
+    """Whether two files would show the same pixels alike: window, polarity, padding and transparency."""
     transparent = one.alpha is other.alpha  # both have none
     if one.alpha is not None and other.alpha is not None:
         transparent = np.array_equal(one.alpha, other.alpha)

@@ -1,7 +1,7 @@
-"""Compressed pixel data of DICOM files: what a stream says of its size, and streams decoded and encoded.
+"""Compressed pixel data of DICOM files: the size in a stream's header, decoding and encoding.
 
-By imagecodecs (libjpeg-turbo, CharLS, OpenJPEG), whose decoders stand damaged streams, as those of GDCM do not. They
-are given nothing before the size in the stream was compared with the one in the header.
+Uses imagecodecs (libjpeg-turbo, CharLS, OpenJPEG), whose decoders withstand damaged streams; those of GDCM do not. A
+stream is decoded only after its size was compared with the one in the file's header.
 """
 
 import struct
@@ -29,7 +29,7 @@ SIZ = struct.Struct(">H8IH")
 
 
 class Shape(NamedTuple):
-    """What a stream says that it holds."""
+    """The size and depth that a stream's header declares."""
 
     width: int
     height: int
@@ -95,7 +95,7 @@ def decode_stream(stream: bytes, runner: DecodeRunner) -> bytes:
     else:
         pixels = imagecodecs.jpeg2k_decode(stream, numthreads=1)
         if runner.photometric_interpretation in ("YBR_ICT", "YBR_RCT"):
-            runner.set_option("photometric_interpretation", "RGB")  # the decoder has turned them
+            runner.set_option("photometric_interpretation", "RGB")  # the decoder has converted them
     shape = (runner.rows, runner.columns) + ((3,) if runner.samples_per_pixel == 3 else ())
     if pixels.shape != shape:
         raise DataError(f"expected pixels of shape {shape} in its stream, got {pixels.shape}")

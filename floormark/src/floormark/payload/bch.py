@@ -32,7 +32,7 @@ def _roots(exponent: int, correctable: int) -> frozenset[int]:
 
 
 def parity_bits(bits: int, correctable: int) -> int:
-    """How many of ``bits`` a code that corrects ``correctable`` errors spends on parity."""
+    """Number of parity bits of a code of ``bits`` bits that corrects ``correctable`` errors."""
     return len(_roots(_exponent(bits), correctable))
 
 
@@ -146,7 +146,7 @@ def _shortest_recurrences(values: list[int], powers: list[int], logarithm: dict[
 
 
 def nearest(codes: Sequence[BchCode], logits: NDArray[np.float64]) -> Iterator[Bits]:
-    """For each code the codeword that contradicts ``logits (bits,)`` least, among those that up to two changes make.
+    """For each code the codeword that contradicts ``logits (bits,)`` least, among those within two changes.
 
     Ordered statistics decoding of order 2 (Fossorier and Lin, 1995), near the best a linear code can do: the k most
     reliable independent bits determine a codeword. It and all that differ from it in one or two of these bits are

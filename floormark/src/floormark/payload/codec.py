@@ -18,7 +18,7 @@ VERSION, BOUND_VERSION, PARTIAL_VERSION = 0, 1, 2
 BOUND_CHECKSUM = 32
 """Bits of the shortest checksum of a frame with a content code: they leave room for 16 bytes, and the search makes few
 trials."""
-WRONG_SHARE = 0.02  # of the bits: this many errors are corrected at least, whatever the payload's length
+WRONG_SHARE = 0.02  # of the bits: at least so many errors are corrected, whatever the payload's length
 
 Bits = NDArray[np.uint8]
 
@@ -27,7 +27,7 @@ Bits = NDArray[np.uint8]
 class Layout:
     """The frame for payloads of one length: header, payload, content code, checksum, parity.
 
-    The length itself is stored nowhere: the layout whose checksum fits tells it.
+    The length itself is not stored: the layout whose checksum fits determines it.
     """
 
     length: int  # bytes of the payload
@@ -46,13 +46,13 @@ class Layout:
 
 
 def _ball(bits: int, radius: int) -> int:
-    """How many words differ from one in at most ``radius`` bits."""
+    """Number of words within Hamming distance ``radius`` of one."""
     return sum(math.comb(bits, wrong) for wrong in range(radius + 1))
 
 
 @functools.lru_cache(typed=True)  # 200.0 is not 200
 def layouts(bits: int, *, content_bits: int = 0, checksum: int | None = None) -> tuple[Layout, ...]:
-    """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: what a short payload leaves becomes parity.
+    """The layouts of a frame of ``bits`` bits, for 1, 2, ... bytes: a shorter payload leaves more bits for parity.
 
     The checksum has at least 32 bits beside a content code, and otherwise 28 and those that count to L: as there are
     fewer than L/8 layouts to try, the rate of false positives stays below 2^-30 for every L.
@@ -71,7 +71,7 @@ def layouts(bits: int, *, content_bits: int = 0, checksum: int | None = None) ->
         if correctable < WRONG_SHARE * bits:
             break
         code = BchCode(bits, correctable)
-        # The checksum takes what the code's steps leave.
+        # The checksum takes the bits that the code's step sizes leave.
         found.append(Layout(length, checksum + spare - code.parity, code))
     if not found:
         raise ConfigurationError(
@@ -119,7 +119,7 @@ class Codec:
         return sum(layout.false_positive_rate for layout in self.layouts)
 
     def correctable(self, length: int) -> int:
-        """How many wrong bits are always corrected in a payload of ``length`` bytes."""
+        """Number of wrong bits that are always corrected in a payload of ``length`` bytes."""
         return self._layout(length).code.correctable
 
     def _layout(self, length: int) -> Layout:
@@ -154,7 +154,7 @@ class Codec:
 
         Args:
             logits: what the network read, shape ``(bits,)``. Above zero reads as 1; the larger, the surer.
-            salt: that it was encoded with.
+            salt: the one that it was encoded with.
 
         Raises:
             DataError: not finite or not ``bits`` logits, or a watermark whose format only a newer version knows.
@@ -196,7 +196,7 @@ class Codec:
         return min(_ball(self.bits, corrected) * frames / (1 << self.bits), self.false_positive_rate)
 
     def _checksum(self, layout: Layout, body: Bits) -> Bits:
-        """The checksum of a frame's body; it covers the sizes too, so that no frame passes for one of another size."""
+        """The checksum of a frame's body and its sizes, so that no frame passes for one of another size."""
         content = f"{self.bits} {layout.length} " + (f"{self.content_bits} " if self.content_bits else "")
         return checksum_bits(self.key, content.encode() + np.packbits(body).tobytes(), layout.checksum)
 
@@ -208,6 +208,6 @@ class Codec:
         try:
             if version in self.versions:
                 return version, Payload(Kind(kind), content)
-        except ValueError:  # an unknown kind, or text that is none
+        except ValueError:  # an unknown kind, or invalid UTF-8
             pass
         raise DataError(f"the watermark has the format {version}.{kind}, made by another version: update floormark")

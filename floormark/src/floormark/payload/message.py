@@ -1,4 +1,4 @@
-"""What a watermark says, the key that it is written with, and what was read of one."""
+"""The payload of a watermark, its key, and the result of reading one."""
 
 import enum
 import hashlib
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from floormark.disk import read_secret
 from floormark.errors import ConfigurationError, prefix_path
 
-MIN_KEY_BYTES = 16  # shorter ones can be found by trying
+MIN_KEY_BYTES = 16  # shorter ones can be found by brute force
 MAX_KEY_BYTES = 4096  # a file above is not a key: most likely the wrong path
 KEY_ADVICE = "make one with: openssl rand -hex 32"
 
@@ -46,7 +46,7 @@ class Payload:
 
     @classmethod
     def of(cls, message: "Payload | str | bytes") -> "Payload":
-        """Text, bytes, or what is a payload already."""
+        """A payload from text or bytes; a payload is returned unchanged."""
         if isinstance(message, Payload):
             return message
         if isinstance(message, str):
@@ -101,13 +101,13 @@ class Extracted:
     payload: Payload | None = None
     """None: there is no watermark, or none that can be read (with this key)."""
     corrected_errors: int = 0
-    """How many bits were read wrong and put right."""
+    """Number of bits that were read wrong and corrected."""
     chance: float = 1.0
     """The probability that random bits read as some payload with so few corrections, in all trials; an upper bound."""
     belongs: bool | None = None
     """Whether the message was written into this image; False if into another, None if that cannot be said."""
     content_code: tuple[int, ...] = field(default=(), repr=False)
-    """What binds the message to its image, as it was read."""
+    """The content code that binds the message to its image, as it was read."""
     box: tuple[int, int, int, int] | None = None
     """Where the marked image lies: left, top, width and height in pixels."""
     key: str = ""
@@ -152,21 +152,21 @@ class Extracted:
 class Key:
     """A secret that masks and permutes the bits of a payload and signs them.
 
-    Without it no message can be read, and none of one's own choice written, not even with the network. It is not
-    encryption in the strict sense: mask and order are one of 256, so who knows the payloads of very many images can
-    work them out and read others. Writing stays hard: the checksum is a keyed BLAKE2b. A watermark can be copied to
-    another image, where :attr:`Extracted.belongs` tells. Put an identifier into the payload, not the secret itself.
+    Without it nobody can read a message, or write one of their choice, even with the network. It is not encryption in
+    the strict sense: mask and order are one of 256, so who knows the payloads of very many images can work them out and
+    read others. Writing stays hard: the checksum is a keyed BLAKE2b. A watermark can be copied to another image;
+    :attr:`Extracted.belongs` detects that. Put an identifier into the payload, not the secret itself.
     """
 
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) < MIN_KEY_BYTES:  # neither the key nor its length is told
+        if len(self.secret) < MIN_KEY_BYTES:  # the error shows neither the key nor its length
             raise ConfigurationError(f"expected a key of at least {MIN_KEY_BYTES} bytes; {KEY_ADVICE}")
 
     @property
     def fingerprint(self) -> str:
-        """A name for the key by which it is known again, and from which it cannot be computed."""
+        """An identifier of the key, from which the key cannot be computed."""
         return derived(self, "fingerprint", 8).hex()
 
 
@@ -184,7 +184,7 @@ def read_key(file: Path | str | None = None, *, variable: str | None = None) -> 
 
 
 def derived(key: Key | None, purpose: str, size: int) -> bytes:
-    """Bytes for one purpose. Without a key they are public, but still unlike what an unmarked image reads as."""
+    """Bytes for one purpose. Without a key they are public, but still independent of unmarked images."""
     secret = b"" if key is None else key.secret
     master = hashlib.blake2b(secret, person=b"samplewise key 1").digest()
     return hashlib.shake_256(master + purpose.encode()).digest(size)
