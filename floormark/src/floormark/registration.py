@@ -39,7 +39,7 @@ REFINEMENTS = 2
 BLOCK = TILE // 2  # side of the blocks that are shifted one by one in a bent picture
 BENDINGS = 3  # number of corrections of the shifts of blocks
 MAX_BEND = 5  # largest shift of a block in one correction, in the network's pixels
-STIFFNESS = 0.8  # blocks over which what is known of shifts is smoothed
+STIFFNESS = 0.8  # standard deviation in blocks by which evidence of shifts is smoothed
 REGISTERED_TILES = 64  # tiles that are used for registration
 
 
@@ -167,9 +167,9 @@ class Pilots:
         return rest
 
     def likely(self, grey: Picture, inside: NDArray[np.bool_], origin: NDArray[np.int64], least: float) -> list[int]:
-        """The pilots that fit an image that nobody moved by ``least`` standard deviations, the likeliest first.
+        """The pilots that score at least ``least`` in an image that was not moved, the likeliest first.
 
-        ``grey`` are the levels at the network's pixels, from ``origin`` on.
+        Scores are in standard deviations. ``grey`` has the levels at the network's pixels, from ``origin`` on.
         """
         white = np.where(inside, whitened(grey, TILE_SIGMA), np.float32(0.0))
         begin = [(first % TILE, -(first + length) % TILE) for first, length in zip(origin, grey.shape, strict=True)]

@@ -177,7 +177,7 @@ class TiledScheme:
                 if found is not None and found.box is not None:
                     left, top, width, height = (round(edge / image.factor) for edge in found.box)
                     place = Window(top, left, top + height, left + width)
-                    # Two windows may show different parts of one image: the same payload again is the same image.
+                    # Two windows may show parts of one image: the same payload in overlapping places is one image.
                     if not any(
                         place.common(each).area > (0.0 if said == found.payload else 0.5 * min(place.area, each.area))
                         for each, said in taken
