@@ -130,7 +130,7 @@ def test_a_promise_by_groups_holds_in_each(groups: str | None) -> None:
     """Of all samples 75 % are below 0.94, but of the second kind none; 75 % of that kind are below 1.75."""
     torch.manual_seed(0)
     model = nn.Linear(1, 1, bias=False)
-    promise = sw.Promise(0.75, draw(400, 1), draw(800, 2), groups=groups)
+    promise = sw.Promise(0.75, draw(800, 11), draw(1500, 12), groups=groups)
     optimizer, problem = torch.optim.Adam(model.parameters(), lr=0.05), sw.Problem(evaluate, [sw.AtLeast("above", 0.0)])
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 80)
     options: dict[str, Any] = {"optimizer": optimizer, "scheduler": falling, "promise": promise, "progress": False}
