@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from samplewise.audits.audit import Audit, audit
-from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError
+from samplewise.errors import CheckpointError, ConfigurationError, NotFiniteError, SamplewiseError
 from samplewise.history import History, audit_row, round_row
 from samplewise.methods import Unconstrained
 from samplewise.methods.base import CHECK_EVERY
@@ -374,7 +374,7 @@ class Training:
             self._warmup.load_state_dict(state["warmup"])
             if spec.lr_scheduler is not None:
                 spec.lr_scheduler.load_state_dict(state["scheduler"])
-        except CheckpointError:
-            raise
+        except SamplewiseError:
+            raise  # also if the other processes did not answer
         except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"does not fit this run, or is of another version: {error!r}") from error
